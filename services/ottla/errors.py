@@ -1,0 +1,374 @@
+"""Kafka's error table: one class per error that Ottla raises, with its wire code.
+
+The same class is raised at the broker and at the client. Codes, retriability and meaning are those of Kafka's
+`org.apache.kafka.common.protocol.Errors`; the message of an instance carries the numbers of the case at hand.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+NONE: Final = 0
+
+
+class OttlaError(Exception):
+    """Anything Ottla raises on purpose."""
+
+
+class ConfigurationError(OttlaError):
+    """A setting is unknown, malformed or out of its bounds; the message says where and what would be right."""
+
+
+class ApiError(OttlaError):
+    """An error with a place in Kafka's table, so that it can be answered on the wire."""
+
+    code: ClassVar[int] = -1
+    retriable: ClassVar[bool] = False
+
+    @property
+    def message(self) -> str:
+        """What went wrong, with the numbers of the case."""
+        return str(self)
+
+
+class UnknownServerError(ApiError):
+    """The server met a condition it did not expect."""
+
+    code, retriable = -1, False
+
+
+class OffsetOutOfRange(ApiError):
+    """The offset lies outside the log; the consumer restarts from its reset policy."""
+
+    code, retriable = 1, False
+
+
+class CorruptMessage(ApiError):
+    """A batch fails its checksum, has an impossible length or is otherwise damaged."""
+
+    code, retriable = 2, True
+
+
+class UnknownTopicOrPartition(ApiError):
+    """This broker hosts no such topic or partition."""
+
+    code, retriable = 3, True
+
+
+class LeaderNotAvailable(ApiError):
+    """The partition has no leader at the moment; the client asks again."""
+
+    code, retriable = 5, True
+
+
+class NotLeaderOrFollower(ApiError):
+    """This broker does not lead the partition (or, for a read by any replica, holds none of it)."""
+
+    code, retriable = 6, True
+
+
+class RequestTimedOut(ApiError):
+    """The request was not done within its timeout."""
+
+    code, retriable = 7, True
+
+
+class BrokerNotAvailable(ApiError):
+    """The named broker is not alive."""
+
+    code, retriable = 8, False
+
+
+class ReplicaNotAvailable(ApiError):
+    """The replica is not on the requested broker."""
+
+    code, retriable = 9, True
+
+
+class MessageTooLarge(ApiError):
+    """The batch is larger than `max.message.bytes` of its topic."""
+
+    code, retriable = 10, False
+
+
+class NetworkException(ApiError):
+    """The connection ended before the answer came."""
+
+    code, retriable = 13, True
+
+
+class CoordinatorNotAvailable(ApiError):
+    """No coordinator can be named at the moment."""
+
+    code, retriable = 15, True
+
+
+class NotCoordinator(ApiError):
+    """This broker does not coordinate that group or transactional id."""
+
+    code, retriable = 16, True
+
+
+class InvalidTopic(ApiError):
+    """The topic's name is one that Kafka refuses."""
+
+    code, retriable = 17, False
+
+
+class RecordListTooLarge(ApiError):
+    """The record set is larger than a segment may be."""
+
+    code, retriable = 18, False
+
+
+class NotEnoughReplicas(ApiError):
+    """Fewer replicas are in sync than `min.insync.replicas` asks for; nothing was written."""
+
+    code, retriable = 19, True
+
+
+class NotEnoughReplicasAfterAppend(ApiError):
+    """The batch was written, and then the in-sync replicas became too few."""
+
+    code, retriable = 20, True
+
+
+class InvalidRequiredAcks(ApiError):
+    """`acks` is not 0, 1 or all."""
+
+    code, retriable = 21, False
+
+
+class InvalidGroupId(ApiError):
+    """The group id is empty or otherwise not allowed."""
+
+    code, retriable = 24, False
+
+
+class TopicAuthorizationFailed(ApiError):
+    """The principal may not do this to the topic."""
+
+    code, retriable = 29, False
+
+
+class GroupAuthorizationFailed(ApiError):
+    """The principal may not do this to the group."""
+
+    code, retriable = 30, False
+
+
+class ClusterAuthorizationFailed(ApiError):
+    """The principal may not do this to the cluster."""
+
+    code, retriable = 31, False
+
+
+class InvalidTimestamp(ApiError):
+    """A record's timestamp is outside what its topic accepts."""
+
+    code, retriable = 32, False
+
+
+class UnsupportedVersion(ApiError):
+    """The API or this version of it is not served."""
+
+    code, retriable = 35, False
+
+
+class TopicAlreadyExists(ApiError):
+    """A topic of that name is there already."""
+
+    code, retriable = 36, False
+
+
+class InvalidPartitions(ApiError):
+    """The number of partitions is not allowed."""
+
+    code, retriable = 37, False
+
+
+class InvalidReplicationFactor(ApiError):
+    """The replication factor is below 1 or above the number of live brokers."""
+
+    code, retriable = 38, False
+
+
+class InvalidReplicaAssignment(ApiError):
+    """The given assignment names unknown brokers, repeats one or leaves partitions out."""
+
+    code, retriable = 39, False
+
+
+class InvalidConfig(ApiError):
+    """A configuration key or value is not acceptable."""
+
+    code, retriable = 40, False
+
+
+class NotController(ApiError):
+    """This broker is not the controller."""
+
+    code, retriable = 41, True
+
+
+class InvalidRequest(ApiError):
+    """The request contradicts itself or can not be read."""
+
+    code, retriable = 42, False
+
+
+class UnsupportedForMessageFormat(ApiError):
+    """The record format (magic) is one that can not be stored or does not support the request."""
+
+    code, retriable = 43, False
+
+
+class PolicyViolation(ApiError):
+    """A policy of this cluster forbids it."""
+
+    code, retriable = 44, False
+
+
+class OutOfOrderSequenceNumber(ApiError):
+    """An idempotent producer's sequence has a gap: something before this batch is missing."""
+
+    code, retriable = 45, False
+
+
+class DuplicateSequenceNumber(ApiError):
+    """An idempotent producer's batch is older than those remembered; it was stored before."""
+
+    code, retriable = 46, False
+
+
+class InvalidProducerEpoch(ApiError):
+    """The producer's epoch is older than one already seen."""
+
+    code, retriable = 47, False
+
+
+class InvalidTransactionState(ApiError):
+    """The transactional request does not fit the state of the transaction."""
+
+    code, retriable = 48, False
+
+
+class OperationNotAttempted(ApiError):
+    """Another part of the same request failed first."""
+
+    code, retriable = 55, False
+
+
+class KafkaStorageError(ApiError):
+    """The disk under the partition failed or is full."""
+
+    code, retriable = 56, True
+
+
+class LogDirNotFound(ApiError):
+    """The log directory is not one of this broker's."""
+
+    code, retriable = 57, False
+
+
+class UnknownProducerId(ApiError):
+    """The broker has no state of that producer id."""
+
+    code, retriable = 59, False
+
+
+class TransactionalIdAuthorizationFailed(ApiError):
+    """The principal may not use that transactional id."""
+
+    code, retriable = 53, False
+
+
+class FetchSessionIdNotFound(ApiError):
+    """The fetch session is not (or no longer) in the cache; the client starts a new one."""
+
+    code, retriable = 70, True
+
+
+class InvalidFetchSessionEpoch(ApiError):
+    """The fetch session's epoch is not the one that comes next."""
+
+    code, retriable = 71, True
+
+
+class ListenerNotFound(ApiError):
+    """The leader has no listener of the name the client used."""
+
+    code, retriable = 72, True
+
+
+class TopicDeletionDisabled(ApiError):
+    """`delete.topic.enable` is false."""
+
+    code, retriable = 73, False
+
+
+class FencedLeaderEpoch(ApiError):
+    """The client's leader epoch is older than the broker's."""
+
+    code, retriable = 74, True
+
+
+class UnknownLeaderEpoch(ApiError):
+    """The client's leader epoch is newer than the broker's."""
+
+    code, retriable = 75, True
+
+
+class UnsupportedCompressionType(ApiError):
+    """The batch's codec is unknown, or too new for the version of the request."""
+
+    code, retriable = 76, False
+
+
+class OffsetNotAvailable(ApiError):
+    """A new leader can not answer yet what the latest offset is (KIP-207)."""
+
+    code, retriable = 78, True
+
+
+class InvalidRecord(ApiError):
+    """A record breaks a rule of its topic or of the format."""
+
+    code, retriable = 87, False
+
+
+class ResourceNotFound(ApiError):
+    """The named resource does not exist."""
+
+    code, retriable = 91, False
+
+
+class UnknownTopicId(ApiError):
+    """No topic has that id."""
+
+    code, retriable = 100, True
+
+
+class InconsistentTopicId(ApiError):
+    """The topic's id is not the one that the partition on disk has."""
+
+    code, retriable = 103, True
+
+
+class FetchSessionTopicIdError(ApiError):
+    """A fetch session changed between topic names and topic ids."""
+
+    code, retriable = 106, True
+
+
+def error_of(code: int, message: str = "") -> ApiError:
+    """The exception for a wire code.
+
+    Args:
+        code: Kafka's error code, other than 0.
+        message: what the other side said of it.
+    """
+    return _BY_CODE.get(code, UnknownServerError)(message or f"error code {code}")
+
+
+_BY_CODE: Final = {each.code: each for each in ApiError.__subclasses__()}

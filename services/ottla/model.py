@@ -1,0 +1,99 @@
+"""The field's nouns, as small values that every layer shares.
+
+Nothing here does I/O or knows a wire format.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple, NewType
+from uuid import UUID
+
+BrokerId = NewType("BrokerId", int)
+
+NO_LEADER: Final = BrokerId(-1)
+NO_PARTITION_LEADER_EPOCH: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+NO_TIMESTAMP: Final = -1
+ZERO_TOPIC_ID: Final = UUID(int=0)
+
+MAX_TOPIC_NAME_LENGTH: Final = 249
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic.
+
+    A named tuple and not a dataclass: it is the key of the tables that every request looks into,
+    and a tuple's hash and equality run in C.
+    """
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where one listener of a broker can be reached."""
+
+    listener_name: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """One live broker, as `/brokers/ids/[id]` has it."""
+
+    broker_id: BrokerId
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    broker_epoch: int = -1
+
+    def endpoint(self, listener_name: str) -> Endpoint | None:
+        """The endpoint of that listener, or None when the broker does not have it."""
+        return next((each for each in self.endpoints if each.listener_name == listener_name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Who leads a partition and who is in sync: `/brokers/topics/[topic]/partitions/[p]/state` and the assignment."""
+
+    leader: BrokerId
+    leader_epoch: int
+    isr: tuple[BrokerId, ...]
+    replicas: tuple[BrokerId, ...]
+    controller_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic with the state of each partition, indexed by partition number."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[PartitionState, ...]
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who sends a request. Kafka's form: a type and a name."""
+
+    principal_type: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.principal_type}:{self.name}"
+
+
+ANONYMOUS: Final = Principal("User", "ANONYMOUS")
