@@ -1,0 +1,103 @@
+"""The table of APIs. Each handler enters itself here with its versions, so ApiVersions can not lie about them.
+
+A handler is a plain function of a request, its context and the broker's parts. It returns the response, or an
+awaitable of it when it has to wait. Most decode and encode through `protocol.messages`; the hot ones bring their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.model import Principal
+from ottla.protocol.api import ApiKey
+from ottla.record.region import FileRegion
+
+if TYPE_CHECKING:
+    from ottla.broker.controller.controller import Controller
+    from ottla.broker.fetch_sessions import FetchSessions
+    from ottla.broker.metadata import MetadataCache
+    from ottla.broker.producer_ids import ProducerIds
+    from ottla.broker.purgatory import Purgatory
+    from ottla.broker.replication.replicas import ReplicaManager
+    from ottla.broker.security.authorizer import Authorizer
+    from ottla.clock import Clock
+    from ottla.config.broker import BrokerSettings
+    from ottla.lifecycle import Offload
+    from ottla.storage.log_manager import LogManager
+
+Pieces = list[bytes | FileRegion]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Who asks, in which version, and over which listener."""
+
+    principal: Principal
+    client_id: str | None
+    api_version: int
+    correlation_id: int
+    listener_name: str
+    client_host: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerParts:
+    """What handlers may call. A handler gets the parts and never the broker."""
+
+    settings: BrokerSettings
+    clock: Clock
+    offload: Offload
+    authorizer: Authorizer
+    metadata: MetadataCache
+    replicas: ReplicaManager
+    logs: LogManager
+    controller: Controller
+    producer_ids: ProducerIds
+    fetch_sessions: FetchSessions
+    fetch_purgatory: Purgatory
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBody:
+    """A response that its handler has encoded already: everything after the response header."""
+
+    pieces: Pieces
+
+
+Response = Any  # a kio response of the request's version, or an EncodedBody
+Handle = Callable[[Any, RequestContext, BrokerParts], "Response | Awaitable[Response]"]
+Decode = Callable[[memoryview, int], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One served API."""
+
+    key: ApiKey
+    min_version: int
+    max_version: int
+    handle: Handle
+    decode: Decode | None
+
+
+APIS: Final[dict[int, Api]] = {}
+
+
+def handles(key: ApiKey, min_version: int, max_version: int, *, decode: Decode | None = None) -> Callable[[Handle], Handle]:
+    """Enters the decorated function as the handler of `key`.
+
+    Args:
+        key: the API.
+        min_version: the lowest version served and advertised.
+        max_version: the highest.
+        decode: reads a body (a view, the version) where `protocol.messages` is not used; it raises InvalidRequest.
+    """
+
+    def enter(handle: Handle) -> Handle:
+        assert key not in APIS, f"{key.name} has two handlers"
+        APIS[key] = Api(key, min_version, max_version, handle, decode)
+        return handle
+
+    return enter

@@ -1,0 +1,1 @@
+"""Who may do what: principals come from the connection, answers from an `Authorizer`."""

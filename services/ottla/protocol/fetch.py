@@ -1,0 +1,302 @@
+"""Fetch (key 1), versions 4-17: hand-written, because every byte that is read passes here.
+
+The response is a list of pieces: header bytes and file regions in turn. Record bytes are never looked at.
+
+v5 log_start_offset, v7 sessions (KIP-227), v9 leader epochs (KIP-320), v11 racks (KIP-392), v12 flexible and
+diverging epochs (KIP-595), v13 topic ids (KIP-516), v15 the replica state as a tagged field (KIP-903).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from ottla.errors import InvalidRequest
+from ottla.protocol.primitives import (
+    INT32,
+    INT64,
+    compact_string,
+    read_array_length,
+    read_string,
+    read_uvarint,
+    skip_tagged_fields,
+    string,
+    uvarint,
+)
+from ottla.record.region import FileRegion
+
+MIN_VERSION: Final = 4
+MAX_VERSION: Final = 17
+FLEXIBLE_VERSION: Final = 12
+TOPIC_ID_VERSION: Final = 13
+REPLICA_STATE_VERSION: Final = 15
+
+CONSUMER_REPLICA_ID: Final = -1
+READ_COMMITTED: Final = 1
+
+_REPLICA_TAG: Final = 1
+_DIVERGING_EPOCH_TAG: Final = 0
+
+_LIMITS: Final = struct.Struct(">iiib")  # max_wait_ms, min_bytes, max_bytes, isolation_level
+_SESSION: Final = struct.Struct(">ii")
+
+
+class FetchPartition(NamedTuple):
+    """What is asked of one partition."""
+
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    max_bytes: int
+
+
+class FetchTopic(NamedTuple):
+    """A topic by name (to v12) or by id (from v13)."""
+
+    topic: str | UUID
+    partitions: list[FetchPartition]
+
+
+class ForgottenTopic(NamedTuple):
+    topic: str | UUID
+    partitions: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    replica_id: int
+    replica_epoch: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topics: list[FetchTopic]
+    forgotten: list[ForgottenTopic]
+    rack: str
+
+
+class AbortedTransaction(NamedTuple):
+    """A producer's transaction that a reader of committed data leaves out, from its first offset on."""
+
+    producer_id: int
+    first_offset: int
+
+
+class FetchAnswer(NamedTuple):
+    """What is answered for one partition."""
+
+    partition: int
+    error_code: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted_transactions: list[AbortedTransaction] | None = None
+    preferred_read_replica: int = -1
+    diverging_epoch: tuple[int, int] | None = None  # epoch and end offset
+    records: FileRegion | bytes | None = None
+
+
+def _read_topic(buffer: memoryview, position: int, end: int, version: int) -> tuple[str | UUID, int]:
+    if version >= TOPIC_ID_VERSION:
+        if position + 16 > end:
+            raise InvalidRequest(f"Fetch v{version}: the frame ends inside a topic id")
+        return UUID(bytes=bytes(buffer[position : position + 16])), position + 16
+    name, position = read_string(buffer, position, end, compact=version >= FLEXIBLE_VERSION)
+    return name or "", position
+
+
+def _partition_struct(version: int) -> struct.Struct:
+    fields = ">i"
+    fields += "i" if version >= 9 else ""
+    fields += "q"
+    fields += "i" if version >= 12 else ""
+    fields += "q" if version >= 5 else ""
+    return struct.Struct(fields + "i")
+
+
+_PARTITIONS: Final = {version: _partition_struct(version) for version in range(MIN_VERSION, MAX_VERSION + 1)}
+
+
+def _fetch_partition(fields: tuple[int, ...], version: int) -> FetchPartition:
+    if version >= 12:
+        return FetchPartition(*fields)
+    if version >= 9:
+        partition, epoch, offset, log_start_offset, max_bytes = fields
+        return FetchPartition(partition, epoch, offset, -1, log_start_offset, max_bytes)
+    if version >= 5:
+        partition, offset, log_start_offset, max_bytes = fields
+        return FetchPartition(partition, -1, offset, -1, log_start_offset, max_bytes)
+    partition, offset, max_bytes = fields
+    return FetchPartition(partition, -1, offset, -1, -1, max_bytes)
+
+
+def _read_replica_tag(buffer: memoryview, position: int, end: int) -> tuple[int, int, int]:
+    """The tagged fields at the request's end: (replica id, replica epoch, position after them)."""
+    replica_id, replica_epoch = CONSUMER_REPLICA_ID, -1
+    count, position = read_uvarint(buffer, position)
+    for _ in range(count):
+        tag, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
+        if position + size > end:
+            raise InvalidRequest(f"a tagged field ends at byte {position + size} of {end}")
+        if tag == _REPLICA_TAG:
+            replica_id = INT32.unpack_from(buffer, position)[0]
+            replica_epoch = INT64.unpack_from(buffer, position + 4)[0]
+        position += size
+    return replica_id, replica_epoch, position
+
+
+def decode_request(body: memoryview, version: int) -> FetchRequest:
+    """The request of that version.
+
+    Raises:
+        InvalidRequest: lengths or counts that the frame can not hold, or bytes left over.
+    """
+    try:
+        return _decode_request(body, version)
+    except (struct.error, IndexError) as error:
+        raise InvalidRequest(f"Fetch v{version}: the frame ends inside a field") from error
+
+
+def _decode_request(body: memoryview, version: int) -> FetchRequest:
+    compact = version >= FLEXIBLE_VERSION
+    end = len(body)
+    position = 0
+    replica_id, replica_epoch = CONSUMER_REPLICA_ID, -1
+    if version < REPLICA_STATE_VERSION:
+        replica_id = INT32.unpack_from(body, 0)[0]
+        position = 4
+    max_wait_ms, min_bytes, max_bytes, isolation_level = _LIMITS.unpack_from(body, position)
+    position += _LIMITS.size
+    session_id, session_epoch = 0, -1
+    if version >= 7:
+        session_id, session_epoch = _SESSION.unpack_from(body, position)
+        position += _SESSION.size
+    layout = _PARTITIONS[version]
+    topics = []
+    topic_count, position = read_array_length(body, position, end, compact=compact, element_size=2)
+    for _ in range(topic_count):
+        topic, position = _read_topic(body, position, end, version)
+        partition_count, position = read_array_length(body, position, end, compact=compact, element_size=layout.size)
+        partitions = []
+        for _ in range(partition_count):
+            partitions.append(_fetch_partition(layout.unpack_from(body, position), version))
+            position += layout.size
+            if compact:
+                position = skip_tagged_fields(body, position, end)
+        if compact:
+            position = skip_tagged_fields(body, position, end)
+        topics.append(FetchTopic(topic, partitions))
+    forgotten = []
+    rack = ""
+    if version >= 7:
+        forgotten_count, position = read_array_length(body, position, end, compact=compact, element_size=2)
+        for _ in range(forgotten_count):
+            topic, position = _read_topic(body, position, end, version)
+            count, position = read_array_length(body, position, end, compact=compact, element_size=4)
+            indexes = list(struct.unpack_from(f">{max(count, 0)}i", body, position))
+            position += 4 * len(indexes)
+            if compact:
+                position = skip_tagged_fields(body, position, end)
+            forgotten.append(ForgottenTopic(topic, indexes))
+    if version >= 11:
+        text, position = read_string(body, position, end, compact=compact)
+        rack = text or ""
+    if version >= REPLICA_STATE_VERSION:
+        replica_id, replica_epoch, position = _read_replica_tag(body, position, end)
+    elif compact:
+        position = skip_tagged_fields(body, position, end)
+    if position != end:
+        raise InvalidRequest(f"Fetch v{version}: the body ends at byte {position} and the frame at {end}")
+    return FetchRequest(
+        replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topics, forgotten, rack
+    )
+
+
+_HEAD_V4: Final = struct.Struct(">ihqq")
+_HEAD_V5: Final = struct.Struct(">ihqqq")
+_TOP_V7: Final = struct.Struct(">ihi")
+
+
+def encode_response(
+    version: int,
+    error_code: int,
+    session_id: int,
+    topics: list[tuple[str | UUID, list[FetchAnswer]]],
+    inline_below: int = 0,
+) -> list[bytes | FileRegion]:
+    """The response's body as pieces that are sent one after the other.
+
+    Args:
+        version: the request's version.
+        error_code: an error of the whole request (a session's), or 0.
+        session_id: the fetch session, 0 for none.
+        topics: the answers by topic: names to v12, ids from v13.
+        inline_below: regions known to be in memory and smaller than this are read into the bytes around them, because
+            a system call for each would cost more than the copy.
+    """
+    compact = version >= FLEXIBLE_VERSION
+    pieces: list[bytes | FileRegion] = []
+    parts: list[bytes] = [_TOP_V7.pack(0, error_code, session_id) if version >= 7 else INT32.pack(0)]
+    parts.append(uvarint(len(topics) + 1) if compact else INT32.pack(len(topics)))
+    for topic, answers in topics:
+        if isinstance(topic, UUID):
+            parts.append(topic.bytes)
+        else:
+            parts.append(compact_string(topic) if compact else string(topic))
+        parts.append(uvarint(len(answers) + 1) if compact else INT32.pack(len(answers)))
+        for answer in answers:
+            parts.append(_encode_answer(answer, version))
+            records = answer.records
+            size = 0 if records is None else len(records)
+            parts.append(uvarint(size + 1) if compact else INT32.pack(size))
+            if isinstance(records, FileRegion):
+                if records.warm and size < inline_below:
+                    parts.append(records.read())
+                else:
+                    pieces.append(b"".join(parts))
+                    pieces.append(records)
+                    parts = []
+            elif records:
+                parts.append(records)
+            if compact:
+                parts.append(_encode_partition_tags(answer))
+        if compact:
+            parts.append(b"\0")
+    if compact:
+        parts.append(b"\0")
+    if parts:
+        pieces.append(b"".join(parts))
+    return pieces
+
+
+def _encode_answer(answer: FetchAnswer, version: int) -> bytes:
+    """One partition's fields before its records."""
+    if version >= 5:
+        head = _HEAD_V5.pack(*answer[:5])
+    else:
+        head = _HEAD_V4.pack(*answer[:4])
+    compact = version >= FLEXIBLE_VERSION
+    aborted = answer.aborted_transactions
+    if aborted is None:
+        head += b"\0" if compact else b"\xff\xff\xff\xff"
+    else:
+        head += uvarint(len(aborted) + 1) if compact else INT32.pack(len(aborted))
+        for each in aborted:
+            head += struct.pack(">qq", *each) + (b"\0" if compact else b"")
+    if version >= 11:
+        head += INT32.pack(answer.preferred_read_replica)
+    return head
+
+
+def _encode_partition_tags(answer: FetchAnswer) -> bytes:
+    if answer.diverging_epoch is None:
+        return b"\0"
+    value = struct.pack(">iqb", *answer.diverging_epoch, 0)
+    return b"\1" + uvarint(_DIVERGING_EPOCH_TAG) + uvarint(len(value)) + value

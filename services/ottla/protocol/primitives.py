@@ -1,0 +1,107 @@
+"""Reading the wire's small types at a position: what the hand-written codecs share.
+
+Each reader takes a buffer and a position and gives the value and the position after it. Nothing is trusted: a length
+is compared with what is there before anything is built from it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from ottla.errors import InvalidRequest
+
+INT16: Final = struct.Struct(">h")
+INT32: Final = struct.Struct(">i")
+INT64: Final = struct.Struct(">q")
+
+MAX_VARINT_BYTES: Final = 5
+
+
+def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
+    """An unsigned varint of at most 32 bits (KIP-482)."""
+    value = buffer[position]
+    if value < 0x80:
+        return value, position + 1
+    value &= 0x7F
+    for index in range(1, MAX_VARINT_BYTES):
+        byte = buffer[position + index]
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, position + index + 1
+    raise InvalidRequest(f"a varint at byte {position} is longer than {MAX_VARINT_BYTES} bytes")
+
+
+def uvarint(value: int) -> bytes:
+    """`value` (0 or more) as an unsigned varint."""
+    if value < 0x80:
+        return bytes((value,))
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def read_string(buffer: memoryview, position: int, end: int, *, compact: bool) -> tuple[str | None, int]:
+    """A (nullable) string, in the old form with an INT16 length or the compact form of flexible versions."""
+    if compact:
+        length, position = read_uvarint(buffer, position)
+        length -= 1
+    else:
+        length = INT16.unpack_from(buffer, position)[0]
+        position += 2
+    if length < 0:
+        return None, position
+    stop = position + length
+    if stop > end:
+        raise InvalidRequest(f"a string of {length} bytes at byte {position} of {end}")
+    try:
+        return str(buffer[position:stop], "utf-8"), stop
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"a string at byte {position} is not UTF-8") from error
+
+
+def read_array_length(buffer: memoryview, position: int, end: int, *, compact: bool, element_size: int) -> tuple[int, int]:
+    """An array's element count; -1 for null. A count that the rest of the frame can not hold is refused.
+
+    Args:
+        element_size: the least bytes that one element takes.
+    """
+    if compact:
+        count, position = read_uvarint(buffer, position)
+        count -= 1
+    else:
+        count = INT32.unpack_from(buffer, position)[0]
+        position += 4
+    if count * element_size > end - position:
+        raise InvalidRequest(f"an array of {count} elements at byte {position} of {end}")
+    return count, position
+
+
+def skip_tagged_fields(buffer: memoryview, position: int, end: int) -> int:
+    """The position after a section of tagged fields, whatever they are (KIP-482)."""
+    count = buffer[position]
+    if count == 0:
+        return position + 1
+    count, position = read_uvarint(buffer, position)
+    for _ in range(count):
+        _, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
+        position += size
+        if position > end:
+            raise InvalidRequest(f"a tagged field ends at byte {position} of {end}")
+    return position
+
+
+def compact_string(text: str) -> bytes:
+    """A string in the compact form."""
+    encoded = text.encode()
+    return uvarint(len(encoded) + 1) + encoded
+
+
+def string(text: str) -> bytes:
+    """A string in the old form."""
+    encoded = text.encode()
+    return INT16.pack(len(encoded)) + encoded

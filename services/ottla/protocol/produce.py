@@ -1,0 +1,162 @@
+"""Produce (key 0), versions 3-11: hand-written, because every message passes here.
+
+A decoded request holds positions in the receive buffer and no copy: `PartitionData.start` and `stop` enclose the
+record batch. It is valid only as long as the buffer is, that is until the handler first waits.
+
+v5 adds log_start_offset, v8 record errors (KIP-467), v9 is flexible, v10 may name the new leader (KIP-951).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from ottla.errors import InvalidRequest
+from ottla.protocol.primitives import (
+    INT16,
+    INT32,
+    compact_string,
+    read_array_length,
+    read_string,
+    read_uvarint,
+    skip_tagged_fields,
+    string,
+    uvarint,
+)
+
+MIN_VERSION: Final = 3
+MAX_VERSION: Final = 11
+FLEXIBLE_VERSION: Final = 9
+
+_ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
+_PARTITION_AND_SIZE: Final = struct.Struct(">ii")
+
+
+class PartitionData(NamedTuple):
+    """Where the records of one partition lie in the buffer."""
+
+    partition: int
+    start: int
+    stop: int
+
+
+class TopicData(NamedTuple):
+    name: str
+    partitions: list[PartitionData]
+
+
+class ProduceRequest(NamedTuple):
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[TopicData]
+
+
+class PartitionAnswer(NamedTuple):
+    """What is said of one partition; the defaults are those of a success."""
+
+    partition: int
+    error_code: int = 0
+    base_offset: int = -1
+    log_append_time: int = -1
+    log_start_offset: int = -1
+    error_message: str | None = None
+
+
+def decode_request(buffer: memoryview, position: int, end: int, version: int) -> ProduceRequest:
+    """The request whose body lies in [position, end).
+
+    Raises:
+        InvalidRequest: lengths or counts that the frame can not hold, or bytes left over.
+    """
+    try:
+        compact = version >= FLEXIBLE_VERSION
+        transactional_id, position = read_string(buffer, position, end, compact=compact)
+        acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(buffer, position)
+        topic_count, position = read_array_length(buffer, position + 6, end, compact=compact, element_size=2)
+        topics = []
+        for _ in range(topic_count):
+            name, position = read_string(buffer, position, end, compact=compact)
+            partition_count, position = read_array_length(buffer, position, end, compact=compact, element_size=5)
+            partitions = []
+            for _ in range(partition_count):
+                if compact:
+                    index = INT32.unpack_from(buffer, position)[0]
+                    size, position = read_uvarint(buffer, position + 4)
+                    size -= 1
+                else:
+                    index, size = _PARTITION_AND_SIZE.unpack_from(buffer, position)
+                    position += 8
+                stop = position + size if size > 0 else position
+                if stop > end:
+                    raise InvalidRequest(f"Produce v{version}: {size} bytes of records at byte {position} of {end}")
+                partitions.append(PartitionData(index, position, stop))
+                position = skip_tagged_fields(buffer, stop, end) if compact else stop
+            if compact:
+                position = skip_tagged_fields(buffer, position, end)
+            topics.append(TopicData(name or "", partitions))
+        if compact:
+            position = skip_tagged_fields(buffer, position, end)
+    except (struct.error, IndexError) as error:
+        raise InvalidRequest(f"Produce v{version}: the frame ends inside a field") from error
+    if position != end:
+        raise InvalidRequest(f"Produce v{version}: the body ends at byte {position} and the frame at {end}")
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+_FIXED_V3: Final = struct.Struct(">ihqq")
+_FIXED_V5: Final = struct.Struct(">ihqqq")
+# A response to one batch that was stored, whole but for the topic's name: by far the most frequent one.
+_HEAD_V5: Final = struct.Struct(">iii")  # size, correlation id, one topic
+_TAIL_V5: Final = struct.Struct(">iihqqqi")  # one partition: index, no error, offsets; throttle time
+_TAIL_V8: Final = struct.Struct(">iihqqqihi")  # the same with no record errors and no message
+_HEAD_V9: Final = struct.Struct(">iibb")  # size, correlation id, no tags, one topic
+_TAIL_V9: Final = struct.Struct(">bihqqqbbbbib")
+
+
+def encode_success(
+    version: int, correlation_id: int, topic: str, partition: int, base_offset: int, log_append_time: int, log_start_offset: int
+) -> bytes:
+    """The framed response to a request of one partition that succeeded."""
+    if version >= FLEXIBLE_VERSION:
+        name = compact_string(topic)
+        tail = _TAIL_V9.pack(2, partition, 0, base_offset, log_append_time, log_start_offset, 1, 0, 0, 0, 0, 0)
+        return _HEAD_V9.pack(6 + len(name) + len(tail), correlation_id, 0, 2) + name + tail
+    name = string(topic)
+    if version >= 8:
+        tail = _TAIL_V8.pack(1, partition, 0, base_offset, log_append_time, log_start_offset, 0, -1, 0)
+    elif version >= 5:
+        tail = _TAIL_V5.pack(1, partition, 0, base_offset, log_append_time, log_start_offset, 0)
+    else:
+        return encode_response(version, correlation_id, [(topic, [PartitionAnswer(partition, 0, base_offset, log_append_time)])])
+    return _HEAD_V5.pack(8 + len(name) + len(tail), correlation_id, 1) + name + tail
+
+
+def encode_response(version: int, correlation_id: int, topics: list[tuple[str, list[PartitionAnswer]]]) -> bytes:
+    """The framed response for any number of topics and partitions."""
+    compact = version >= FLEXIBLE_VERSION
+    parts: list[bytes] = [b"\0" if compact else b"", uvarint(len(topics) + 1) if compact else INT32.pack(len(topics))]
+    for topic, answers in topics:
+        parts.append(compact_string(topic) if compact else string(topic))
+        parts.append(uvarint(len(answers) + 1) if compact else INT32.pack(len(answers)))
+        for answer in answers:
+            if version >= 5:
+                parts.append(_FIXED_V5.pack(*answer[:5]))
+            else:
+                parts.append(_FIXED_V3.pack(*answer[:4]))
+            if version >= 8:
+                parts.append(b"\1" if compact else INT32.pack(0))  # record_errors
+                if answer.error_message is None:
+                    parts.append(b"\0" if compact else INT16.pack(-1))
+                else:
+                    message = answer.error_message[:1000]
+                    parts.append(compact_string(message) if compact else string(message))
+            if compact:
+                parts.append(b"\0")
+        if compact:
+            parts.append(b"\0")
+    parts.append(INT32.pack(0))  # throttle_time_ms
+    if compact:
+        parts.append(b"\0")
+    body = b"".join(parts)
+    return _PARTITION_AND_SIZE.pack(4 + len(body), correlation_id) + body
