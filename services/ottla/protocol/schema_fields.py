@@ -1,0 +1,69 @@
+"""What a kio schema class says of its fields, in the form that our reader and writer are built from.
+
+kio describes each message of Kafka as a dataclass whose fields carry their wire type in the metadata. Only those
+descriptions are used here, not kio's own reader and writer (docs/decisions says why).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, Final
+
+NOT_TAGGED: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaField:
+    """One field of a message.
+
+    `wire_type` is Kafka's name of a primitive; it is empty for a struct, whose class is then `struct`.
+    """
+
+    name: str
+    wire_type: str
+    struct: Any
+    is_array: bool
+    nullable: bool
+    tag: int
+    default: Any
+
+
+def schema_fields(schema: Any) -> list[SchemaField]:
+    """The fields of a kio dataclass in wire order."""
+    return [_schema_field(field) for field in dataclasses.fields(schema)]
+
+
+def _schema_field(field: dataclasses.Field[Any]) -> SchemaField:
+    declared, nullable = _without_none(field.type)
+    is_array = typing.get_origin(declared) is tuple
+    if is_array:
+        declared, _ = _without_none(typing.get_args(declared)[0])
+    tag = field.metadata.get("tag", NOT_TAGGED)
+    return SchemaField(
+        name=field.name,
+        wire_type=field.metadata.get("kafka_type", ""),
+        struct=declared if dataclasses.is_dataclass(declared) else None,
+        is_array=is_array,
+        nullable=nullable,
+        tag=tag,
+        default=_default(field, declared) if tag != NOT_TAGGED else None,
+    )
+
+
+def _without_none(declared: Any) -> tuple[Any, bool]:
+    if typing.get_origin(declared) is not types.UnionType:
+        return declared, False
+    return next(each for each in typing.get_args(declared) if each is not types.NoneType), True
+
+
+def _default(field: dataclasses.Field[Any], declared: Any) -> Any:
+    """What an absent tagged field stands for: the declared default, else Kafka's zero of its type."""
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if dataclasses.is_dataclass(declared):
+        return declared(**{nested.name: _default(nested, nested.type) for nested in dataclasses.fields(declared)})  # type: ignore[operator]
+    assert field.metadata["kafka_type"] in {"int8", "int16", "int32", "int64"}, f"{field.name} has no default"
+    return 0
