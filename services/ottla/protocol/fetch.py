@@ -278,10 +278,7 @@ def encode_response(
 
 def _encode_answer(answer: FetchAnswer, version: int) -> bytes:
     """One partition's fields before its records."""
-    if version >= 5:
-        head = _HEAD_V5.pack(*answer[:5])
-    else:
-        head = _HEAD_V4.pack(*answer[:4])
+    head = _HEAD_V5.pack(*answer[:5]) if version >= 5 else _HEAD_V4.pack(*answer[:4])
     compact = version >= FLEXIBLE_VERSION
     aborted = answer.aborted_transactions
     if aborted is None:

@@ -1,0 +1,324 @@
+"""One client connection: frames in, answers out, nothing known of what they say.
+
+A frame is INT32 size and that many bytes. Frames are handed down as positions in the receive buffer, valid until the
+call returns. The receiver may refuse to take one yet; then it and everything behind it is kept, reading stops, and
+the peer is held back by TCP until `resume`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from ottla.lifecycle import Offload
+from ottla.network.buffers import SHARED_SIZE, ReceiveBuffers
+from ottla.network.send import Piece, Sender
+from ottla.protocol.primitives import INT32
+
+log = logging.getLogger(__name__)
+
+SIZE_PREFIX: Final = 4
+# Frames beyond this get a buffer of their own; smaller ones are completed at the front of the shared one.
+LARGE_FRAME: Final = SHARED_SIZE // 2
+WRITE_HIGH_MARK: Final = 1024 * 1024
+# What is allocated at first for an announced size, so that announcing costs the announcer as much as us.
+FIRST_ALLOCATION: Final = 1024 * 1024
+
+
+class FrameReceiver(Protocol):
+    """Who takes the frames of one connection."""
+
+    def frame_received(self, buffer: memoryview, start: int, end: int) -> bool:
+        """Takes the frame in buffer[start:end], or returns False to be asked again after `Connection.resume`."""
+        ...
+
+    def read_completed(self) -> None:
+        """All frames of one read have been offered."""
+        ...
+
+    def connection_lost(self) -> None:
+        """Nothing can be sent any more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Where a connection comes from and where it came in."""
+
+    host: str
+    port: int
+    listener_name: str
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One accepted socket.
+
+    Args:
+        listener_name: the listener that accepted it.
+        max_frame_size: bytes of a frame above which the connection is closed (`socket.request.max.bytes`).
+        buffers: shared by all connections of the broker.
+        open_receiver: makes the receiver once the peer is known, or returns None to refuse the connection.
+        closed: told when the connection has ended.
+    """
+
+    __slots__ = (
+        "_buffers",
+        "_closed",
+        "_expects_large",
+        "_filled",
+        "_held",
+        "_large",
+        "_listener_name",
+        "_max_frame_size",
+        "_needed",
+        "_offload",
+        "_open_receiver",
+        "_receiver",
+        "_sender",
+        "_tail",
+        "_transport",
+        "_write_paused",
+        "last_active",
+        "peer",
+        "read_pauses",
+    )
+
+    def __init__(
+        self,
+        listener_name: str,
+        max_frame_size: int,
+        buffers: ReceiveBuffers,
+        offload: Offload,
+        open_receiver: Callable[[Connection], FrameReceiver | None],
+        closed: Callable[[Connection], None],
+    ) -> None:
+        self._listener_name = listener_name
+        self._max_frame_size = max_frame_size
+        self._buffers = buffers
+        self._offload = offload
+        self._open_receiver = open_receiver
+        self._closed = closed
+        self._receiver: FrameReceiver | None = None
+        self._transport: asyncio.Transport | None = None
+        self._sender: Sender | None = None
+        self._tail = b""  # the beginning of a small frame, between two reads
+        self._large: memoryview | None = None  # a buffer of our own, while a large frame arrives
+        self._filled = 0
+        self._needed = 0  # bytes that the frame in `_large` takes with its prefix
+        self._expects_large = 0
+        self._held: bytes | None = None  # frames the receiver did not take yet, or that wait for memory
+        self._write_paused = False
+        self.peer = Peer("", 0, listener_name)
+        self.last_active = 0.0
+        self.read_pauses = 0
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        address = transport.get_extra_info("peername") or ("", 0)
+        self.peer = Peer(address[0], address[1], self._listener_name)
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(high=WRITE_HIGH_MARK)
+        self.last_active = asyncio.get_running_loop().time()
+        encrypted = transport.get_extra_info("sslcontext") is not None
+        self._sender = Sender(transport, self._offload, encrypted, self.last_active)
+        self._receiver = self._open_receiver(self)
+        if self._receiver is None:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._sender is not None:
+            self._sender.cancel()
+        self._release_large()
+        self._held = None
+        if self._receiver is not None:
+            self._receiver.connection_lost()
+            self._receiver = None
+        self._closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._large is None and self._expects_large:
+            self._large = self._buffers.take(self._expects_large)
+            self._filled = len(self._tail)
+            self._needed = 0
+            if self._large is not None:
+                self._large[: self._filled] = self._tail
+                self._tail = b""
+        if self._large is not None:
+            # Not beyond the frame, so that the next one starts at the front of a buffer again; `_grow` follows when
+            # the buffer is still shorter than the frame.
+            return self._large[self._filled : self._needed] if self._needed else self._large[self._filled :]
+        tail = self._tail
+        if tail:
+            shared = self._buffers.shared
+            shared[: len(tail)] = tail
+            return shared[len(tail) :]
+        return self._buffers.shared
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_active = asyncio.get_running_loop().time()
+        if self._large is None:
+            self._consume(self._buffers.shared, len(self._tail) + nbytes)
+        else:
+            self._filled += nbytes
+            if self._filled >= self._needed:
+                self._consume(self._large, self._filled)
+            elif self._filled == len(self._large):
+                self._grow()
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        if self._sender is not None:
+            self._sender.writing_resumed()
+        self._update_reading()
+
+    # Frames.
+
+    def _consume(self, buffer: memoryview, filled: int) -> None:
+        """Hands down the whole frames in buffer[:filled] and keeps what is left."""
+        receiver = self._receiver
+        if receiver is None:
+            return
+        position = 0
+        needed = 0
+        taken = True
+        limit = self._max_frame_size
+        while filled - position >= SIZE_PREFIX:
+            size = INT32.unpack_from(buffer, position)[0]
+            end = position + SIZE_PREFIX + size
+            if end > filled or size < 0:
+                if not 0 <= size <= limit:
+                    self._refuse(size)
+                    return
+                needed = SIZE_PREFIX + size
+                break
+            taken = receiver.frame_received(buffer, position + SIZE_PREFIX, end)
+            if not taken:
+                break
+            position = end
+        receiver.read_completed()
+        self._keep(buffer, position, filled, needed, taken)
+
+    def _keep(self, buffer: memoryview, position: int, filled: int, needed: int, taken: bool) -> None:
+        left = filled - position
+        if not taken:
+            self._tail = b""
+            self._hold(bytes(buffer[position:filled]))
+        elif needed > LARGE_FRAME:
+            self._expects_large = needed
+            self._begin_large(buffer, position, left, needed)
+            return
+        else:
+            self._tail = bytes(buffer[position:filled]) if left else b""
+            if needed or self._large is None or filled < LARGE_FRAME:
+                self._expects_large = 0
+        self._release_large()
+
+    def _begin_large(self, buffer: memoryview, position: int, left: int, needed: int) -> None:
+        """Moves the beginning of a large frame to the front of a buffer that grows with what really arrives."""
+        if self._large is not None and len(self._large) >= needed:
+            self._large[:left] = self._large[position : position + left]
+        else:
+            former = self._large
+            larger = self._buffers.take(min(needed, max(FIRST_ALLOCATION, 4 * left)))
+            if larger is None:
+                self._hold(bytes(buffer[position : position + left]))
+                self._tail = b""
+                self._release_large()
+                self._buffers.when_available(self.resume)
+                return
+            larger[:left] = buffer[position : position + left]
+            if former is not None:
+                self._buffers.give_back(former)
+            self._large = larger
+        self._tail = b""
+        self._filled = left
+        self._needed = needed
+
+    def _grow(self) -> None:
+        """The buffer is full and its frame is not: on to a larger one."""
+        assert self._large is not None
+        self._begin_large(self._large, 0, self._filled, self._needed)
+
+    def _release_large(self) -> None:
+        if self._large is not None:
+            self._buffers.give_back(self._large)
+            self._large = None
+        self._filled = self._needed = 0
+
+    def _hold(self, frames: bytes) -> None:
+        self._held = frames
+        self.read_pauses += 1
+        self._update_reading()
+
+    def _refuse(self, size: int) -> None:
+        log.warning(
+            "%s:%d on %s announced a frame of %d bytes, socket.request.max.bytes is %d: connection closed",
+            self.peer.host,
+            self.peer.port,
+            self._listener_name,
+            size,
+            self._max_frame_size,
+        )
+        self.abort()
+
+    def _update_reading(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        wanted = self._held is None and not self._write_paused
+        if wanted and not transport.is_reading():
+            transport.resume_reading()
+        elif not wanted and transport.is_reading():
+            transport.pause_reading()
+
+    # What the receiver calls.
+
+    @property
+    def write_paused(self) -> bool:
+        """Whether the peer reads too slowly to be sent more."""
+        return self._write_paused
+
+    def resume(self) -> None:
+        """Offers the frames again that were not taken."""
+        held = self._held
+        if held is None:
+            return
+        self._held = None
+        self._consume(memoryview(held), len(held))
+        self._update_reading()
+
+    def send(self, pieces: Sequence[Piece]) -> None:
+        """Sends bytes and file regions after everything sent before."""
+        if self._sender is not None and self._transport is not None and not self._transport.is_closing():
+            self._sender.send(pieces)
+
+    def abort(self) -> None:
+        """Ends the connection at once; what was not sent is dropped."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self) -> None:
+        """Lets nothing more be sent, waits for the sender to end, and closes."""
+        if self._sender is not None:
+            await self._sender.close()
+        if self._transport is not None:
+            self._transport.close()
+
+    def stalled_since(self) -> float | None:
+        """When a send that is still in flight last made progress, or None."""
+        if self._sender is None:
+            return None
+        if self._sender.busy:
+            return self._sender.last_progress
+        return self.last_active if self._write_paused else None

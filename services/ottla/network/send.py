@@ -1,0 +1,217 @@
+"""Answers on their way out: bytes through the transport, file regions by sendfile.
+
+This module alone knows sendfile. The first attempt is one plain non-blocking `os.sendfile` on the socket, which
+costs a fraction of any machinery around it; only what the socket does not take at once is left to a task.
+
+Invariants: while the task runs it owns every write of its connection. A region that can not be sent whole has cut a
+frame, so the connection dies. Nothing that may lie on the disk is touched on the loop: it is brought in by a thread
+first, at most `CHUNK_SIZE` at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from ottla.lifecycle import Offload
+from ottla.network.residency import CHUNK_SIZE, bring_in, is_resident
+from ottla.record.region import FileRegion
+
+Piece = bytes | FileRegion
+
+# On TLS each byte is copied anyway; this is how much is read at a time.
+TLS_CHUNK_SIZE: Final = 256 * 1024
+
+
+class CutFrame(ConnectionError):
+    """A file ended before the bytes that were promised: the peer would take the next answer for the rest of them."""
+
+
+class Sender:
+    """The outgoing side of one connection.
+
+    Args:
+        transport: what bytes are written to.
+        offload: runs disk reads beside the loop.
+        encrypted: whether the transport encrypts, so that sendfile can not be used.
+    """
+
+    __slots__ = ("_dup", "_encrypted", "_fd", "_offload", "_queue", "_task", "_transport", "_writable", "last_progress", "sent_by_sendfile")
+
+    def __init__(self, transport: asyncio.Transport, offload: Offload, encrypted: bool, now: float) -> None:
+        self._transport = transport
+        self._offload = offload
+        self._encrypted = encrypted
+        self._fd: int = transport.get_extra_info("socket").fileno()
+        self._dup = -1
+        self._queue: deque[Piece] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self.last_progress = now
+        self.sent_by_sendfile = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a region is in flight or bytes wait behind one."""
+        return self._task is not None
+
+    def send(self, pieces: Sequence[Piece]) -> None:
+        """Sends the pieces in order, after everything sent before. Never waits."""
+        if self._task is not None:
+            self._queue.extend(pieces)
+            return
+        for index, piece in enumerate(pieces):
+            if isinstance(piece, bytes):
+                self._transport.write(piece)
+                continue
+            sent = self._send_at_once(piece)
+            if sent < piece.size:
+                rest = FileRegion(piece.file, piece.position + sent, piece.size - sent, piece.warm)
+                self._queue.append(rest)
+                self._queue.extend(pieces[index + 1 :])
+                self._start()
+                return
+
+    def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.last_progress = loop.time()
+        if not self._encrypted:
+            # The transport watches the socket's own descriptor and asyncio lets nobody else do so, and it closes it
+            # when it likes, after which the number may mean another connection. The task works on a duplicate.
+            try:
+                self._dup = os.dup(self._fd)
+            except OSError:
+                self._queue.clear()
+                self._transport.abort()
+                return
+        self._task = loop.create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    def _send_at_once(self, region: FileRegion) -> int:
+        """What the socket takes of a region right now, without waiting for socket or disk."""
+        if self._encrypted or self._transport.get_write_buffer_size() or self._transport.is_closing():
+            return 0
+        size = min(region.size, CHUNK_SIZE)
+        if not region.warm and not is_resident(region.file.fd, region.position, size):
+            return 0
+        try:
+            sent = os.sendfile(self._fd, region.file.fd, region.position, size)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return 0  # the peer is gone: the task meets the same error, and connection_lost follows
+        self.sent_by_sendfile += sent
+        return sent
+
+    async def _run(self) -> None:
+        while self._queue:
+            piece = self._queue.popleft()
+            if isinstance(piece, bytes):
+                self._transport.write(piece)
+            elif self._encrypted:
+                await self._copy(piece)
+            else:
+                await self._drained()
+                await self._sendfile(piece)
+        await self._drained()
+
+    async def _drained(self) -> None:
+        """Waits until the transport has handed everything to the socket."""
+        while self._transport.get_write_buffer_size():
+            await self._until_writable()
+
+    async def _sendfile(self, region: FileRegion) -> None:
+        position, end = region.position, region.position + region.size
+        source = region.file.fd
+        while position < end:
+            size = min(end - position, CHUNK_SIZE)
+            if not region.warm and not is_resident(source, position, size):
+                await self._offload(bring_in, source, position, size)
+            chunk_end = position + size
+            while position < chunk_end:
+                try:
+                    sent = os.sendfile(self._dup, source, position, chunk_end - position)
+                except BlockingIOError:
+                    await self._until_writable()
+                    continue
+                if sent == 0:
+                    raise CutFrame(f"{region!r}: the file ends at byte {position}")
+                position += sent
+                self.sent_by_sendfile += sent
+                self.last_progress = asyncio.get_running_loop().time()
+            # A reader on the same machine may never let the socket fill up; others get their turn here.
+            await asyncio.sleep(0)
+
+    async def _copy(self, region: FileRegion) -> None:
+        position, end = region.position, region.position + region.size
+        source = region.file.fd
+        while position < end:
+            size = min(end - position, TLS_CHUNK_SIZE)
+            if region.warm or is_resident(source, position, size):
+                data = os.pread(source, size, position)
+            else:
+                data = await self._offload(os.pread, source, size, position)
+            if not data:
+                raise CutFrame(f"{region!r}: the file ends at byte {position}")
+            position += len(data)
+            self._transport.write(data)
+            await self._until_resumed()
+            self.last_progress = asyncio.get_running_loop().time()
+
+    async def _until_resumed(self) -> None:
+        """On TLS the socket is the transport's own affair: waits while its buffer is above the high mark."""
+        high = self._transport.get_write_buffer_limits()[1]
+        if self._transport.get_write_buffer_size() > high:
+            self._writable = asyncio.get_running_loop().create_future()
+            await self._writable
+        else:
+            await asyncio.sleep(0)
+
+    def writing_resumed(self) -> None:
+        """The transport's buffer is below its low mark again (from `resume_writing`)."""
+        if self._encrypted:
+            self._wake()
+
+    async def _until_writable(self) -> None:
+        """Waits until the socket takes more. Unlike `loop.sendfile` this can be cancelled at any moment."""
+        loop = asyncio.get_running_loop()
+        self._writable = loop.create_future()
+        loop.add_writer(self._dup, self._wake)
+        try:
+            await self._writable
+        finally:
+            loop.remove_writer(self._dup)
+        self.last_progress = loop.time()
+
+    def _wake(self) -> None:
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if self._dup >= 0:
+            os.close(self._dup)
+            self._dup = -1
+        if task.cancelled():
+            return
+        if task.exception() is not None:
+            # A frame was cut (or the peer is gone): nothing more can be said on this connection.
+            self._queue.clear()
+            self._transport.abort()
+
+    async def close(self) -> None:
+        """Stops the task, whatever it waits for, and returns when it has ended."""
+        task = self._task
+        self._queue.clear()
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def cancel(self) -> None:
+        """As `close`, for where nobody can wait: the connection is lost."""
+        self._queue.clear()
+        if self._task is not None:
+            self._task.cancel()
