@@ -11,7 +11,7 @@ import importlib
 import struct
 import sys
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import ModuleType
 from typing import Any, Final
 
@@ -56,8 +56,8 @@ class ResponseSchema:
     """Builds the response of one (API, version), and the structs within it, from plain values.
 
     `schema("CreatableTopicResult", name="a", error_code=0, …)`: a field that this version lacks is dropped, so that a
-    handler is written once for all versions. A struct that this version lacks is None. Error codes and milliseconds
-    are given as ints, arrays as any sequence.
+    handler is written once for all versions. A struct that this version lacks is None. Error codes, spans and
+    times (both in milliseconds) are given as ints, arrays as any sequence.
     """
 
     __slots__ = ("_builders", "_module", "version")
@@ -126,6 +126,8 @@ def _builder(schema: Any) -> Callable[[dict[str, Any]], Any]:
             known[field.name] = _error_code
         elif field.wire_type.startswith("timedelta"):
             known[field.name] = _milliseconds
+        elif field.wire_type == "datetime_i64":
+            known[field.name] = _timestamp
         else:
             known[field.name] = _as_it_is
     return lambda fields: schema(**{name: known[name](value) for name, value in fields.items() if name in known})
@@ -141,6 +143,10 @@ def _as_tuple(values: Any) -> Any:
 
 def _milliseconds(value: Any) -> Any:
     return value if isinstance(value, timedelta) else timedelta(milliseconds=value)
+
+
+def _timestamp(value: Any) -> Any:
+    return None if value == -1 else datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=value)
 
 
 def _error_code(value: int) -> Any:

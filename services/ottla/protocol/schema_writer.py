@@ -9,9 +9,10 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from ottla.protocol.primitives import INT16, INT32, uvarint
+from ottla.protocol.primitives import INT16, INT32, INT64, uvarint
 from ottla.protocol.schema_fields import NOT_TAGGED, SchemaField, schema_fields
 
 Writer = Callable[[bytearray, Any], None]
@@ -27,7 +28,9 @@ _FORMATS: Final = {
     "bool": "?",
     "error_code": "h",
 }
-_NO_BYTES: Final = bytes(16)
+_ZERO_UUID: Final = bytes(16)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def struct_writer(schema: Any) -> Writer:
@@ -144,6 +147,8 @@ def _primitive_writer(wire_type: str, flexible: bool) -> Writer:
             return _write_uuid
         case "timedelta_i32" | "timedelta_i64":
             return _milliseconds_writer("i" if wire_type == "timedelta_i32" else "q")
+        case "datetime_i64":
+            return _write_datetime
         case _:
             return _fixed_writer(_FORMATS[wire_type])
 
@@ -162,9 +167,13 @@ def _milliseconds_writer(layout: str) -> Writer:
 
     def write(out: bytearray, value: Any) -> None:
         # Whole numbers all the way: total_seconds() is a float and loses the last digits of large spans.
-        out += pack((value.days * 86_400 + value.seconds) * 1000 + value.microseconds // 1000)
+        out += pack(value // _MILLISECOND)
 
     return write
+
+
+def _write_datetime(out: bytearray, value: Any) -> None:
+    out += INT64.pack(-1 if value is None else (value - _EPOCH) // _MILLISECOND)
 
 
 def _write_string(out: bytearray, text: str | None) -> None:
@@ -202,4 +211,4 @@ def _write_compact_bytes(out: bytearray, value: bytes | None) -> None:
 
 
 def _write_uuid(out: bytearray, value: Any) -> None:
-    out += value.bytes if value is not None else _NO_BYTES
+    out += value.bytes if value is not None else _ZERO_UUID

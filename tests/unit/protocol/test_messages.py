@@ -1,0 +1,215 @@
+"""Our reader and writer of Kafka's messages against kio's, and against bytes that no client sends."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.schema.index import api_key_map, schema_name_map
+from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+from kio.serial import entity_reader, entity_writer
+
+from ottla.errors import InvalidRequest
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey, response_header_size
+from ottla.protocol.primitives import uvarint
+from ottla.protocol.schema_fields import NOT_TAGGED, SchemaField, schema_fields
+
+# Produce and Fetch are read and written by hand.
+KEYS = [key for key in ApiKey if key not in (ApiKey.PRODUCE, ApiKey.FETCH)]
+FEW = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+_WIRE_TYPES: dict[str, st.SearchStrategy[Any]] = {
+    "int8": st.integers(-(1 << 7), (1 << 7) - 1),
+    "int16": st.integers(-(1 << 15), (1 << 15) - 1),
+    "uint16": st.integers(0, (1 << 16) - 1),
+    "int32": st.integers(-(1 << 31), (1 << 31) - 1),
+    "int64": st.integers(-(1 << 63), (1 << 63) - 1),
+    "float64": st.floats(allow_nan=False, allow_infinity=False),
+    "bool": st.booleans(),
+    "string": st.text(max_size=20),
+    "bytes": st.binary(max_size=20),
+    "records": st.binary(max_size=20),
+    "uuid": st.uuids().filter(lambda uuid: uuid.int != 0),
+    "error_code": st.sampled_from(ErrorCode),
+    "datetime_i64": st.integers(0, 1 << 41).map(lambda ms: datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=ms)),
+    "timedelta_i32": st.integers(-(1 << 31), (1 << 31) - 1).map(lambda ms: timedelta(milliseconds=ms)),
+    "timedelta_i64": st.integers(-(1 << 40), 1 << 40).map(lambda ms: timedelta(milliseconds=ms)),
+}
+
+
+def any_message(schema: Any) -> st.SearchStrategy[Any]:
+    """Any instance of a kio class."""
+    return st.fixed_dictionaries({field.name: _values(field) for field in schema_fields(schema)}).map(lambda values: schema(**values))
+
+
+def _values(field: SchemaField) -> st.SearchStrategy[Any]:
+    values = any_message(field.struct) if field.struct else _WIRE_TYPES[field.wire_type]
+    if field.is_array:
+        values = st.lists(values, max_size=3).map(tuple)
+    # A tagged field is left out rather than null.
+    if field.nullable and (field.tag == NOT_TAGGED or field.default is None):
+        values = st.none() | values
+    return values
+
+
+def versions_of(key: ApiKey) -> list[int]:
+    return list(schema_name_map[api_key_map[key]])
+
+
+def written_by_kio(message: Any) -> bytes:
+    out = io.BytesIO()
+    entity_writer(type(message))(out, message)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.api_name)
+@FEW
+@given(data=st.data())
+def test_a_request_is_read_as_kio_reads_it(key: ApiKey, data: st.DataObject) -> None:
+    """Any message at any version: what kio wrote, both readers see alike."""
+    version = data.draw(st.sampled_from(versions_of(key)))
+    request = data.draw(any_message(load_request_schema(key, version)))
+    body = written_by_kio(request)
+    assert messages.request_reader(key, version)(memoryview(body)) == entity_reader(type(request))(body, 0)[0] == request
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.api_name)
+@FEW
+@given(data=st.data())
+def test_a_response_is_written_byte_for_byte_as_kio_writes_it(key: ApiKey, data: st.DataObject) -> None:
+    """Behind the length and the header of its version."""
+    version = data.draw(st.sampled_from(versions_of(key)))
+    response = data.draw(any_message(load_response_schema(key, version)))
+    framed = messages.encode_response(key, version, 77, response)
+    start = 4 + response_header_size(key, version)
+    assert struct.unpack_from(">ii", framed) == (len(framed) - 4, 77)
+    assert framed[8:start] == bytes(start - 8)
+    assert framed[start:] == written_by_kio(response)
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.api_name)
+@FEW
+@given(data=st.data())
+def test_random_bytes_are_a_request_or_an_invalid_request(key: ApiKey, data: st.DataObject) -> None:
+    """Nothing but InvalidRequest leaves the reader, whatever the frame holds."""
+    version = data.draw(st.sampled_from(versions_of(key)))
+    body = data.draw(st.binary(max_size=80))
+    try:
+        messages.request_reader(key, version)(memoryview(body))
+    except InvalidRequest as error:
+        assert f"{key.api_name} v{version}" in str(error)
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.api_name)
+@FEW
+@given(data=st.data())
+def test_a_damaged_request_is_a_request_or_an_invalid_request(key: ApiKey, data: st.DataObject) -> None:
+    """A whole message with one byte changed gets further than noise does."""
+    version = data.draw(st.sampled_from(versions_of(key)))
+    body = bytearray(written_by_kio(data.draw(any_message(load_request_schema(key, version)))))
+    if body:
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(InvalidRequest):
+        messages.request_reader(key, version)(memoryview(body))
+
+
+ONE_TOPIC = MetadataRequest(
+    topics=(MetadataRequestTopic(topic_id=None, name="flights"),), allow_auto_topic_creation=True, include_topic_authorized_operations=False
+)
+
+
+def test_a_body_cut_at_any_byte_is_refused_with_its_size() -> None:
+    body = written_by_kio(ONE_TOPIC)
+    for size in range(len(body)):
+        with pytest.raises(InvalidRequest, match=r"Metadata v12: "):
+            messages.request_reader(ApiKey.METADATA, 12)(memoryview(body)[:size])
+
+
+def test_bytes_after_the_request_are_refused() -> None:
+    body = written_by_kio(ONE_TOPIC)
+    with pytest.raises(InvalidRequest, match=f"has {len(body) + 2} bytes and the request ends after {len(body)}"):
+        messages.request_reader(ApiKey.METADATA, 12)(memoryview(body + b"ab"))
+
+
+def test_an_array_that_claims_two_thousand_million_elements_is_refused_before_anything_is_built() -> None:
+    """kio's own reader ends the process here: it reserves the memory first."""
+    with pytest.raises(InvalidRequest, match="2147483646 elements"):
+        messages.request_reader(ApiKey.METADATA, 12)(memoryview(b"\xff\xff\xff\xff\x07" + bytes(30)))
+    with pytest.raises(InvalidRequest, match="2147483647 elements"):
+        messages.request_reader(ApiKey.METADATA, 1)(memoryview(b"\x7f\xff\xff\xff" + bytes(30)))
+
+
+def test_an_unknown_tagged_field_is_skipped_in_a_struct_and_in_the_request() -> None:
+    """KIP-482: a newer client may send what we have never heard of."""
+    plain = written_by_kio(ONE_TOPIC)
+    made_up = uvarint(1) + uvarint(9876) + uvarint(5) + b"hello"
+    # The topic's section of tags comes before the request's two booleans and its own section.
+    for body in (plain[:-1] + made_up, plain[:-4] + made_up + plain[-3:]):
+        assert messages.request_reader(ApiKey.METADATA, 12)(memoryview(body)) == ONE_TOPIC
+
+
+def test_a_tagged_field_longer_than_the_frame_is_refused() -> None:
+    plain = written_by_kio(ONE_TOPIC)
+    with pytest.raises(InvalidRequest, match="tagged field 9876 has 50 bytes and 5 are left"):
+        messages.request_reader(ApiKey.METADATA, 12)(memoryview(plain[:-1] + uvarint(1) + uvarint(9876) + uvarint(50) + b"hello"))
+
+
+def test_a_null_where_the_schema_has_none_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="DeleteTopics v1: topic_names is null"):
+        messages.request_reader(ApiKey.DELETE_TOPICS, 1)(memoryview(struct.pack(">ii", -1, 0)))
+
+
+def test_a_view_of_the_receive_buffer_is_read_in_place() -> None:
+    """kio refuses views of writable buffers; ours are all of that kind."""
+    body = bytearray(b"before" + written_by_kio(ONE_TOPIC))
+    assert messages.request_reader(ApiKey.METADATA, 12)(memoryview(body)[6:]) == ONE_TOPIC
+
+
+@pytest.mark.parametrize("version", [-1, 14, 32767])
+def test_a_version_that_kafka_never_had_is_a_lookup_error(version: int) -> None:
+    with pytest.raises(LookupError):
+        messages.request_reader(ApiKey.METADATA, version)
+
+
+def test_a_response_drops_what_its_version_lacks() -> None:
+    """One handler serves all versions: v1 has neither the topic's id nor the partition's epoch."""
+    for version in versions_of(ApiKey.METADATA):
+        schema = messages.response_schema(ApiKey.METADATA, version)
+        partition = schema(
+            "MetadataResponsePartition",
+            error_code=5,
+            partition_index=0,
+            leader_id=-1,
+            leader_epoch=3,
+            replica_nodes=[1],
+            isr_nodes=[1],
+            offline_replicas=[],
+        )
+        assert partition.error_code == 5
+        assert getattr(partition, "leader_epoch", None) == (3 if version >= 7 else None)
+    assert messages.response_schema(ApiKey.CREATE_TOPICS, 2)("CreatableTopicConfigs", name="a") is None
+
+
+def test_importing_messages_imports_no_schema_and_loading_one_imports_no_hypothesis() -> None:
+    """A broker is ready in half a second; all of kio takes 0.7 s to import, and hypothesis 0.2 s."""
+    program = """
+import sys
+from ottla.protocol import messages
+assert not [name for name in sys.modules if name.split(".")[0] == "kio"]
+messages.request_reader(3, 12)
+assert "kio.schema.metadata.v12.request" in sys.modules
+assert not {"hypothesis", "kio.serial", "kio.schema.metadata.v11.request"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
