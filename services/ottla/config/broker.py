@@ -1,0 +1,262 @@
+"""All of a broker's settings, joined, read from properties and checked against each other.
+
+    settings = BrokerSettings.from_properties(properties.load("server.properties"))
+
+Whatever is wrong is told at once, each with its file and line; a broker does not start with half of a
+configuration. What can change while it runs is a new object made by `with_changes`: nothing here is written to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from ottla.config import listeners as listeners_module
+from ottla.config.cluster import IdentitySettings, ReplicationSettings
+from ottla.config.groups import GroupSettings, TransactionSettings
+from ottla.config.listeners import Listener
+from ottla.config.log_defaults import CleanerSettings, LogDefaults, TopicManagement
+from ottla.config.network import NetworkSettings
+from ottla.config.properties import Properties
+from ottla.config.refused import why_refused
+from ottla.config.settings import Dynamic, SettingDefinition, unknown_setting
+from ottla.config.tls import TlsSettings
+from ottla.errors import ConfigurationError
+from ottla.model import Endpoint
+
+PARTS: Final[Mapping[str, type]] = {
+    "The broker and its cluster": IdentitySettings,
+    "Listeners, connections and requests": NetworkSettings,
+    "TLS": TlsSettings,
+    "Logs": LogDefaults,
+    "Topics": TopicManagement,
+    "Replication": ReplicationSettings,
+    "Log cleaner": CleanerSettings,
+    "Consumer groups": GroupSettings,
+    "Transactions": TransactionSettings,
+}
+LISTENER_PREFIX: Final = "listener.name."
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerSettings(
+    TransactionSettings,
+    GroupSettings,
+    CleanerSettings,
+    ReplicationSettings,
+    TopicManagement,
+    LogDefaults,
+    TlsSettings,
+    NetworkSettings,
+    IdentitySettings,
+):
+    """One attribute for each setting of a broker: `log_segment_bytes` is `log.segment.bytes`."""
+
+    given: frozenset[str] = field(default=frozenset(), compare=False)  # the names that were set, by their Kafka names
+    listener_overrides: tuple[tuple[str, str, Any], ...] = ()  # listener, setting, value
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> BrokerSettings:
+        """The settings that a file (or a plain mapping) holds.
+
+        Raises:
+            ConfigurationError: with one line for everything that is wrong.
+        """
+        values: dict[str, Any] = {}
+        given: set[str] = set()
+        overrides: list[tuple[str, str, Any]] = []
+        problems: list[str] = []
+        for name, text in properties.items():
+            try:
+                listener, definition = _definition_of(name)
+                if definition.name in given and not listener:
+                    raise ConfigurationError(f"{name}: {definition.name} was set already")
+                value = definition.parse(text)
+            except ConfigurationError as error:
+                problems.append(_placed(properties, name, error))
+                continue
+            if listener:
+                overrides.append((listener, definition.name, value))
+            else:
+                values[definition.attribute] = value
+                given.add(definition.name)
+        settings = cls(**values, given=frozenset(given), listener_overrides=tuple(overrides))
+        problems += [_placed(properties, name, error) for name, error in settings._contradictions()]
+        if problems:
+            raise ConfigurationError("\n".join(problems))
+        return settings
+
+    def with_changes(self, changes: Mapping[str, str], *, cluster_wide: bool = False) -> BrokerSettings:
+        """These settings with some changed while the broker runs (KIP-226).
+
+        Args:
+            changes: Kafka's names and the new texts.
+            cluster_wide: whether they are meant for all brokers; then what may only differ by broker is refused.
+
+        Raises:
+            ConfigurationError: one is unknown, can not change while the broker runs, or has a bad value.
+        """
+        values: dict[str, Any] = {}
+        for name, text in changes.items():
+            _, definition = _definition_of(name)
+            scopes: tuple[Dynamic, ...] = ("cluster-wide",) if cluster_wide else ("cluster-wide", "per-broker")
+            if definition.dynamic not in scopes:
+                raise ConfigurationError(
+                    f"{name} is {definition.dynamic}: it can not be changed {'for all brokers ' if cluster_wide else ''}here"
+                )
+            values[definition.attribute] = definition.parse(text)
+        changed = dataclasses.replace(self, **values)
+        for name, error in changed._contradictions():
+            raise ConfigurationError(f"{name}: {error}")
+        return changed
+
+    def for_listener(self, listener_name: str) -> BrokerSettings:
+        """These settings as one listener sees them, its `listener.name.<name>.` ones taken in."""
+        definitions = self.definitions()
+        values = {
+            definitions[name].attribute: value for listener, name, value in self.listener_overrides if listener == listener_name.lower()
+        }
+        return dataclasses.replace(self, **values) if values else self
+
+    @cached_property
+    def log_directories(self) -> tuple[Path, ...]:
+        """Where the logs lie: `log.dirs`, else `log.dir`."""
+        return tuple(Path(each.strip()) for each in (self.log_dirs or self.log_dir).split(",") if each.strip())
+
+    @cached_property
+    def coordination_path(self) -> Path:
+        """Where the embedded coordination keeps its state."""
+        return Path(self.coordination_directory) if self.coordination_directory else self.log_directories[0] / "coordination"
+
+    @cached_property
+    def accepted_listeners(self) -> tuple[Listener, ...]:
+        """Where the broker listens."""
+        return listeners_module.parse_listeners("listeners", self.listeners, self._protocols)
+
+    @cached_property
+    def inter_broker_listener(self) -> Listener:
+        """The listener that other brokers use."""
+        wanted = self.inter_broker_listener_name
+        for each in self.accepted_listeners:
+            if each.name == wanted.upper() if wanted else each.security_protocol == self.security_inter_broker_protocol:
+                return each
+        raise ConfigurationError(
+            f"inter.broker.listener.name: {wanted} is not one of listeners"
+            if wanted
+            else f"security.inter.broker.protocol: no listener speaks {self.security_inter_broker_protocol}; set inter.broker.listener.name"
+        )
+
+    @cached_property
+    def connections_per_address(self) -> Mapping[str, int]:
+        """`max.connections.per.ip.overrides`, by address."""
+        bounds: dict[str, int] = {}
+        for entry in filter(None, (each.strip() for each in self.max_connections_per_ip_overrides.split(","))):
+            address, _, count = entry.rpartition(":")
+            if not address or not count.strip().isdigit():
+                raise ConfigurationError(f"max.connections.per.ip.overrides: '{entry}' is not address:count")
+            bounds[address.strip("[] ")] = int(count)
+        return bounds
+
+    def advertised_endpoints(self, host: str = "localhost", bound_ports: Mapping[str, int] | None = None) -> tuple[Endpoint, ...]:
+        """What clients are told to connect to.
+
+        Args:
+            host: this machine's name, for a listener on every interface.
+            bound_ports: the port that each listener of port 0 got, by its name.
+        """
+        return listeners_module.advertise(self.accepted_listeners, self._advertised, host, bound_ports or {})
+
+    def without_effect(self) -> Mapping[str, str]:
+        """The settings that were given although they change nothing, each with the reason."""
+        definitions = self.definitions()
+        return {name: definitions[name].without_effect for name in sorted(self.given) if definitions[name].without_effect}
+
+    @cached_property
+    def _protocols(self) -> Mapping[str, str]:
+        return listeners_module.parse_protocol_map(self.listener_security_protocol_map)
+
+    @cached_property
+    def _advertised(self) -> tuple[Listener, ...]:
+        text = self.advertised_listeners
+        return listeners_module.parse_listeners("advertised.listeners", text, self._protocols) if text else ()
+
+    def _contradictions(self) -> Iterable[tuple[str, ConfigurationError]]:
+        """What is wrong between settings, each with the name of the setting to look at."""
+        checks = (
+            ("listener.security.protocol.map", lambda: self._protocols),
+            ("listeners", lambda: listeners_module.check_served(self.accepted_listeners)),
+            ("advertised.listeners", lambda: listeners_module.check_advertised(self.accepted_listeners, self._advertised)),
+            ("inter.broker.listener.name", lambda: self.inter_broker_listener),
+            ("max.connections.per.ip.overrides", lambda: self.connections_per_address),
+            ("log.dirs", self._check_directories),
+            ("broker.id", self._check_broker_id),
+            ("ssl.keystore.type", self._check_tls),
+        )
+        complaints: set[str] = set()
+        for name, check in checks:
+            try:
+                check()
+            except ConfigurationError as error:
+                if str(error) not in complaints:  # one bad map breaks everything that is read with it
+                    complaints.add(str(error))
+                    yield name, error
+
+    def _check_directories(self) -> None:
+        if not self.log_directories:
+            raise ConfigurationError("log.dirs names no directory")
+        if len({each.absolute() for each in self.log_directories}) < len(self.log_directories):
+            raise ConfigurationError(f"log.dirs = {self.log_dirs!r}: a directory is there twice")
+
+    def _check_broker_id(self) -> None:
+        if self.broker_id < 0 and not self.broker_id_generation_enable:
+            raise ConfigurationError(f"broker.id = {self.broker_id}: must be at least 0 when broker.id.generation.enable is false")
+        if self.broker_id_generation_enable and self.broker_id > self.reserved_broker_max_id:
+            raise ConfigurationError(f"broker.id = {self.broker_id}: larger than reserved.broker.max.id = {self.reserved_broker_max_id}")
+
+    def _check_tls(self) -> None:
+        for listener in self.accepted_listeners:
+            if not listener.is_tls:
+                continue
+            seen = self.for_listener(listener.name)
+            if seen.ssl_keystore_type != "PEM":
+                raise ConfigurationError(f"{listener}: ssl.keystore.type is {seen.ssl_keystore_type}, and only PEM is read")
+            if not seen.ssl_keystore_location and not (seen.ssl_keystore_certificate_chain and seen.ssl_keystore_key):
+                raise ConfigurationError(
+                    f"{listener}: set ssl.keystore.location, or both ssl.keystore.certificate.chain and ssl.keystore.key"
+                )
+            if seen.ssl_client_auth != "none" and not (seen.ssl_truststore_location or seen.ssl_truststore_certificates):
+                raise ConfigurationError(
+                    f"{listener}: ssl.client.auth is {seen.ssl_client_auth}; set ssl.truststore.location or ssl.truststore.certificates"
+                )
+            if seen.ssl_truststore_type != "PEM" and seen.ssl_truststore_location:
+                raise ConfigurationError(f"{listener}: ssl.truststore.type is {seen.ssl_truststore_type}, and only PEM is read")
+
+
+@cache
+def _definition_by_any_name() -> Mapping[str, SettingDefinition]:
+    return {name: each for each in BrokerSettings.definitions().values() for name in (each.name, *each.aliases)}
+
+
+def _definition_of(name: str) -> tuple[str, SettingDefinition]:
+    """The listener (or an empty text) and the definition that a name in a file stands for."""
+    known = _definition_by_any_name()
+    listener = ""
+    plain = name
+    if name.startswith(LISTENER_PREFIX):
+        listener, _, plain = name[len(LISTENER_PREFIX) :].partition(".")
+        if plain in known and not plain.startswith("ssl."):
+            raise ConfigurationError(f"{name}: {plain} is one setting for all listeners; only ssl.… can be set for one")
+    if plain not in known:
+        raise ConfigurationError(why_refused(plain) or unknown_setting(name, known))
+    return listener.lower(), known[plain]
+
+
+def _placed(properties: Mapping[str, str], name: str, error: ConfigurationError) -> str:
+    """An error's text with the file and line that it comes from."""
+    if not isinstance(properties, Properties):
+        return str(error)
+    return f"{properties.place_of(name)}: {error}" if name in properties else f"{properties.source}: {error}"

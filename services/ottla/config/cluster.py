@@ -1,0 +1,144 @@
+"""The broker's settings of its identity, of coordination and of replication."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ottla.config.settings import KIB, MIB, Settings, setting
+from ottla.config.topic import ONE_BROKER
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class IdentitySettings(Settings):
+    """Which broker this is, and where the cluster's state is kept."""
+
+    broker_id: int = setting(
+        "broker.id", "int", default=-1, doc="This broker's number, its own for ever; -1 takes the one in meta.properties or makes one."
+    )
+    broker_id_generation_enable: bool = setting(
+        "broker.id.generation.enable",
+        "boolean",
+        default=True,
+        doc="Whether a broker without broker.id may make one, above the reserved ids.",
+    )
+    reserved_broker_max_id: int = setting(
+        "reserved.broker.max.id",
+        "int",
+        default=1000,
+        at_least=0,
+        doc="The largest broker.id that a person may give; made ones start after it.",
+    )
+    broker_rack: str | None = setting(
+        "broker.rack", "string", default=None, doc="Where this broker stands; a partition's replicas are spread over the racks."
+    )
+    coordination_directory: str | None = setting(
+        "coordination.directory",
+        "string",
+        default=None,
+        doc="Ottla's own: where the embedded twin of ZooKeeper keeps topics, configurations and partition states. "
+        "Unset: `coordination` in the first log directory.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class ReplicationSettings(Settings):
+    """Followers, leaders and shutdown between brokers."""
+
+    replica_high_watermark_checkpoint_interval_ms: int = setting(
+        "replica.high.watermark.checkpoint.interval.ms", "long", default=5_000, doc="How often the high watermarks are written to disk."
+    )
+    replica_lag_time_max_ms: int = setting(
+        "replica.lag.time.max.ms",
+        "long",
+        default=30_000,
+        without_effect=ONE_BROKER,
+        doc="A follower that has not caught up for this long leaves the ISR.",
+    )
+    replica_socket_timeout_ms: int = setting(
+        "replica.socket.timeout.ms",
+        "int",
+        default=30_000,
+        without_effect=ONE_BROKER,
+        doc="How long a follower waits for a leader's answer.",
+    )
+    replica_socket_receive_buffer_bytes: int = setting(
+        "replica.socket.receive.buffer.bytes",
+        "int",
+        default=64 * KIB,
+        without_effect=ONE_BROKER,
+        doc="SO_RCVBUF of a follower's connections.",
+    )
+    replica_fetch_max_bytes: int = setting(
+        "replica.fetch.max.bytes", "int", default=MIB, at_least=0, without_effect=ONE_BROKER, doc="What a follower asks for per partition."
+    )
+    replica_fetch_wait_max_ms: int = setting(
+        "replica.fetch.wait.max.ms", "int", default=500, without_effect=ONE_BROKER, doc="How long a follower's fetch waits for records."
+    )
+    replica_fetch_min_bytes: int = setting(
+        "replica.fetch.min.bytes", "int", default=1, without_effect=ONE_BROKER, doc="The least that answers a follower's fetch at once."
+    )
+    replica_fetch_response_max_bytes: int = setting(
+        "replica.fetch.response.max.bytes",
+        "int",
+        default=10 * MIB,
+        at_least=0,
+        without_effect=ONE_BROKER,
+        doc="What a follower asks for per fetch.",
+    )
+    replica_fetch_backoff_ms: int = setting(
+        "replica.fetch.backoff.ms",
+        "int",
+        default=1_000,
+        at_least=0,
+        without_effect=ONE_BROKER,
+        doc="How long a follower waits after an error.",
+    )
+    num_replica_fetchers: int = setting(
+        "num.replica.fetchers",
+        "int",
+        default=1,
+        dynamic="cluster-wide",
+        without_effect=ONE_BROKER,
+        doc="Connections that a follower fetches by from each leader.",
+    )
+    auto_leader_rebalance_enable: bool = setting(
+        "auto.leader.rebalance.enable",
+        "boolean",
+        default=True,
+        without_effect=ONE_BROKER,
+        doc="Give leadership back to preferred replicas.",
+    )
+    leader_imbalance_check_interval_seconds: int = setting(
+        "leader.imbalance.check.interval.seconds",
+        "long",
+        default=300,
+        at_least=1,
+        without_effect=ONE_BROKER,
+        doc="How often the controller looks for leaders to move.",
+    )
+    leader_imbalance_per_broker_percentage: int = setting(
+        "leader.imbalance.per.broker.percentage",
+        "int",
+        default=10,
+        without_effect=ONE_BROKER,
+        doc="The share of leaders away from their preferred broker that is left alone.",
+    )
+    controlled_shutdown_enable: bool = setting(
+        "controlled.shutdown.enable", "boolean", default=True, without_effect=ONE_BROKER, doc="Hand leaderships over before stopping."
+    )
+    controlled_shutdown_max_retries: int = setting(
+        "controlled.shutdown.max.retries", "int", default=3, without_effect=ONE_BROKER, doc="How often handing over is tried."
+    )
+    controlled_shutdown_retry_backoff_ms: int = setting(
+        "controlled.shutdown.retry.backoff.ms", "long", default=5_000, without_effect=ONE_BROKER, doc="The pause between those tries."
+    )
+    controller_socket_timeout_ms: int = setting(
+        "controller.socket.timeout.ms", "int", default=30_000, without_effect=ONE_BROKER, doc="How long the controller waits for a broker."
+    )
+    inter_broker_protocol_version: str = setting(
+        "inter.broker.protocol.version",
+        "string",
+        default="3.9-IV0",
+        without_effect=ONE_BROKER,
+        doc="The Kafka release whose protocol brokers speak to each other.",
+    )

@@ -1,0 +1,153 @@
+"""`listeners` and what belongs to it: names, addresses and security protocols, read and checked.
+
+    listeners=INTERNAL://:9092,EXTERNAL://0.0.0.0:9093
+    advertised.listeners=INTERNAL://broker-1:9092,EXTERNAL://kafka.example.org:9093
+    listener.security.protocol.map=INTERNAL:PLAINTEXT,EXTERNAL:SSL
+
+A name is a listener's identity (clients of one see the advertised address of the same); the map says what it speaks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.config.settings import nearest
+from ottla.errors import ConfigurationError
+from ottla.model import Endpoint
+
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SERVED_PROTOCOLS: Final = ("PLAINTEXT", "SSL")
+ANY_HOST: Final = frozenset({"", "0.0.0.0", "::"})
+
+_LISTENER: Final = re.compile(r"(?P<name>[^:/]+)://(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[^:/\[\]]*)):(?P<port>-?\d+)")
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """An address that the broker accepts connections at; an empty host means every interface, port 0 any free port."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: str
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_protocol_map(text: str) -> Mapping[str, str]:
+    """Reads `listener.security.protocol.map`."""
+    protocols: dict[str, str] = {}
+    for entry in _entries(text):
+        name, separator, protocol = (each.strip().upper() for each in entry.partition(":"))
+        if not separator or not name:
+            raise ConfigurationError(f"listener.security.protocol.map = {text!r}: '{entry}' is not NAME:PROTOCOL")
+        if protocol not in SECURITY_PROTOCOLS:
+            hint = nearest(protocol, SECURITY_PROTOCOLS)
+            raise ConfigurationError(
+                f"listener.security.protocol.map = {text!r}: '{protocol}' is not one of {', '.join(SECURITY_PROTOCOLS)}{hint}"
+            )
+        if name in protocols:
+            raise ConfigurationError(f"listener.security.protocol.map = {text!r}: {name} is there twice")
+        protocols[name] = protocol
+    return protocols
+
+
+def parse_listeners(setting_name: str, text: str, protocols: Mapping[str, str]) -> tuple[Listener, ...]:
+    """Reads `listeners` or `advertised.listeners`.
+
+    Args:
+        setting_name: what error messages call it.
+        text: comma-separated `NAME://host:port`.
+        protocols: the security protocol of each name.
+    """
+    listeners: list[Listener] = []
+    for entry in _entries(text):
+        match = _LISTENER.fullmatch(entry)
+        if match is None:
+            raise ConfigurationError(f"{setting_name} = {text!r}: '{entry}' is not NAME://host:port (an IPv6 address goes in brackets)")
+        name, port = match["name"].upper(), int(match["port"])
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"{setting_name} = {text!r}: a listener's name has letters, digits, - and _; '{match['name']}' has not"
+            )
+        if not 0 <= port <= 65535:
+            raise ConfigurationError(f"{setting_name} = {text!r}: port {port} is not in [0, 65535]")
+        if name not in protocols:
+            hint = nearest(name, protocols) or "; add it there"
+            raise ConfigurationError(f"{setting_name} = {text!r}: listener.security.protocol.map does not have {name}{hint}")
+        listeners.append(Listener(name, match["six"] or match["host"], port, protocols[name]))
+    if not listeners:
+        raise ConfigurationError(f"{setting_name} = {text!r}: at least one listener is needed")
+    _refuse_repetition(setting_name, text, listeners)
+    return tuple(listeners)
+
+
+def check_served(listeners: tuple[Listener, ...]) -> None:
+    """Refuses listeners whose security protocol is known but not served."""
+    for listener in listeners:
+        if listener.security_protocol not in SERVED_PROTOCOLS:
+            raise ConfigurationError(
+                f"listeners: {listener} speaks {listener.security_protocol}, and this release serves {' and '.join(SERVED_PROTOCOLS)} only"
+            )
+
+
+def check_advertised(listeners: tuple[Listener, ...], advertised: tuple[Listener, ...]) -> None:
+    """Refuses advertised listeners that no client could use."""
+    names = [each.name for each in listeners]
+    for each in advertised:
+        if each.name not in names:
+            raise ConfigurationError(
+                f"advertised.listeners: {each} has no counterpart in listeners ({', '.join(names)}){nearest(each.name, names)}"
+            )
+        if each.host in ANY_HOST:
+            raise ConfigurationError(f"advertised.listeners: clients can not connect to {each}; give the host name that they use")
+
+
+def advertise(
+    listeners: tuple[Listener, ...], advertised: tuple[Listener, ...], host: str, bound_ports: Mapping[str, int]
+) -> tuple[Endpoint, ...]:
+    """What is told to clients: the advertised listeners, or the listeners where none are given.
+
+    Args:
+        listeners: where the broker listens.
+        advertised: `advertised.listeners`, or nothing.
+        host: this machine's name, for a listener on every interface.
+        bound_ports: the port that each listener of port 0 got, by name.
+    """
+    chosen = advertised or listeners
+    return tuple(
+        Endpoint(
+            each.name,
+            host if each.host in ANY_HOST else each.host,
+            each.port or bound_ports.get(each.name, 0),
+            each.security_protocol,
+        )
+        for each in chosen
+    )
+
+
+def _entries(text: str) -> list[str]:
+    return [each for each in (entry.strip() for entry in text.split(",")) if each]
+
+
+def _refuse_repetition(setting_name: str, text: str, listeners: list[Listener]) -> None:
+    names: set[str] = set()
+    addresses: set[tuple[str, int]] = set()
+    for each in listeners:
+        if each.name in names:
+            raise ConfigurationError(f"{setting_name} = {text!r}: {each.name} is there twice")
+        if setting_name == "listeners" and each.port and (each.host, each.port) in addresses:
+            raise ConfigurationError(f"{setting_name} = {text!r}: two listeners at {each.host}:{each.port}")
+        names.add(each.name)
+        addresses.add((each.host, each.port))

@@ -1,0 +1,49 @@
+"""Kafka's settings that are known and refused, with what to do instead.
+
+Running on without what a setting asks for would be worse than not starting: a file that sets up SASL and a
+broker that lets everybody in, for one. A broker says so and names the line.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_KRAFT: Final = "it belongs to KRaft, which Ottla does not have; remove it"
+_REASONS: Final = {
+    "zookeeper.": "this release coordinates with its embedded twin of ZooKeeper, in coordination.directory; remove it",
+    "process.roles": _KRAFT,
+    "node.id": "it belongs to KRaft, which Ottla does not have; broker.id is what names a broker",
+    "controller.quorum.": _KRAFT,
+    "controller.listener.names": _KRAFT,
+    "metadata.log.": _KRAFT,
+    "metadata.max.": _KRAFT,
+    "initial.broker.registration.timeout.ms": _KRAFT,
+    "broker.heartbeat.interval.ms": _KRAFT,
+    "broker.session.timeout.ms": _KRAFT,
+    "sasl.": "this release has no SASL; an SSL listener with ssl.client.auth=required is what keeps strangers out",
+    "authorizer.class.name": "this release has no ACLs: every client may do everything",
+    "super.users": "this release has no ACLs: every client may do everything",
+    "allow.everyone.if.no.acl.found": "this release has no ACLs: every client may do everything",
+    "delegation.token.": "this release has no delegation tokens",
+    "quota.": "this release enforces no quotas",
+    "client.quota.callback.class": "this release enforces no quotas",
+    "remote.log.": "this release has no tiered storage",
+    "remote.storage.": "this release has no tiered storage",
+    "local.retention.": "this release has no tiered storage",
+    "metric.reporters": "Kafka's reporters are Java classes",
+    "kafka.metrics.": "Kafka's reporters are Java classes",
+    "principal.builder.class": "Java classes can not be loaded",
+    "create.topic.policy.class.name": "Java classes can not be loaded",
+    "alter.config.policy.class.name": "Java classes can not be loaded",
+    "replica.selector.class": "Java classes can not be loaded",
+    "ssl.engine.factory.class": "Java classes can not be loaded",
+    "security.providers": "Java classes can not be loaded",
+}
+
+
+def why_refused(name: str) -> str:
+    """Why a setting of Kafka's is not accepted, or an empty text when this module does not know it."""
+    for prefix, reason in _REASONS.items():
+        if name == prefix or (prefix.endswith(".") and name.startswith(prefix)):
+            return f"{name} can not be set: {reason}"
+    return ""

@@ -1,0 +1,241 @@
+"""How a setting is declared, read from text and shown again.
+
+    log_segment_bytes: int = setting("log.segment.bytes", "int", default=GIB, at_least=14, doc="…")
+
+A class of settings is a frozen dataclass over `Settings`; an attribute is the property's name with `_` for `.`.
+The declaration stays reachable at class level (`definitions()`), for DescribeConfigs and the generated page.
+Text is read as Kafka's `ConfigDef` reads it: trimmed, 32 and 64 bit integers, lists split at commas.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from ottla.errors import ConfigurationError
+
+Kind = Literal["boolean", "int", "long", "double", "string", "list", "password"]
+Dynamic = Literal["read-only", "per-broker", "cluster-wide"]
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+SECOND_MS: Final = 1_000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1  # Kafka's way to say "never" or "no limit"
+
+_INTEGER_BITS: Final = {"int": 32, "long": 64}
+_METADATA_KEY: Final = "ottla.setting"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Password:
+    """A secret: its value is never part of a log line, a traceback or an answer."""
+
+    value: str
+
+    def __repr__(self) -> str:
+        return "[hidden]"
+
+    __str__ = __repr__
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """The broker's setting that a topic's falls back to; `factor` turns its unit into the topic's."""
+
+    name: str
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SettingDefinition:
+    """Everything that is known of one setting but its value."""
+
+    name: str
+    kind: Kind
+    default: Any
+    doc: str
+    at_least: float | None = None
+    at_most: float | None = None
+    choices: tuple[str, ...] = ()
+    dynamic: Dynamic = "read-only"
+    aliases: tuple[str, ...] = ()
+    synonyms: tuple[Synonym, ...] = ()  # of a topic's setting, first choice first
+    without_effect: str = ""  # why it is accepted although it changes nothing
+    check: Callable[[Any], str] | None = None  # gives the complaint, or ""
+
+    @property
+    def attribute(self) -> str:
+        """The name that it has in Python."""
+        return self.name.replace(".", "_")
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether the value is hidden from everybody who asks."""
+        return self.kind == "password"
+
+    @property
+    def topic_synonym(self) -> str | None:
+        """The topic's setting that overrides this broker's one, if there is one."""
+        return _topic_names_by_broker_name().get(self.name)
+
+    def parse(self, text: str) -> Any:
+        """The value that a text stands for; ConfigurationError, without a place, when it stands for none."""
+        text = text.strip()
+        try:
+            value = _PARSERS[self.kind](text)
+        except ValueError:
+            raise ConfigurationError(f"{self.name} = {self._shown(text)}: not {_KIND_IN_WORDS[self.kind]}") from None
+        if complaint := self.complaint_about(value):
+            raise ConfigurationError(f"{self.name} = {self._shown(text)}: {complaint}")
+        return value
+
+    def text(self, value: Any) -> str | None:
+        """A value as DescribeConfigs and a properties file show it; None for none and for a secret."""
+        if value is None or isinstance(value, Password):
+            return None
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return str(value)
+
+    def complaint_about(self, value: Any) -> str:
+        """What is wrong with a value of the right kind, or an empty text."""
+        if self.kind in _INTEGER_BITS and not -(1 << _INTEGER_BITS[self.kind] - 1) <= value < 1 << _INTEGER_BITS[self.kind] - 1:
+            return f"does not fit in {_INTEGER_BITS[self.kind]} bits"
+        if self.at_least is not None and value < self.at_least:
+            return f"must be at least {self.at_least}"
+        if self.at_most is not None and value > self.at_most:
+            return f"must be at most {self.at_most}"
+        if self.choices:
+            for each in value if isinstance(value, tuple) else (value,):
+                if each not in self.choices:
+                    return f"must be one of {', '.join(self.choices)}{nearest(each, self.choices)}"
+        return self.check(value) if self.check else ""
+
+    def _shown(self, text: str) -> str:
+        return "[hidden]" if self.sensitive else repr(text)
+
+
+def setting(
+    name: str,
+    kind: Kind,
+    *,
+    default: Any,
+    doc: str,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    choices: Iterable[str] = (),
+    dynamic: Dynamic = "read-only",
+    aliases: Iterable[str] = (),
+    synonyms: Iterable[Synonym] = (),
+    without_effect: str = "",
+    check: Callable[[Any], str] | None = None,
+) -> Any:
+    """Declares a setting as a field of a dataclass of settings.
+
+    Args:
+        name: Kafka's name of it.
+        kind: Kafka's type of it.
+        default: a value, not a text; None when it may stay unset.
+        doc: one or two sentences for the operator; docs/configuration.md is made of them.
+        at_least: the smallest value allowed.
+        at_most: the largest value allowed.
+        choices: the only texts allowed (for a list: of each element).
+        dynamic: whether it can change while the broker runs, and for whom.
+        aliases: other names under which it is accepted.
+        synonyms: for a topic's setting, the broker's that it falls back to.
+        without_effect: why it changes nothing here, when it does not.
+        check: gives what is wrong with a value, or an empty text.
+    """
+    definition = SettingDefinition(
+        name, kind, default, doc, at_least, at_most, tuple(choices), dynamic, tuple(aliases), tuple(synonyms), without_effect, check
+    )
+    return dataclasses.field(default=default, metadata={_METADATA_KEY: definition})
+
+
+class Settings:
+    """What every class of settings can do. Its sub-classes are frozen dataclasses."""
+
+    __slots__ = ()
+
+    @classmethod
+    @cache
+    def definitions(cls) -> Mapping[str, SettingDefinition]:
+        """Each setting of this class by its name, in the order of declaration."""
+        found = (field.metadata.get(_METADATA_KEY) for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+        return MappingProxyType({each.name: each for each in found if each is not None})
+
+    def value_of(self, name: str) -> Any:
+        """The value under Kafka's name."""
+        return getattr(self, self.definitions()[name].attribute)
+
+    def text_of(self, name: str) -> str | None:
+        """The value under Kafka's name as a text; None when there is none or it is a secret."""
+        return self.definitions()[name].text(self.value_of(name))
+
+
+def unknown_setting(name: str, known: Iterable[str]) -> str:
+    """The complaint about a name that nothing has, with the nearest name that something has."""
+    return f"unknown setting '{name}'{nearest(name, known)}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean '…'?`, or nothing when no known word is near."""
+    from difflib import get_close_matches  # imported late: only a mistake needs it
+
+    matches = get_close_matches(word.lower(), list(known), n=1, cutoff=0.6) or get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean '{matches[0]}'?" if matches else ""
+
+
+def _boolean(text: str) -> bool:
+    match text.lower():
+        case "true":
+            return True
+        case "false":
+            return False
+    raise ValueError(text)
+
+
+def _integer(text: str) -> int:
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if not (digits.isascii() and digits.isdigit()):  # int() also takes '1_000', which Kafka's tools would refuse
+        raise ValueError(text)
+    return int(text)
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in text.split(",")) if text else ()
+
+
+@cache
+def _topic_names_by_broker_name() -> Mapping[str, str]:
+    from ottla.config.topic import TopicSettings  # imported late: it is made of this module
+
+    return {synonym.name: each.name for each in TopicSettings.definitions().values() for synonym in each.synonyms}
+
+
+_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "boolean": _boolean,
+    "int": _integer,
+    "long": _integer,
+    "double": float,
+    "string": str,
+    "list": _list,
+    "password": Password,
+}
+_KIND_IN_WORDS: Final = {
+    "boolean": "true or false",
+    "int": "a whole number",
+    "long": "a whole number",
+    "double": "a number",
+}

@@ -1,0 +1,97 @@
+"""The broker's settings of TLS. Keys and certificates are PEM: in files, or in the settings themselves (KIP-651)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.config.settings import Password, Settings, setting
+
+JAVA_ONLY: Final = "It chooses among Java's providers."
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class TlsSettings(Settings):
+    """`ssl.*`. Each can be set for one listener: `listener.name.<name in small letters>.ssl.…`."""
+
+    ssl_client_auth: str = setting(
+        "ssl.client.auth",
+        "string",
+        default="none",
+        choices=["required", "requested", "none"],
+        doc="Whether a client must (`required`) or may (`requested`) show a certificate that the truststore's authorities signed.",
+    )
+    ssl_keystore_type: str = setting(
+        "ssl.keystore.type", "string", default="JKS", doc="The format of the keystore. Only PEM is read: an SSL listener needs PEM here."
+    )
+    ssl_keystore_location: str | None = setting(
+        "ssl.keystore.location", "string", default=None, doc="A PEM file with the private key and the certificate chain."
+    )
+    ssl_keystore_password: Password | None = setting(
+        "ssl.keystore.password", "password", default=None, without_effect="PEM files have no store password.", doc="A JKS store's password."
+    )
+    ssl_key_password: Password | None = setting(
+        "ssl.key.password", "password", default=None, doc="The password of the private key, where it is encrypted."
+    )
+    ssl_keystore_certificate_chain: Password | None = setting(
+        "ssl.keystore.certificate.chain", "password", default=None, doc="The certificate chain itself, as PEM, instead of a file."
+    )
+    ssl_keystore_key: Password | None = setting(
+        "ssl.keystore.key", "password", default=None, doc="The private key itself, as PEM, instead of a file."
+    )
+    ssl_truststore_type: str = setting(
+        "ssl.truststore.type", "string", default="JKS", doc="The format of the truststore. Only PEM is read."
+    )
+    ssl_truststore_location: str | None = setting(
+        "ssl.truststore.location", "string", default=None, doc="A PEM file with the certificates of the authorities that are trusted."
+    )
+    ssl_truststore_password: Password | None = setting(
+        "ssl.truststore.password",
+        "password",
+        default=None,
+        without_effect="PEM files have no store password.",
+        doc="A JKS store's password.",
+    )
+    ssl_truststore_certificates: Password | None = setting(
+        "ssl.truststore.certificates", "password", default=None, doc="The trusted certificates themselves, as PEM, instead of a file."
+    )
+    ssl_enabled_protocols: tuple[str, ...] = setting(
+        "ssl.enabled.protocols",
+        "list",
+        default=("TLSv1.2", "TLSv1.3"),
+        choices=["TLSv1.2", "TLSv1.3"],
+        doc="The TLS versions that are spoken. Older ones than 1.2 are not.",
+    )
+    ssl_protocol: str = setting(
+        "ssl.protocol", "string", default="TLSv1.3", without_effect="ssl.enabled.protocols decides.", doc="Java's name of the TLS context."
+    )
+    ssl_cipher_suites: tuple[str, ...] = setting(
+        "ssl.cipher.suites",
+        "list",
+        default=(),
+        doc="The TLS 1.2 ciphers that are allowed, by OpenSSL's names; empty leaves it to OpenSSL.",
+    )
+    ssl_endpoint_identification_algorithm: str = setting(
+        "ssl.endpoint.identification.algorithm",
+        "string",
+        default="https",
+        without_effect="A broker checks no host names of its clients.",
+        doc="How a client checks the broker's host name.",
+    )
+    ssl_principal_mapping_rules: str = setting(
+        "ssl.principal.mapping.rules",
+        "string",
+        default="DEFAULT",
+        without_effect="The principal is the certificate's whole distinguished name.",
+        doc="How a certificate's name becomes a principal.",
+    )
+    ssl_keymanager_algorithm: str = setting(
+        "ssl.keymanager.algorithm", "string", default="SunX509", without_effect=JAVA_ONLY, doc="Java's key manager."
+    )
+    ssl_trustmanager_algorithm: str = setting(
+        "ssl.trustmanager.algorithm", "string", default="PKIX", without_effect=JAVA_ONLY, doc="Java's trust manager."
+    )
+    ssl_provider: str | None = setting("ssl.provider", "string", default=None, without_effect=JAVA_ONLY, doc="Java's TLS provider.")
+    ssl_secure_random_implementation: str | None = setting(
+        "ssl.secure.random.implementation", "string", default=None, without_effect=JAVA_ONLY, doc="Java's random generator."
+    )
