@@ -1,0 +1,266 @@
+"""One partition as this broker holds it: leader or not, epoch, in-sync replicas, high watermark.
+
+`append_as_leader` is the produce path's middle and runs for every batch: it reads the header once, keeps plain
+integers and makes no object that lives longer than the call. Nothing it decides is visible before `appended`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from crc32c import crc32c
+
+from ottla.config.topic import TopicSettings
+from ottla.errors import (
+    FencedLeaderEpoch,
+    InvalidRecord,
+    InvalidTimestamp,
+    MessageTooLarge,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    UnknownLeaderEpoch,
+)
+from ottla.model import BrokerId, PartitionState, TopicPartition
+from ottla.record.batch import (
+    CONTROL_MASK,
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    PREFIX,
+    PREFIX_SIZE,
+    TIMESTAMP_TYPE_MASK,
+    BatchHeader,
+    check_batch,
+)
+from ottla.record.region import FileRegion
+from ottla.storage.log import Log
+
+ACKS_ALL: Final = -1
+NEVER: Final = (1 << 63) - 1
+
+
+class Appended(NamedTuple):
+    """Where a batch was put: its offsets, and the broker's time when that is what its records carry."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time: int
+
+
+class Partition:
+    """A replica of a partition on this broker."""
+
+    __slots__ = (
+        "_after_max_ms",
+        "_before_max_ms",
+        "_flush_messages",
+        "_log_append_time",
+        "_max_message_bytes",
+        "_min_insync_replicas",
+        "broker_id",
+        "has_staged",
+        "high_watermark",
+        "is_leader",
+        "isr",
+        "leader_epoch",
+        "log",
+        "replicas",
+        "settings",
+        "topic_id",
+        "topic_partition",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, topic_id: UUID, broker_id: BrokerId, log: Log, settings: TopicSettings) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.broker_id = broker_id
+        self.log = log
+        self.is_leader = False
+        self.leader_epoch = -1
+        self.isr: tuple[BrokerId, ...] = ()
+        self.replicas: tuple[BrokerId, ...] = ()
+        self.high_watermark = log.log_start_offset
+        self.has_staged = False
+        self.update_settings(settings)
+
+    def update_settings(self, settings: TopicSettings) -> None:
+        """Takes the topic's new settings; those that every batch is measured by are kept as plain numbers."""
+        self.settings = settings
+        self._max_message_bytes = settings.max_message_bytes
+        self._log_append_time = settings.message_timestamp_type == "LogAppendTime"
+        self._before_max_ms = settings.message_timestamp_before_max_ms
+        self._after_max_ms = settings.message_timestamp_after_max_ms
+        self._min_insync_replicas = settings.min_insync_replicas
+        self._flush_messages = settings.flush_messages
+        self.log.update_settings(settings)
+
+    # Roles.
+
+    def become_leader(self, state: PartitionState) -> None:
+        """Leads from now on, in the given epoch."""
+        self.is_leader = True
+        self.isr = state.isr
+        self.replicas = state.replicas
+        if state.leader_epoch != self.leader_epoch:
+            self.leader_epoch = state.leader_epoch
+            self.log.leader_epochs.assign(state.leader_epoch, self.log.log_end_offset)
+        self.advance_high_watermark()
+
+    def check_leader_epoch(self, current_leader_epoch: int) -> None:
+        """Compares the epoch that a client believes in with ours (KIP-320); -1 is not compared.
+
+        Raises:
+            NotLeaderOrFollower: this broker does not lead.
+            FencedLeaderEpoch: the client's is older.
+            UnknownLeaderEpoch: the client's is newer.
+        """
+        if not self.is_leader:
+            raise NotLeaderOrFollower(f"{self.topic_partition}: broker {self.broker_id} does not lead")
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            error = FencedLeaderEpoch if current_leader_epoch < self.leader_epoch else UnknownLeaderEpoch
+            raise error(f"{self.topic_partition}: leader epoch {current_leader_epoch} given, {self.leader_epoch} here")
+
+    # Writing.
+
+    def append_as_leader(self, buffer: memoryview, start: int, stop: int, acks: int, now_ms: int) -> Appended:
+        """Checks the one batch in buffer[start:stop], gives it offsets and stages it.
+
+        It is in the file once the group it belongs to is written (`Appends.complete`); `buffer` must not change
+        before.
+
+        Args:
+            acks: what the producer asked for; with -1 the in-sync replicas are counted first.
+            now_ms: the broker's time, for topics that stamp with it.
+
+        Raises:
+            ApiError: with Kafka's code for what is wrong with the batch, its producer or this partition.
+        """
+        if not self.is_leader:
+            raise NotLeaderOrFollower(f"{self.topic_partition}: broker {self.broker_id} does not lead")
+        if acks == ACKS_ALL and len(self.isr) < self._min_insync_replicas:
+            raise NotEnoughReplicas(
+                f"{self.topic_partition}: {len(self.isr)} replicas in sync, min.insync.replicas is {self._min_insync_replicas}"
+            )
+        size = stop - start
+        if size > self._max_message_bytes:
+            raise MessageTooLarge(f"{self.topic_partition}: a batch of {size} bytes, max.message.bytes is {self._max_message_bytes}")
+        if size < HEADER_SIZE:
+            check_batch(buffer[start:stop])
+        header = HEADER.unpack_from(buffer, start)
+        _, length, _, magic, crc, attributes, last_offset_delta, _, max_timestamp, producer_id, _, _, count = header
+        if (
+            magic != 2
+            or length + LOG_OVERHEAD != size
+            or count < 1
+            or last_offset_delta + 1 != count
+            or crc32c(buffer[start + CRC_START : stop]) != crc
+        ):
+            check_batch(buffer[start:stop])
+        if attributes & CONTROL_MASK:
+            raise InvalidRecord(f"{self.topic_partition}: a control batch from a client")
+        log = self.log
+        base_offset = log.next_offset
+        last_offset = base_offset + last_offset_delta
+        if producer_id >= 0:
+            batch = BatchHeader._make(header)
+            duplicate = log.producers.check(batch)
+            if duplicate is not None:
+                return Appended(duplicate.base_offset, duplicate.last_offset, -1)
+        if self._log_append_time:
+            stamped = _stamp(buffer, start, stop, header, base_offset, self.leader_epoch, now_ms)
+            log.stage(stamped, buffer[start + HEADER_SIZE : stop], last_offset, now_ms)
+            max_timestamp, log_append_time = now_ms, now_ms
+        else:
+            if max_timestamp - now_ms > self._after_max_ms or now_ms - max_timestamp > self._before_max_ms:
+                raise InvalidTimestamp(
+                    f"{self.topic_partition}: timestamp {max_timestamp} is more than message.timestamp.after.max.ms {self._after_max_ms} ms "
+                    f"after or message.timestamp.before.max.ms {self._before_max_ms} ms before the broker's {now_ms}"
+                )
+            log_append_time = -1
+            log.stage(PREFIX.pack(base_offset, length, self.leader_epoch), buffer[start + PREFIX_SIZE : stop], last_offset, max_timestamp)
+        if producer_id >= 0:
+            log.producers.update(batch, base_offset, last_offset, max_timestamp)
+        return Appended(base_offset, last_offset, log_append_time)
+
+    def appended(self) -> None:
+        """The staged batches are in the file: what follows for the high watermark."""
+        if not self.waits_for_flush:
+            self.advance_high_watermark()
+
+    @property
+    def waits_for_flush(self) -> bool:
+        """With `flush.messages` set, answers and the high watermark wait for the fsync."""
+        return self._flush_messages < NEVER
+
+    @property
+    def answers_at_once(self) -> bool:
+        """Whether an append is committed as soon as it is written: nobody else is in sync and no fsync is asked for."""
+        return len(self.isr) <= 1 and self._flush_messages == NEVER
+
+    def committed_offset(self) -> int:
+        """The end of what this leader alone can call committed."""
+        return self.log.recovery_point if self.waits_for_flush else self.log.log_end_offset
+
+    def advance_high_watermark(self) -> bool:
+        """Moves the high watermark as far as the in-sync replicas allow, never back; says whether it moved."""
+        if len(self.isr) > 1:
+            return False
+        committed = self.committed_offset()
+        if committed <= self.high_watermark:
+            return False
+        self.high_watermark = committed
+        return True
+
+    # Reading.
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it nothing is undecided: what a reader of committed data may see."""
+        undecided = self.log.producers.first_undecided_offset
+        return self.high_watermark if undecided is None else min(undecided, self.high_watermark)
+
+    def read(self, offset: int, max_bytes: int, *, committed_only: bool, at_least_one_batch: bool) -> FileRegion | None:
+        """What a consumer may see from `offset` on, or None when there is nothing (yet).
+
+        Raises:
+            OffsetOutOfRange: below the log's start or beyond its end.
+        """
+        up_to = self.last_stable_offset if committed_only else self.high_watermark
+        if up_to <= offset <= self.log.log_end_offset and offset >= self.log.log_start_offset:
+            return None
+        return self.log.read(offset, max_bytes, up_to, at_least_one_batch)
+
+    def delete_records(self, offset: int) -> int:
+        """Moves the log's start to `offset` (-1: the high watermark) and gives the low watermark (KIP-107).
+
+        Raises:
+            OffsetOutOfRange: beyond the high watermark.
+        """
+        target = self.high_watermark if offset == -1 else offset
+        if not 0 <= target <= self.high_watermark:
+            raise OffsetOutOfRange(f"{self.topic_partition}: offset {target} is not in [0, {self.high_watermark}]")
+        self.log.advance_log_start_offset(target)
+        return self.log.log_start_offset
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """The largest epoch not above the one asked for and where it ended (KIP-101); (-1, -1) when unknown."""
+        if leader_epoch == self.leader_epoch:
+            return leader_epoch, self.log.log_end_offset
+        return self.log.leader_epochs.end_offset_for(leader_epoch, self.log.log_end_offset)
+
+
+def _stamp(
+    buffer: memoryview, start: int, stop: int, header: tuple[int, ...], base_offset: int, leader_epoch: int, now_ms: int
+) -> bytes:
+    """The header of a batch whose records carry the broker's time: type bit, max timestamp, and the CRC over them."""
+    fields = list(header)
+    fields[0], fields[2] = base_offset, leader_epoch
+    fields[5] |= TIMESTAMP_TYPE_MASK
+    fields[8] = now_ms
+    stamped = bytearray(HEADER.pack(*fields))
+    crc = crc32c(buffer[start + HEADER_SIZE : stop], crc32c(memoryview(stamped)[CRC_START:]))
+    fields[4] = crc
+    return HEADER.pack(*fields)
