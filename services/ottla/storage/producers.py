@@ -1,0 +1,321 @@
+"""What one partition remembers of its idempotent producers, so that a batch sent twice is stored once (KIP-98).
+
+Per producer id: its epoch, the sequence that has to come next, and its last five batches. A client keeps at most five
+requests in flight, so whatever it can send again is among those five. In one epoch sequences go up by one a record
+and wrap from 2^31-1 to 0; a new epoch starts at 0.
+
+    states.check(header)     before an append by a client: raises, or names the batch that this one repeats
+    states.update(header, …) after it was staged, and for every batch that a follower or recovery reads
+
+An append that failed after its update is undone by `restore` from the last snapshot and another pass over the
+batches after it. Both calls are on the produce path: plain attributes, and no object a batch but one tuple.
+
+Transactions have no coordinator here yet, but what their batches and markers say of the log is kept, because the
+snapshot has fields for it and a fetch needs the first undecided offset.
+
+One event loop owns an instance. Nothing here reads a file or a clock: the file is `producer_snapshots`.
+
+Sources: Kafka's `ProducerStateManager`, `ProducerAppendInfo.checkSequence`, `ProducerStateEntry`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from ottla.errors import InvalidProducerEpoch, InvalidRecord, InvalidTransactionState, OutOfOrderSequenceNumber
+from ottla.model import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
+from ottla.record.batch import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader
+from ottla.record.control_records import ControlRecordType, EndTransactionMarker
+
+REMEMBERED_BATCHES: Final = 5
+SEQUENCE_MASK: Final = 0x7FFFFFFF
+NO_OFFSET: Final = -1
+NO_COORDINATOR_EPOCH: Final = -1
+
+
+class Duplicate(NamedTuple):
+    """A batch that is stored already: what to answer to whoever sends it again."""
+
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedTransaction:
+    """A transaction whose marker was appended at `last_offset`."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
+class RememberedBatch(NamedTuple):
+    """One of a producer's last batches."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSnapshotEntry:
+    """One producer as a snapshot keeps it: of its batches only the last. -1 says that there is none of a thing."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    current_transaction_first_offset: int
+
+
+class ProducerState:
+    """One producer. Only `ProducerStates` changes it."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "last_timestamp",
+        "next_sequence",
+        "producer_epoch",
+        "producer_id",
+        "seen_ms",
+        "seen_offset",
+        "transaction_first_offset",
+    )
+
+    def __init__(self, producer_id: int) -> None:
+        self.producer_id: Final = producer_id
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.next_sequence = 0
+        # (base_sequence, last_sequence, base_offset, last_offset, timestamp): plain tuples, a named one costs 0.2 µs more
+        self.batches: deque[tuple[int, int, int, int, int]] = deque(maxlen=REMEMBERED_BATCHES)
+        self.last_timestamp = NO_TIMESTAMP
+        self.coordinator_epoch = NO_COORDINATOR_EPOCH
+        self.transaction_first_offset = NO_OFFSET
+        self.seen_offset = NO_OFFSET
+        self.seen_ms: int | None = None
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1][1] if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-1][3] if self.batches else NO_OFFSET
+
+    def begin_epoch(self, producer_epoch: int) -> None:
+        """Forgets the batches of the former epoch."""
+        self.producer_epoch = producer_epoch
+        self.batches.clear()
+        self.next_sequence = 0
+
+
+class ProducerStates:
+    """The producers of one partition by producer id."""
+
+    __slots__ = ("_completed", "_ongoing", "_states")
+
+    def __init__(self) -> None:
+        self._states: dict[int, ProducerState] = {}
+        self._ongoing: dict[int, int] = {}  # first offset of each open transaction -> its producer
+        self._completed: dict[int, int] = {}  # first offset -> offset of a marker that the high watermark has yet to pass
+
+    def check(self, header: BatchHeader) -> Duplicate | None:
+        """Whether a client's batch may be appended: None if so, the stored batch if this one repeats it.
+
+        For batches with a producer id that come from clients; what a leader or the own log has was checked before.
+
+        Raises:
+            OutOfOrderSequenceNumber: a gap, an older batch than those remembered, or a new epoch that does not start at 0.
+            InvalidProducerEpoch: a newer instance of this producer has written already.
+            InvalidTransactionState: a plain batch while a transaction of this producer is open.
+            InvalidRecord: a producer id without a sequence.
+        """
+        state = self._states.get(header.producer_id)
+        if (
+            state is not None
+            and header.base_sequence == state.next_sequence
+            and header.producer_epoch == state.producer_epoch
+            and state.transaction_first_offset == NO_OFFSET
+        ):
+            return None
+        return self._check_closely(state, header)
+
+    def _check_closely(self, state: ProducerState | None, header: BatchHeader) -> Duplicate | None:
+        producer_id, epoch, base_sequence = header.producer_id, header.producer_epoch, header.base_sequence
+        if base_sequence < 0 or epoch < 0:
+            raise InvalidRecord(f"producer {producer_id}: epoch {epoch} and sequence {base_sequence} with a producer id")
+        if state is None or state.producer_epoch == NO_PRODUCER_EPOCH:
+            # Its records may all be deleted, or it was idle and expired: any sequence is its first here.
+            return None
+        if epoch == state.producer_epoch:
+            last_sequence = (base_sequence + header.last_offset_delta) & SEQUENCE_MASK
+            for batch in state.batches:
+                if batch[0] == base_sequence and batch[1] == last_sequence:
+                    return Duplicate(*batch[2:])
+            if base_sequence != state.next_sequence:
+                raise OutOfOrderSequenceNumber(
+                    f"producer {producer_id}, epoch {epoch}: sequence {base_sequence} came, {state.next_sequence} is expected"
+                )
+        elif epoch < state.producer_epoch:
+            raise InvalidProducerEpoch(f"producer {producer_id}: epoch {epoch} came, {state.producer_epoch} has written already")
+        elif base_sequence != 0:
+            raise OutOfOrderSequenceNumber(
+                f"producer {producer_id}: new epoch {epoch} (was {state.producer_epoch}) starts at sequence {base_sequence}, not 0"
+            )
+        if state.transaction_first_offset != NO_OFFSET and not header.attributes & TRANSACTIONAL_MASK:
+            raise InvalidTransactionState(
+                f"producer {producer_id}: a plain batch while its transaction from offset {state.transaction_first_offset} is open"
+            )
+        return None
+
+    def update(
+        self, header: BatchHeader, base_offset: int, last_offset: int, timestamp: int, marker: EndTransactionMarker | None = None
+    ) -> CompletedTransaction | None:
+        """Notes a batch with a producer id that is in the log now.
+
+        Args:
+            header: the batch's; of its base offset nothing is used, as the client's is still in it.
+            base_offset: the batch's place in the log.
+            last_offset: of its last record.
+            timestamp: the batch's maximum timestamp.
+            marker: of a control batch, what it says (`marker_of`); None when compaction has emptied it.
+
+        Returns:
+            The transaction that a control batch ends, if it wrote anything to this partition.
+        """
+        state = self._states.get(header.producer_id)
+        if state is None:
+            state = self._states[header.producer_id] = ProducerState(header.producer_id)
+        attributes = header.attributes
+        if attributes & CONTROL_MASK:
+            return None if marker is None else self._end_transaction(state, header.producer_epoch, last_offset, timestamp, marker)
+        if header.producer_epoch != state.producer_epoch:
+            state.begin_epoch(header.producer_epoch)
+        base_sequence = header.base_sequence
+        next_sequence = base_sequence + header.last_offset_delta + 1
+        state.batches.append((base_sequence, (next_sequence - 1) & SEQUENCE_MASK, base_offset, last_offset, timestamp))
+        state.next_sequence = next_sequence & SEQUENCE_MASK
+        state.last_timestamp = timestamp
+        if attributes & TRANSACTIONAL_MASK and state.transaction_first_offset == NO_OFFSET:
+            state.transaction_first_offset = base_offset
+            self._ongoing[base_offset] = header.producer_id
+        return None
+
+    def _end_transaction(
+        self, state: ProducerState, producer_epoch: int, last_offset: int, timestamp: int, marker: EndTransactionMarker
+    ) -> CompletedTransaction | None:
+        if producer_epoch != state.producer_epoch:
+            state.begin_epoch(producer_epoch)
+        state.coordinator_epoch = marker.coordinator_epoch
+        state.last_timestamp = timestamp
+        first_offset = state.transaction_first_offset
+        if first_offset == NO_OFFSET:
+            return None
+        state.transaction_first_offset = NO_OFFSET
+        del self._ongoing[first_offset]
+        self._completed[first_offset] = last_offset
+        return CompletedTransaction(state.producer_id, first_offset, last_offset, marker.control_type is ControlRecordType.ABORT)
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """Where the oldest transaction begins that was neither committed nor aborted."""
+        return min(self._ongoing, default=None)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """As `first_undecided_offset`, but a decision counts only once the high watermark has passed its marker."""
+        first_completed = min(self._completed, default=None)
+        first_undecided = self.first_undecided_offset
+        if first_completed is None or first_undecided is None:
+            return first_undecided if first_completed is None else first_completed
+        return min(first_completed, first_undecided)
+
+    def advance_high_watermark(self, high_watermark: int) -> None:
+        """Lets go of decided transactions whose markers lie below it (also for a log start that moved up)."""
+        if self._completed:
+            self._completed = {first: last for first, last in self._completed.items() if last >= high_watermark}
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forgets producers that have written nothing for `producer.id.expiration.ms`; says how many.
+
+        Called now and then. Unlike Kafka's, a producer's age does not follow the timestamps of its records: events of
+        last year would expire it between two batches. It counts from the first call that found it as it is now.
+        """
+        expired = []
+        for producer_id, state in self._states.items():
+            if state.seen_ms is None or state.last_offset != state.seen_offset or state.transaction_first_offset != NO_OFFSET:
+                state.seen_offset = state.last_offset
+                state.seen_ms = now_ms
+            elif now_ms - state.seen_ms >= expiration_ms:
+                expired.append(producer_id)
+        for producer_id in expired:
+            del self._states[producer_id]
+        return len(expired)
+
+    def clear(self) -> None:
+        """Forgets all: the log starts anew."""
+        self._states.clear()
+        self._ongoing.clear()
+        self._completed.clear()
+
+    def snapshot(self) -> list[ProducerSnapshotEntry]:
+        """What a snapshot file keeps of each, in the order of their first batches."""
+        return [
+            ProducerSnapshotEntry(
+                producer_id=state.producer_id,
+                producer_epoch=state.producer_epoch,
+                last_sequence=state.last_sequence,
+                last_offset=state.last_offset,
+                offset_delta=state.batches[-1][3] - state.batches[-1][2] if state.batches else 0,
+                timestamp=state.last_timestamp,
+                coordinator_epoch=state.coordinator_epoch,
+                current_transaction_first_offset=state.transaction_first_offset,
+            )
+            for state in self._states.values()
+        ]
+
+    def restore(self, entries: Iterable[ProducerSnapshotEntry]) -> None:
+        """Becomes what a snapshot says; `update` with each batch that lies after it makes it current again."""
+        self.clear()
+        for entry in entries:
+            state = self._states[entry.producer_id] = ProducerState(entry.producer_id)
+            state.producer_epoch = entry.producer_epoch
+            state.last_timestamp = entry.timestamp
+            state.coordinator_epoch = entry.coordinator_epoch
+            if entry.last_offset >= 0:
+                base_sequence = (entry.last_sequence - entry.offset_delta) & SEQUENCE_MASK
+                base_offset = entry.last_offset - entry.offset_delta
+                state.batches.append((base_sequence, entry.last_sequence, base_offset, entry.last_offset, entry.timestamp))
+                state.next_sequence = (entry.last_sequence + 1) & SEQUENCE_MASK
+            if entry.current_transaction_first_offset >= 0:
+                state.transaction_first_offset = entry.current_transaction_first_offset
+                self._ongoing[entry.current_transaction_first_offset] = entry.producer_id
+
+    def remembered_batches(self, producer_id: int) -> list[RememberedBatch]:
+        """A producer's last batches, oldest first; none when it is unknown."""
+        state = self._states.get(producer_id)
+        return [] if state is None else [RememberedBatch(*each) for each in state.batches]
+
+    def get(self, producer_id: int) -> ProducerState | None:
+        """One producer's state."""
+        return self._states.get(producer_id)
+
+    def __iter__(self) -> Iterator[ProducerState]:
+        return iter(self._states.values())
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __contains__(self, producer_id: int) -> bool:
+        return producer_id in self._states
