@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from ottla.config import listeners as listeners_module
+from ottla.config.cleaner import CleanerSettings
 from ottla.config.cluster import IdentitySettings, ReplicationSettings
 from ottla.config.groups import GroupSettings, TransactionSettings
 from ottla.config.listeners import Listener
-from ottla.config.log_defaults import CleanerSettings, LogDefaults, TopicManagement
+from ottla.config.log_defaults import LogDefaults, TopicManagement
 from ottla.config.network import NetworkSettings
 from ottla.config.properties import Properties
 from ottla.config.refused import why_refused
@@ -42,6 +43,8 @@ PARTS: Final[Mapping[str, type]] = {
 LISTENER_PREFIX: Final = "listener.name."
 
 
+# The parts have neither slots (several slotted bases can not be joined) nor an __init__, __repr__ and __eq__ of their
+# own: each of those is source text that `dataclass` compiles at every import.
 @dataclass(frozen=True, kw_only=True)
 class BrokerSettings(
     TransactionSettings,

@@ -1,0 +1,96 @@
+"""Writes docs/configuration.md from the declarations: `python -m ottla.config.document docs/configuration.md`.
+
+`make docs` runs it, and CI fails when the page in the tree is another one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from ottla.config.broker import PARTS
+from ottla.config.settings import INT_MAX, LONG_MAX, SettingDefinition, Settings
+from ottla.config.topic import TopicSettings
+
+_INTRODUCTION: Final = """\
+# Configuration
+
+<!-- Made from the declarations in services/ottla/config by `make docs`. Change those, not this page. -->
+
+Ottla's settings are Kafka 3.9's, by name, type, default and bounds; `coordination.directory` is Ottla's own.
+`ottla broker --config FILE` reads them from a Java properties file. A name that is unknown, a name that is given twice
+and a value out of bounds are refused with file and line, and with the nearest right name:
+
+    server.properties:7: unknown setting 'log.segment.byte'; did you mean 'log.segment.bytes'?
+
+What Kafka knows and Ottla can not do (KRaft, Java classes, and what this release does not have yet) is refused with the
+reason. A setting that is only accepted so that a file written for Kafka loads says **No effect** here, and the broker
+says so at its start.
+
+Sizes are bytes and times are in the unit that ends the name. *Changes* says whether a setting can be altered while the
+broker runs: for all brokers at once or for one (`cluster-wide`), for one (`per-broker`), or not (`read-only`).
+A password is never shown. `ssl.*` can be set for one listener with `listener.name.<name in small letters>.` before it.
+"""
+_TOPIC_INTRODUCTION: Final = """\
+What a topic does not set it takes from its broker: the first setting under *From the broker* that is set there.
+All can change while the topic is in use (`ottla topics alter`).
+"""
+_WORDS: Final = {INT_MAX: "2³¹−1", LONG_MAX: "2⁶³−1"}
+
+
+def page() -> str:
+    """The whole of docs/configuration.md."""
+    pieces = [_INTRODUCTION, "## Topics\n", _TOPIC_INTRODUCTION, "\n".join(_table(TopicSettings, for_topics=True)) + "\n"]
+    pieces.append("## Brokers\n")
+    for title, part in PARTS.items():
+        pieces += [f"### {title}\n", "\n".join(_table(part, for_topics=False)) + "\n"]
+    return "\n".join(pieces)
+
+
+def _table(settings: type[Settings], *, for_topics: bool) -> Iterator[str]:
+    yield f"| name | meaning | type | default | allowed | {'from the broker' if for_topics else 'changes'} |"
+    yield "|---|---|---|---|---|---|"
+    for each in settings.definitions().values():
+        meaning = each.doc
+        if each.aliases:
+            meaning += f" Also: {_names(each.aliases)}."
+        if each.without_effect:
+            meaning += f" **No effect**: {each.without_effect}"
+        last = _names(synonym.name for synonym in each.synonyms) if for_topics else each.dynamic
+        yield f"| `{each.name}` | {_cell(meaning)} | {each.kind} | {_default(each)} | {_cell(_allowed(each))} | {last} |"
+
+
+def _default(definition: SettingDefinition) -> str:
+    if definition.default in _WORDS and definition.kind in ("int", "long"):
+        return _WORDS[definition.default]
+    text = definition.text(definition.default)
+    return "" if text is None or text == "" else f"`{text}`"
+
+
+def _allowed(definition: SettingDefinition) -> str:
+    if definition.choices:
+        return ", ".join(definition.choices)
+    if definition.at_least is not None and definition.at_most is not None:
+        return f"{definition.at_least} … {_WORDS.get(int(definition.at_most), definition.at_most)}"
+    if definition.at_least is not None:
+        return f"≥ {definition.at_least}"
+    return f"≤ {definition.at_most}" if definition.at_most is not None else ""
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{each}`" for each in names)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def main() -> None:
+    """Writes the page to the path given."""
+    Path(sys.argv[1]).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
