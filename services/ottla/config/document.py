@@ -37,7 +37,7 @@ _TOPIC_INTRODUCTION: Final = """\
 What a topic does not set it takes from its broker: the first setting under *From the broker* that is set there.
 All can change while the topic is in use (`ottla topics alter`).
 """
-_WORDS: Final = {INT_MAX: "2³¹−1", LONG_MAX: "2⁶³−1"}
+_WORDS: Final = {INT_MAX: "2^31 - 1", LONG_MAX: "2^63 - 1"}
 
 
 def page() -> str:

@@ -126,7 +126,7 @@ class TransactionSettings(Settings):
         default=2,
         at_least=1,
         without_effect=NO_TRANSACTIONS,
-        doc="min.insync.replicas of the transaction topic.",
+        doc="The min.insync.replicas of the transaction topic.",
     )
     transaction_state_log_num_partitions: int = setting(
         "transaction.state.log.num.partitions",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 _KRAFT: Final = "it belongs to KRaft, which Ottla does not have; remove it"
+_NOT_NEEDED: Final = "nothing in Ottla works in a way that it could tune; remove it"
 _REASONS: Final = {
     "zookeeper.": "this release coordinates with its embedded twin of ZooKeeper, in coordination.directory; remove it",
     "process.roles": _KRAFT,
@@ -30,6 +31,15 @@ _REASONS: Final = {
     "remote.log.": "this release has no tiered storage",
     "remote.storage.": "this release has no tiered storage",
     "local.retention.": "this release has no tiered storage",
+    "fetch.purgatory.": _NOT_NEEDED,
+    "producer.purgatory.": _NOT_NEEDED,
+    "delete.records.purgatory.": _NOT_NEEDED,
+    "control.plane.listener.name": _NOT_NEEDED,
+    "num.replica.alter.log.dirs.threads": _NOT_NEEDED,
+    "log.initial.task.delay.ms": _NOT_NEEDED,
+    "connection.failed.authentication.delay.ms": _NOT_NEEDED,
+    "auto.include.jmx.reporter": _NOT_NEEDED,
+    "metrics.": "Ottla's metrics are not Kafka's JMX beans; remove it",
     "metric.reporters": "Kafka's reporters are Java classes",
     "kafka.metrics.": "Kafka's reporters are Java classes",
     "principal.builder.class": "Java classes can not be loaded",

@@ -1,0 +1,137 @@
+"""A broker's settings as a whole: from a file, against each other, and changed while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.config import properties
+from ottla.config.broker import PARTS, BrokerSettings
+from ottla.errors import ConfigurationError
+
+
+def refusal(values: dict[str, str]) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        BrokerSettings.from_properties(values)
+    return str(refused.value)
+
+
+def test_nothing_given_is_a_broker_with_kafkas_defaults() -> None:
+    """The values are those of Kafka 3.9's broker configuration page."""
+    settings = BrokerSettings.from_properties({})
+    assert settings == BrokerSettings()
+    expected = {
+        "broker.id": "-1",
+        "listeners": "PLAINTEXT://:9092",
+        "num.partitions": "1",
+        "log.segment.bytes": "1073741824",
+        "log.retention.hours": "168",
+        "log.retention.check.interval.ms": "300000",
+        "message.max.bytes": "1048588",
+        "socket.request.max.bytes": "104857600",
+        "connections.max.idle.ms": "600000",
+        "queued.max.requests": "500",
+        "fetch.max.bytes": "57671680",
+        "max.incremental.fetch.session.cache.slots": "1000",
+        "replica.lag.time.max.ms": "30000",
+        "offsets.topic.num.partitions": "50",
+        "producer.id.expiration.ms": "86400000",
+        "auto.create.topics.enable": "true",
+        "ssl.enabled.protocols": "TLSv1.2,TLSv1.3",
+        "log.cleanup.policy": "delete",
+    }
+    assert {name: settings.text_of(name) for name in expected} == expected
+
+
+def test_the_file_that_kafka_comes_with_loads_but_for_zookeeper(tmp_path: Path) -> None:
+    """The names and values that Kafka 3.9's config/server.properties sets."""
+    path = tmp_path / "server.properties"
+    path.write_text(
+        "broker.id=0\nnum.network.threads=3\nnum.io.threads=8\nsocket.send.buffer.bytes=102400\nsocket.receive.buffer.bytes=102400\n"
+        "socket.request.max.bytes=104857600\nlog.dirs=/tmp/kafka-logs\nnum.partitions=1\nnum.recovery.threads.per.data.dir=1\n"
+        "offsets.topic.replication.factor=1\ntransaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
+        "log.retention.hours=168\nlog.retention.check.interval.ms=300000\ngroup.initial.rebalance.delay.ms=0\n"
+    )
+    settings = BrokerSettings.from_properties(properties.load(path))
+    assert settings.broker_id == 0
+    assert "num.io.threads" in settings.without_effect()
+    assert "socket.send.buffer.bytes" not in settings.without_effect()
+
+
+def test_everything_that_is_wrong_is_told_at_once_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("broker.id=0\nlog.segment.byte=1\nlog.segment.bytes=13\nzookeeper.connect=localhost:2181\nlisteners=SSL://:1\n")
+    with pytest.raises(ConfigurationError) as refused:
+        BrokerSettings.from_properties(properties.load(path))
+    assert str(refused.value).splitlines() == [
+        f"{path}:2: unknown setting 'log.segment.byte'; did you mean 'log.segment.bytes'?",
+        f"{path}:3: log.segment.bytes = '13': must be at least 14",
+        f"{path}:4: zookeeper.connect can not be set: this release coordinates with its embedded twin of ZooKeeper, in "
+        "coordination.directory; remove it",
+        f"{path}: security.inter.broker.protocol: no listener speaks PLAINTEXT; set inter.broker.listener.name",
+        f"{path}: SSL://:1: ssl.keystore.type is JKS, and only PEM is read",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("process.roles", "KRaft"),
+        ("node.id", "broker.id is what names a broker"),
+        ("controller.quorum.voters", "KRaft"),
+        ("sasl.enabled.mechanisms", "no SASL"),
+        ("listener.name.outside.sasl.enabled.mechanisms", "no SASL"),
+        ("authorizer.class.name", "no ACLs"),
+        ("remote.log.storage.system.enable", "no tiered storage"),
+        ("metric.reporters", "Java"),
+    ],
+)
+def test_what_kafka_has_and_this_release_has_not_is_refused_with_the_reason(name: str, reason: str) -> None:
+    assert reason in refusal({name: "1"})
+
+
+def test_the_same_setting_under_two_names_is_refused() -> None:
+    assert BrokerSettings.from_properties({"connections.max": "7"}).max_connections == 7
+    assert "max.connections was set already" in refusal({"connections.max": "7", "max.connections": "8"})
+
+
+def test_log_dirs_goes_before_log_dir_and_no_directory_may_be_there_twice() -> None:
+    assert BrokerSettings.from_properties({"log.dir": "/a"}).log_directories == (Path("/a"),)
+    both = BrokerSettings.from_properties({"log.dir": "/a", "log.dirs": "/b, /c"})
+    assert both.log_directories == (Path("/b"), Path("/c"))
+    assert both.coordination_path == Path("/b/coordination")
+    assert "a directory is there twice" in refusal({"log.dirs": "/a,/b/../a/,/a"})
+
+
+def test_a_given_broker_id_stays_below_the_generated_ones() -> None:
+    """C1: ids made by the broker start after reserved.broker.max.id."""
+    assert "larger than reserved.broker.max.id" in refusal({"broker.id": "1001"})
+    assert BrokerSettings.from_properties({"broker.id": "1001", "broker.id.generation.enable": "false"}).broker_id == 1001
+    assert "must be at least 0" in refusal({"broker.id.generation.enable": "false"})
+
+
+def test_an_address_can_have_a_bound_of_its_own() -> None:
+    settings = BrokerSettings.from_properties({"max.connections.per.ip.overrides": "127.0.0.1:5, [::1]:6,host:7"})
+    assert settings.connections_per_address == {"127.0.0.1": 5, "::1": 6, "host": 7}
+    assert "'127.0.0.1' is not address:count" in refusal({"max.connections.per.ip.overrides": "127.0.0.1"})
+
+
+def test_what_is_dynamic_changes_in_a_new_object_and_the_rest_is_refused() -> None:
+    """KIP-226: a cluster-wide setting can be changed for one broker as well, a read-only one for none."""
+    before = BrokerSettings.from_properties({"log.segment.bytes": "1000"})
+    after = before.with_changes({"log.segment.bytes": "2000"}, cluster_wide=True)
+    assert (before.log_segment_bytes, after.log_segment_bytes) == (1000, 2000)
+    assert after.given == before.given
+    with pytest.raises(ConfigurationError, match=r"broker\.id is read-only"):
+        before.with_changes({"broker.id": "3"})
+    with pytest.raises(ConfigurationError, match="must be at least 14"):
+        before.with_changes({"log.segment.bytes": "1"})
+    with pytest.raises(ConfigurationError, match="is not address:count"):
+        before.with_changes({"max.connections.per.ip.overrides": "x"})
+
+
+def test_every_setting_stands_in_one_part_of_the_page() -> None:
+    names = [name for part in PARTS.values() for name in part.definitions()]
+    assert sorted(names) == sorted(BrokerSettings.definitions())
+    assert len(names) == len(set(names))

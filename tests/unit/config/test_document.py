@@ -1,0 +1,28 @@
+"""docs/configuration.md, and how quickly all of this is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from ottla.config.broker import BrokerSettings
+from ottla.config.document import page
+from ottla.config.topic import TopicSettings
+
+
+def test_the_page_has_a_row_for_each_setting() -> None:
+    text = page()
+    for name in [*TopicSettings.definitions(), *BrokerSettings.definitions()]:
+        assert f"\n| `{name}` | " in text
+
+
+def test_a_setting_that_changes_nothing_says_so_on_the_page() -> None:
+    row = next(line for line in page().splitlines() if line.startswith("| `num.io.threads` |"))
+    assert "**No effect**: One event loop" in row
+
+
+def test_importing_the_settings_brings_in_nothing_heavy() -> None:
+    """Every run of `ottla` pays for it. Method: a fresh interpreter lists what it has loaded."""
+    program = "import sys, ottla.config.broker; print(' '.join(sys.modules))"
+    loaded = set(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split())
+    assert not loaded & {"asyncio", "socket", "ssl", "difflib", "pydantic", "kio", "confluent_kafka", "cramjam", "rich", "typer", "logging"}

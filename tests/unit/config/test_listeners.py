@@ -1,0 +1,133 @@
+"""Listeners: Kafka's `NAME://host:port` lists, checked before a socket is opened."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.config.broker import BrokerSettings
+from ottla.config.listeners import Listener, parse_listeners, parse_protocol_map
+from ottla.errors import ConfigurationError
+from ottla.model import Endpoint
+
+PROTOCOLS = parse_protocol_map("PLAINTEXT:PLAINTEXT,SSL:SSL,internal:plaintext")
+MAP = "listener.security.protocol.map"
+
+
+def test_hosts_may_be_missing_names_or_addresses_of_both_families() -> None:
+    text = "PLAINTEXT://:9092, ssl://broker-1.example.org:9093, INTERNAL://[::1]:0"
+    assert parse_listeners("listeners", text, PROTOCOLS) == (
+        Listener("PLAINTEXT", "", 9092, "PLAINTEXT"),
+        Listener("SSL", "broker-1.example.org", 9093, "SSL"),
+        Listener("INTERNAL", "::1", 0, "PLAINTEXT"),
+    )
+
+
+def test_a_listener_is_shown_as_it_is_written() -> None:
+    assert str(Listener("INTERNAL", "::1", 9092, "PLAINTEXT")) == "INTERNAL://[::1]:9092"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "at least one listener is needed"),
+        ("localhost:9092", "'localhost:9092' is not NAME://host:port"),
+        ("PLAINTEXT://localhost", "is not NAME://host:port"),
+        ("PLAINTEXT://::1:9092", "an IPv6 address goes in brackets"),
+        ("PLAINTEXT://:70000", "port 70000 is not in [0, 65535]"),
+        ("PLAINTEXT://:-1", "port -1 is not in [0, 65535]"),
+        ("PLAINTEXT://:1,PLAINTEXT://:2", "PLAINTEXT is there twice"),
+        ("PLAINTEXT://:1,SSL://:1", "two listeners at :1"),
+        ("PLAINTXT://:1", "does not have PLAINTXT; did you mean 'PLAINTEXT'?"),
+        ("a b://:1", "letters, digits, - and _"),
+    ],
+)
+def test_a_listener_that_could_not_be_opened_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        parse_listeners("listeners", text, PROTOCOLS)
+    assert complaint in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [("A", "'A' is not NAME:PROTOCOL"), ("A:TLS", "'TLS' is not one of"), ("A:SSL,a:PLAINTEXT", "A is there twice")],
+)
+def test_a_protocol_map_that_says_nothing_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        parse_protocol_map(text)
+
+
+def test_clients_are_told_the_advertised_address_of_the_listener_they_use() -> None:
+    settings = BrokerSettings.from_properties(
+        {
+            "listeners": "INTERNAL://:9092,EXTERNAL://0.0.0.0:9093",
+            "advertised.listeners": "INTERNAL://broker-1:9092,EXTERNAL://kafka.example.org:443",
+            MAP: "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT",
+        }
+    )
+    assert settings.advertised_endpoints() == (
+        Endpoint("INTERNAL", "broker-1", 9092),
+        Endpoint("EXTERNAL", "kafka.example.org", 443),
+    )
+
+
+def test_without_advertised_listeners_clients_are_told_this_host_and_the_port_that_was_bound() -> None:
+    settings = BrokerSettings.from_properties({"listeners": "PLAINTEXT://:0"})
+    assert settings.advertised_endpoints("this-host", {"PLAINTEXT": 40123}) == (Endpoint("PLAINTEXT", "this-host", 40123),)
+
+
+@pytest.mark.parametrize(
+    ("advertised", "complaint"),
+    [("SSL://host:1", "has no counterpart in listeners"), ("PLAINTEXT://0.0.0.0:1", "clients can not connect")],
+)
+def test_an_address_that_no_client_could_use_is_not_advertised(advertised: str, complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        BrokerSettings.from_properties({"listeners": "PLAINTEXT://:9092", "advertised.listeners": advertised})
+
+
+def test_sasl_listeners_are_refused_and_not_served_without_sasl() -> None:
+    with pytest.raises(ConfigurationError, match="this release serves PLAINTEXT and SSL only"):
+        BrokerSettings.from_properties({"listeners": "PLAINTEXT://:1,SASL_PLAINTEXT://:9092"})
+
+
+def test_the_inter_broker_listener_is_the_one_named_or_the_one_of_the_protocol() -> None:
+    names = {"listeners": "A://:1,B://:2", MAP: "A:PLAINTEXT,B:PLAINTEXT"}
+    assert BrokerSettings.from_properties(names).inter_broker_listener.name == "A"
+    assert BrokerSettings.from_properties({**names, "inter.broker.listener.name": "b"}).inter_broker_listener.name == "B"
+    with pytest.raises(ConfigurationError, match="C is not one of listeners"):
+        BrokerSettings.from_properties({**names, "inter.broker.listener.name": "C"})
+
+
+TLS = {"listeners": "SSL://:9093", "security.inter.broker.protocol": "SSL"}
+
+
+@pytest.mark.parametrize(
+    ("others", "complaint"),
+    [
+        ({}, "ssl.keystore.type is JKS, and only PEM is read"),
+        ({"ssl.keystore.type": "PEM"}, "set ssl.keystore.location, or both"),
+        ({"ssl.keystore.type": "PEM", "ssl.keystore.key": "k"}, "set ssl.keystore.location, or both"),
+        ({"ssl.keystore.type": "PEM", "ssl.keystore.location": "f", "ssl.client.auth": "required"}, "set ssl.truststore.location"),
+    ],
+)
+def test_a_tls_listener_needs_a_key_that_can_be_read(others: dict[str, str], complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        BrokerSettings.from_properties({**TLS, **others})
+
+
+def test_a_listener_can_have_a_key_of_its_own() -> None:
+    settings = BrokerSettings.from_properties(
+        {
+            "listeners": "PLAINTEXT://:1,OUTSIDE://:2",
+            MAP: "PLAINTEXT:PLAINTEXT,OUTSIDE:SSL",
+            "listener.name.outside.ssl.keystore.type": "PEM",
+            "listener.name.outside.ssl.keystore.location": "outside.pem",
+        }
+    )
+    assert settings.for_listener("OUTSIDE").ssl_keystore_location == "outside.pem"
+    assert settings.for_listener("PLAINTEXT").ssl_keystore_location is None
+    assert settings.ssl_keystore_location is None
+
+
+def test_what_is_one_for_all_listeners_can_not_be_set_for_one() -> None:
+    with pytest.raises(ConfigurationError, match=r"only ssl\.… can be set for one"):
+        BrokerSettings.from_properties({"listener.name.outside.max.connections": "3"})
