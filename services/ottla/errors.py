@@ -361,6 +361,18 @@ class FetchSessionTopicIdError(ApiError):
     code, retriable = 106, True
 
 
+class MismatchedEndpointType(ApiError):
+    """The request was meant for another kind of endpoint: for a controller, and this is a broker."""
+
+    code, retriable = 114, False
+
+
+class UnsupportedEndpointType(ApiError):
+    """There is no such kind of endpoint."""
+
+    code, retriable = 115, False
+
+
 def error_of(code: int, message: str = "") -> ApiError:
     """The exception for a wire code.
 
