@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from ottla.errors import OttlaError
+from ottla.config.properties import parse
+from ottla.errors import ConfigurationError
 from ottla.storage.checkpoints import write_atomically
 from ottla.storage.kafka_uuid import format_uuid, parse_uuid
 
@@ -31,11 +32,10 @@ META_PROPERTIES: Final = "meta.properties"
 
 _ZOOKEEPER_VERSION: Final = 0
 _KRAFT_VERSION: Final = 1
-_ESCAPES: Final[Mapping[str, str]] = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-class MalformedMetaProperties(OttlaError):
-    """A `meta.properties` file that can not be read; the message names the file and the line or key."""
+class MalformedMetaProperties(ConfigurationError):
+    """A `meta.properties` file whose values make no sense; the message names the file and the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,14 @@ def read_meta_properties(directory: Path) -> MetaProperties | None:
 
     Raises:
         MalformedMetaProperties: an unknown version, or an id that is none.
+        ConfigurationError: it is no properties file, or names a key twice.
     """
     path = directory / META_PROPERTIES
     try:
         text = path.read_text(encoding="iso-8859-1")  # Java's encoding of property files
     except FileNotFoundError:
         return None
-    properties = _parse(text, path)
+    properties = parse(text, str(path))
     version = _integer(path, properties, "version")
     if version is None:
         version = _ZOOKEEPER_VERSION
@@ -97,33 +98,6 @@ def write_meta_properties(directory: Path, meta: MetaProperties, now_ms: int) ->
         lines.append(f"directory.id={format_uuid(meta.directory_id)}")
     lines.append(f"version={meta.version}")
     write_atomically(directory / META_PROPERTIES, "".join(f"{line}\n" for line in lines).encode("iso-8859-1", "replace"))
-
-
-def _parse(text: str, path: Path) -> dict[str, str]:
-    """`java.util.Properties`, as far as this file goes: comments, = or :, backslash escapes; no continued lines."""
-    properties: dict[str, str] = {}
-    for line_number, line in enumerate(text.splitlines(), start=1):
-        stripped = line.strip()
-        if not stripped or stripped[0] in "#!":
-            continue
-        separators = [index for index in (stripped.find("="), stripped.find(":")) if index > 0]
-        if not separators:
-            raise MalformedMetaProperties(f"{path}, line {line_number}: {stripped!r} has no '='")
-        key, value = stripped[: min(separators)].strip(), stripped[min(separators) + 1 :].strip()
-        properties[key] = _unescape(value)
-    return properties
-
-
-def _unescape(value: str) -> str:
-    characters = iter(value)
-    unescaped = []
-    for character in characters:
-        if character == "\\":
-            following = next(characters, "")
-            unescaped.append(_ESCAPES.get(following, following))
-        else:
-            unescaped.append(character)
-    return "".join(unescaped)
 
 
 def _escape(value: str) -> str:
