@@ -127,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=WRITE_HIGH_MARK)
         self.last_active = asyncio.get_running_loop().time()
         encrypted = transport.get_extra_info("sslcontext") is not None
-        self._sender = Sender(transport, self._offload, encrypted, self.last_active)
+        self._sender = Sender(transport, self._offload, encrypted, self.last_active, self.resume)
         self._receiver = self._open_receiver(self)
         if self._receiver is None:
             transport.abort()
@@ -180,6 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         if self._sender is not None:
             self._sender.writing_resumed()
+        self.resume()
         self._update_reading()
 
     # Frames.
@@ -285,9 +286,9 @@ class Connection(asyncio.BufferedProtocol):
     # What the receiver calls.
 
     @property
-    def write_paused(self) -> bool:
-        """Whether the peer reads too slowly to be sent more."""
-        return self._write_paused
+    def congested(self) -> bool:
+        """Whether the peer has yet to read what was sent; frames not taken for that reason are offered again after."""
+        return self._write_paused or (self._sender is not None and self._sender.busy)
 
     def resume(self) -> None:
         """Offers the frames again that were not taken."""

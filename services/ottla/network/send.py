@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ottla.lifecycle import Offload
@@ -37,14 +37,29 @@ class Sender:
         transport: what bytes are written to.
         offload: runs disk reads beside the loop.
         encrypted: whether the transport encrypts, so that sendfile can not be used.
+        now: the loop's time.
+        idle: told when everything queued has been sent.
     """
 
-    __slots__ = ("_dup", "_encrypted", "_fd", "_offload", "_queue", "_task", "_transport", "_writable", "last_progress", "sent_by_sendfile")
+    __slots__ = (
+        "_dup",
+        "_encrypted",
+        "_fd",
+        "_idle",
+        "_offload",
+        "_queue",
+        "_task",
+        "_transport",
+        "_writable",
+        "last_progress",
+        "sent_by_sendfile",
+    )
 
-    def __init__(self, transport: asyncio.Transport, offload: Offload, encrypted: bool, now: float) -> None:
+    def __init__(self, transport: asyncio.Transport, offload: Offload, encrypted: bool, now: float, idle: Callable[[], None]) -> None:
         self._transport = transport
         self._offload = offload
         self._encrypted = encrypted
+        self._idle = idle
         self._fd: int = transport.get_extra_info("socket").fileno()
         self._dup = -1
         self._queue: deque[Piece] = deque()
@@ -201,6 +216,8 @@ class Sender:
             # A frame was cut (or the peer is gone): nothing more can be said on this connection.
             self._queue.clear()
             self._transport.abort()
+            return
+        self._idle()
 
     async def close(self) -> None:
         """Stops the task, whatever it waits for, and returns when it has ended."""

@@ -26,11 +26,16 @@ class Appends:
     def __init__(self, written: Callable[[Partition], None]) -> None:
         self._written = written
         self._staged: list[Partition] = []
+        self._failed: dict[TopicPartition, KafkaStorageError] = {}
 
     def stage(self, partition: Partition) -> None:
         """Remembers that the partition has something staged; called once a partition and group."""
         partition.has_staged = True
         self._staged.append(partition)
+
+    def failed(self, partition: Partition, error: KafkaStorageError) -> None:
+        """A segment was full and the group could not be written before its end: what it held is gone."""
+        self._failed[partition.topic_partition] = error
 
     def complete(self) -> dict[TopicPartition, KafkaStorageError] | None:
         """Writes everything staged; gives the partitions whose group was not written, or None when all were.
@@ -38,6 +43,8 @@ class Appends:
         The log of such a partition is as it was before the group.
         """
         failed: dict[TopicPartition, KafkaStorageError] | None = None
+        if self._failed:
+            failed, self._failed = self._failed, {}
         staged, self._staged = self._staged, []
         for partition in staged:
             partition.has_staged = False

@@ -49,15 +49,18 @@ class GroupCommit:
             self._running[partition] = asyncio.get_running_loop().create_task(self._flush(partition))
 
     async def _flush(self, partition: Partition) -> None:
+        failed = False
         try:
             await partition.log.flush()
         except KafkaStorageError as error:
-            # The log's directory is offline now; whoever waits is answered with that, or times out.
+            # A failed fsync is never tried again: the log's directory is offline, and whoever waits is told so.
             log.error("%s: the group commit failed: %s", partition.topic_partition, error)
+            partition.storage_error = error
+            failed = True
         finally:
             del self._running[partition]
         self._flushed(partition)
-        if partition.log.unflushed_messages > 0 and partition.is_leader:
+        if not failed and partition.log.unflushed_messages > 0 and partition.is_leader:
             self.written(partition)
 
     async def close(self) -> None:

@@ -16,6 +16,7 @@ from ottla.errors import (
     FencedLeaderEpoch,
     InvalidRecord,
     InvalidTimestamp,
+    KafkaStorageError,
     MessageTooLarge,
     NotEnoughReplicas,
     NotLeaderOrFollower,
@@ -69,6 +70,7 @@ class Partition:
         "log",
         "replicas",
         "settings",
+        "storage_error",
         "topic_id",
         "topic_partition",
     )
@@ -84,6 +86,7 @@ class Partition:
         self.replicas: tuple[BrokerId, ...] = ()
         self.high_watermark = log.log_start_offset
         self.has_staged = False
+        self.storage_error: KafkaStorageError | None = None  # set once the disk under it has failed for good
         self.update_settings(settings)
 
     def update_settings(self, settings: TopicSettings) -> None:
@@ -140,6 +143,8 @@ class Partition:
         """
         if not self.is_leader:
             raise NotLeaderOrFollower(f"{self.topic_partition}: broker {self.broker_id} does not lead")
+        if self.storage_error is not None:
+            raise self.storage_error
         if acks == ACKS_ALL and len(self.isr) < self._min_insync_replicas:
             raise NotEnoughReplicas(
                 f"{self.topic_partition}: {len(self.isr)} replicas in sync, min.insync.replicas is {self._min_insync_replicas}"
@@ -176,8 +181,8 @@ class Partition:
         else:
             if max_timestamp - now_ms > self._after_max_ms or now_ms - max_timestamp > self._before_max_ms:
                 raise InvalidTimestamp(
-                    f"{self.topic_partition}: timestamp {max_timestamp} is more than message.timestamp.after.max.ms {self._after_max_ms} ms "
-                    f"after or message.timestamp.before.max.ms {self._before_max_ms} ms before the broker's {now_ms}"
+                    f"{self.topic_partition}: timestamp {max_timestamp} is over message.timestamp.after.max.ms = {self._after_max_ms} "
+                    f"after, or over message.timestamp.before.max.ms = {self._before_max_ms} before, the broker's {now_ms}"
                 )
             log_append_time = -1
             log.stage(PREFIX.pack(base_offset, length, self.leader_epoch), buffer[start + PREFIX_SIZE : stop], last_offset, max_timestamp)
@@ -189,6 +194,11 @@ class Partition:
         """The staged batches are in the file: what follows for the high watermark."""
         if not self.waits_for_flush:
             self.advance_high_watermark()
+
+    @property
+    def opens_batches(self) -> bool:
+        """Whether the topic asks for something that only the records inside a batch can tell or take."""
+        return self.settings.compression_type != "producer" or self.settings.is_compacted
 
     @property
     def waits_for_flush(self) -> bool:
@@ -252,9 +262,7 @@ class Partition:
         return self.log.leader_epochs.end_offset_for(leader_epoch, self.log.log_end_offset)
 
 
-def _stamp(
-    buffer: memoryview, start: int, stop: int, header: tuple[int, ...], base_offset: int, leader_epoch: int, now_ms: int
-) -> bytes:
+def _stamp(buffer: memoryview, start: int, stop: int, header: tuple[int, ...], base_offset: int, leader_epoch: int, now_ms: int) -> bytes:
     """The header of a batch whose records carry the broker's time: type bit, max timestamp, and the CRC over them."""
     fields = list(header)
     fields[0], fields[2] = base_offset, leader_epoch

@@ -38,6 +38,8 @@ class ReplicaManager:
         self._fetches = fetches
         self._produces = produces
         self._partitions: dict[TopicPartition, Partition] = {}
+        # False on most brokers, and then the produce path looks no further.
+        self.some_open_batches = False
         self.appends = Appends(self._written)
         self.group_commit = GroupCommit(self._flushed)
 
@@ -85,6 +87,7 @@ class ReplicaManager:
         if recorded is not None:
             partition.high_watermark = min(max(recorded, opened.log_start_offset), opened.log_end_offset)
         self._partitions[key] = partition
+        self.some_open_batches |= partition.opens_batches
         return partition
 
     def update_settings(self, topic: str, settings: TopicSettings) -> None:
@@ -92,6 +95,7 @@ class ReplicaManager:
         for key, partition in self._partitions.items():
             if key.topic == topic:
                 partition.update_settings(settings)
+                self.some_open_batches |= partition.opens_batches
 
     async def remove_topic(self, topic: str, partition_count: int) -> None:
         """Stops hosting the topic; its logs are renamed at once and deleted later."""

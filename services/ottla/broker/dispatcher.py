@@ -1,0 +1,323 @@
+"""Frames to handlers and answers back, in request order on each connection.
+
+Kafka mutes a connection until its request is answered. So does this, with one exception that makes pipelining pay:
+a Produce may follow unanswered Produces. Everything else waits until the answers before it have left.
+
+The batches of all Produce requests of one socket read are staged as they are decoded and written as one group per
+log at the read's end, or before any other request of the same read is handled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from ottla.broker.handlers import api_versions, produce
+from ottla.broker.handlers.produce import DelayedProduce, SilentFailure
+from ottla.broker.handlers.registry import APIS, Api, BrokerParts, EncodedBody, Pieces, RequestContext
+from ottla.broker.purgatory import Purgatory
+from ottla.errors import InvalidRequest, KafkaStorageError
+from ottla.model import ANONYMOUS, Principal, TopicPartition
+from ottla.network.connection import Connection
+from ottla.protocol import messages
+from ottla.protocol import produce as produce_codec
+from ottla.protocol.api import ApiKey, is_flexible
+from ottla.protocol.headers import REQUEST_HEADER, RequestHeader, decode_request_header
+
+log = logging.getLogger(__name__)
+
+# Answers that one connection may be owed before it is read no further.
+MAX_UNANSWERED: Final = 1000
+
+_RESPONSE_HEAD: Final = struct.Struct(">ii")
+
+
+class InFlight:
+    """How many requests are being worked on by tasks; at the bound, connections wait their turn."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    @property
+    def full(self) -> bool:
+        return self._count >= self._most
+
+    def enter(self) -> None:
+        self._count += 1
+
+    def leave(self) -> None:
+        self._count -= 1
+        # All of them: one whose connection has gone meanwhile must not swallow the turn of another.
+        while self._waiting:
+            asyncio.get_running_loop().call_soon(self._waiting.popleft())
+
+    def when_free(self, resume: Callable[[], None]) -> None:
+        self._waiting.append(resume)
+
+
+class _Owed:
+    """An answer that is owed, in its place in the order."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self) -> None:
+        self.pieces: Pieces | None = None
+
+
+class _Staged:
+    """A Produce request of the read at hand, kept until its groups are written."""
+
+    __slots__ = ("answer", "context", "end", "position")
+
+    def __init__(self, position: int, end: int, context: RequestContext, answer: bytes | DelayedProduce | None) -> None:
+        self.position = position
+        self.end = end
+        self.context = context
+        self.answer = answer
+
+
+class Session:
+    """The requests of one connection. Made by `Dispatcher.open`; the connection calls it, it calls the connection."""
+
+    __slots__ = ("_buffer", "_connection", "_delayed", "_in_flight", "_owed", "_parts", "_principal", "_produces", "_staged", "_task")
+
+    def __init__(self, connection: Connection, parts: BrokerParts, produces: Purgatory, in_flight: InFlight) -> None:
+        self._connection = connection
+        self._parts = parts
+        self._produces = produces
+        self._in_flight = in_flight
+        self._principal: Principal = ANONYMOUS
+        self._owed: deque[_Owed] = deque()
+        self._delayed: set[DelayedProduce] = set()
+        self._task: asyncio.Future[Any] | None = None
+        self._staged: list[_Staged] = []
+        self._buffer: memoryview | None = None
+
+    # What the connection calls.
+
+    def frame_received(self, buffer: memoryview, start: int, end: int) -> bool:
+        """Handles a frame, unless an answer must come first."""
+        if self._task is not None or self._connection.congested:
+            return False
+        try:
+            if end - start >= REQUEST_HEADER.size:
+                api_key, version, _, _ = REQUEST_HEADER.unpack_from(buffer, start)
+                if api_key == 0 and produce_codec.MIN_VERSION <= version <= produce_codec.MAX_VERSION:
+                    return self._produce(buffer, start, end, version)
+            return self._other(buffer, start, end)
+        except (InvalidRequest, SilentFailure) as error:
+            self._write_staged()
+            log.warning("%s:%d: %s; connection closed", self._connection.peer.host, self._connection.peer.port, error)
+            self._connection.abort()
+            return True
+        except Exception:
+            log.exception("%s:%d: a request failed unexpectedly; connection closed", self._connection.peer.host, self._connection.peer.port)
+            self._connection.abort()
+            return True
+
+    def read_completed(self) -> None:
+        """Writes the groups of the read and sends what they allow."""
+        if self._staged:
+            self._write_staged()
+
+    def connection_lost(self) -> None:
+        """Nobody waits for the answers any more."""
+        if self._task is not None:
+            self._task.cancel()
+        for each in self._delayed:
+            self._produces.forget(each)
+        self._delayed.clear()
+        self._owed.clear()
+
+    # Produce.
+
+    def _produce(self, buffer: memoryview, start: int, end: int, version: int) -> bool:
+        if len(self._owed) + len(self._staged) >= MAX_UNANSWERED:
+            return False
+        parts = self._parts
+        header = decode_request_header(buffer, start, end, flexible=version >= produce_codec.FLEXIBLE_VERSION)
+        context = self._context(header)
+        answer = produce.stage(buffer, header.body_position, end, context, parts, parts.clock.time_ms())
+        if answer is None or isinstance(answer, (bytes, DelayedProduce)):
+            self._buffer = buffer
+            self._staged.append(_Staged(header.body_position, end, context, answer))
+        else:
+            self._write_staged()
+            self._wait_for(answer, self._opened)
+        return True
+
+    def _write_staged(self) -> None:
+        """Writes the groups and turns what was staged into answers."""
+        staged, self._staged = self._staged, []
+        failed = self._parts.replicas.appends.complete()
+        if failed:
+            for each in staged:
+                self._refuse_if_failed(each, failed)
+        if not self._owed:
+            # Nearly always: every answer is there, and all leave in one write.
+            ready = []
+            for index, each in enumerate(staged):
+                if isinstance(each.answer, DelayedProduce):
+                    staged = staged[index:]
+                    break
+                if each.answer is not None:
+                    ready.append(each.answer)
+            else:
+                staged = []
+            if ready:
+                self._connection.send([b"".join(ready)])
+        for each in staged:
+            if isinstance(each.answer, DelayedProduce):
+                self._watch(each.answer)
+            elif each.answer is not None:
+                self._owe().pieces = [each.answer]
+        if self._owed:
+            self._send_owed()
+
+    def _refuse_if_failed(self, staged: _Staged, failed: dict[TopicPartition, KafkaStorageError]) -> None:
+        assert self._buffer is not None
+        request = produce_codec.decode_request(self._buffer, staged.position, staged.end, staged.context.api_version)
+        if produce.concerns(request, failed):
+            staged.answer = produce.refuse(request, staged.context, failed)
+
+    def _watch(self, delayed: DelayedProduce) -> None:
+        """The batches are written: answers when they are committed."""
+        owed = self._owe()
+
+        def answer(response: bytes) -> None:
+            self._delayed.discard(delayed)
+            owed.pieces = [response]
+            self._send_owed()
+
+        delayed.answer_with(answer)
+        if not delayed.try_complete():
+            self._delayed.add(delayed)
+            self._produces.watch(delayed, delayed.partitions(), delayed.timeout_seconds)
+
+    def _opened(self, staged: bytes | DelayedProduce | None) -> None:
+        if isinstance(staged, DelayedProduce):
+            self._watch(staged)
+        elif staged is not None:
+            self._connection.send([staged])
+
+    # Everything else.
+
+    def _other(self, buffer: memoryview, start: int, end: int) -> bool:
+        if self._staged:
+            self._write_staged()
+        if self._owed:
+            return False
+        if self._in_flight.full:
+            self._in_flight.when_free(self._connection.resume)
+            return False
+        plain = decode_request_header(buffer, start, end, flexible=False)
+        api = APIS.get(plain.api_key)
+        if api is None:
+            raise InvalidRequest(f"API key {plain.api_key} (version {plain.api_version}) is not served")
+        if not api.min_version <= plain.api_version <= api.max_version:
+            if api.key is ApiKey.API_VERSIONS:
+                self._connection.send([api_versions.refused(plain.correlation_id)])
+                return True
+            raise InvalidRequest(
+                f"{api.key.api_name} version {plain.api_version} is not served, {api.min_version} to {api.max_version} are"
+            )
+        flexible = is_flexible(api.key, plain.api_version)
+        header = decode_request_header(buffer, start, end, flexible=True) if flexible else plain
+        body = buffer[header.body_position : end].toreadonly()
+        decode = api.decode
+        request = decode(body, header.api_version) if decode else messages.request_reader(api.key, header.api_version)(body)
+        context = self._context(header)
+        response = api.handle(request, context, self._parts)
+        if isinstance(response, Awaitable):
+            self._wait_for(response, lambda answer: self._connection.send(_encode(api, context, answer)))
+        else:
+            self._connection.send(_encode(api, context, response))
+        return True
+
+    def _wait_for(self, awaitable: Awaitable[Any], then: Callable[[Any], None]) -> None:
+        """Takes no further frame until the awaitable has its result, and answers with it."""
+        works = not isinstance(awaitable, asyncio.Future)
+        task = self._task = asyncio.ensure_future(awaitable)
+        if works:
+            self._in_flight.enter()
+
+        def done(ended: asyncio.Future[Any]) -> None:
+            self._task = None
+            if works:
+                self._in_flight.leave()
+            if ended.cancelled():
+                return
+            try:
+                then(ended.result())
+            except (InvalidRequest, SilentFailure) as error:
+                log.warning("%s:%d: %s; connection closed", self._connection.peer.host, self._connection.peer.port, error)
+                self._connection.abort()
+            except Exception:
+                log.exception("%s:%d: a request failed; connection closed", self._connection.peer.host, self._connection.peer.port)
+                self._connection.abort()
+            else:
+                self._connection.resume()
+
+        task.add_done_callback(done)
+
+    # Answers in order.
+
+    def _owe(self) -> _Owed:
+        owed = _Owed()
+        self._owed.append(owed)
+        return owed
+
+    def _send_owed(self) -> None:
+        """Sends the answers at the front of the order that are there."""
+        ready: list[bytes] = []
+        while self._owed and self._owed[0].pieces is not None:
+            pieces = self._owed.popleft().pieces
+            assert pieces is not None
+            ready.extend(each for each in pieces if isinstance(each, bytes))
+        if ready:
+            self._connection.send([b"".join(ready)])
+            # Frames may be held back by what was owed; offered again from the loop, not from within a read.
+            asyncio.get_running_loop().call_soon(self._connection.resume)
+
+    def _context(self, header: RequestHeader) -> RequestContext:
+        peer = self._connection.peer
+        return RequestContext(self._principal, header.client_id, header.api_version, header.correlation_id, peer.listener_name, peer.host)
+
+
+class Dispatcher:
+    """Opens a session for each connection.
+
+    Args:
+        parts: what handlers may call.
+        produces: where Produce requests wait for the high watermark.
+        most_in_flight: `queued.max.requests`.
+    """
+
+    def __init__(self, parts: BrokerParts, produces: Purgatory, most_in_flight: int) -> None:
+        self._parts = parts
+        self._produces = produces
+        self._in_flight = InFlight(most_in_flight)
+
+    def open(self, connection: Connection) -> Session:
+        """The session of a new connection."""
+        return Session(connection, self._parts, self._produces, self._in_flight)
+
+
+def _encode(api: Api, context: RequestContext, response: Any) -> Pieces:
+    """The framed response, as pieces."""
+    if not isinstance(response, EncodedBody):
+        return [messages.encode_response(api.key, context.api_version, context.correlation_id, response)]
+    pieces = response.pieces
+    tags = b"\0" if is_flexible(api.key, context.api_version) else b""
+    size = 4 + len(tags) + sum(len(each) for each in pieces)
+    head = _RESPONSE_HEAD.pack(size, context.correlation_id) + tags
+    first = pieces[0]
+    if isinstance(first, bytes):
+        return [head + first, *pieces[1:]]
+    return [head, *pieces]

@@ -1,0 +1,38 @@
+"""ApiVersions (key 18), versions 0-4: what this broker serves, read off the table that handlers enter themselves in.
+
+A version that is not served is answered in version 0 with UNSUPPORTED_VERSION, so that the client can try again
+(KIP-511); the dispatcher calls `refused` for that. Produce 0-2 are advertised and refused: librdkafka before 2.11.1
+turns compression off when the list does not begin at 0 (KAFKA-18659).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ottla.broker.handlers.registry import APIS, BrokerParts, RequestContext, handles
+from ottla.errors import UnsupportedVersion
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages import encode_response, response_schema
+
+MIN_VERSION: Final = 0
+MAX_VERSION: Final = 4
+
+
+@handles(ApiKey.API_VERSIONS, MIN_VERSION, MAX_VERSION)
+def api_versions(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    """All APIs with their versions."""
+    schema = response_schema(ApiKey.API_VERSIONS, context.api_version)
+    keys = [
+        schema("ApiVersion", api_key=api.key, min_version=0 if api.key is ApiKey.PRODUCE else api.min_version, max_version=api.max_version)
+        for api in sorted(APIS.values(), key=lambda api: api.key)
+    ]
+    return schema("ApiVersionsResponse", error_code=0, api_keys=keys, throttle_time=0)
+
+
+def refused(correlation_id: int) -> bytes:
+    """The framed answer to an ApiVersions request of a version that is not served."""
+    schema = response_schema(ApiKey.API_VERSIONS, 0)
+    own = schema("ApiVersion", api_key=ApiKey.API_VERSIONS, min_version=MIN_VERSION, max_version=MAX_VERSION)
+    return encode_response(
+        ApiKey.API_VERSIONS, 0, correlation_id, schema("ApiVersionsResponse", error_code=UnsupportedVersion.code, api_keys=[own])
+    )

@@ -1,0 +1,276 @@
+"""Produce (key 0), versions 3-11; 0-2 are advertised and refused (KAFKA-18659).
+
+v5 adds log_start_offset, v8 record errors (KIP-467), v9 is flexible. One batch per partition, stored as it came.
+Unlike Kafka: quotas are not enforced, so throttle_time_ms is always 0, and the records inside a batch are not opened
+(docs/decisions), so record_errors is always empty.
+
+The dispatcher calls `stage` for every request of a read and lets the groups be written once at the end of it; what
+is returned here may leave only after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Final
+
+from ottla.broker.handlers.registry import BrokerParts, RequestContext
+from ottla.broker.replication.opening import opened_for_topic
+from ottla.broker.replication.partition import ACKS_ALL, Appended, Partition
+from ottla.broker.security.authorizer import Operation, Resource, ResourceKind, topic
+from ottla.errors import (
+    ApiError,
+    InvalidRequiredAcks,
+    InvalidTransactionState,
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    RequestTimedOut,
+    TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
+    UnsupportedCompressionType,
+)
+from ottla.model import TopicPartition
+from ottla.protocol import produce as codec
+from ottla.protocol.produce import PartitionAnswer, PartitionData, ProduceRequest, TopicData
+from ottla.record.batch import HEADER_SIZE, read_header
+
+ZSTD: Final = 4
+ZSTD_VERSION: Final = 7  # KIP-110
+
+
+class SilentFailure(Exception):
+    """acks=0 and something went wrong: all that can be done is to close the connection, so that the client asks for metadata."""
+
+
+class Requirement:
+    """What has to happen before one partition's part of a request is done."""
+
+    __slots__ = ("acks", "answer", "offset", "partition", "topic")
+
+    def __init__(self, topic_name: str, partition: Partition, acks: int, offset: int, answer: PartitionAnswer) -> None:
+        self.topic = topic_name
+        self.partition = partition
+        self.acks = acks
+        self.offset = offset  # committed once the high watermark (or, for acks=1, the flush) has reached it
+        self.answer = answer
+
+    def is_met(self) -> bool:
+        partition = self.partition
+        reached = partition.high_watermark if self.acks == ACKS_ALL else partition.committed_offset()
+        return reached >= self.offset
+
+    def failure(self) -> ApiError | None:
+        """Why it can no longer be met, if that is so."""
+        if self.partition.storage_error is not None:
+            return self.partition.storage_error
+        if not self.partition.is_leader:
+            return NotLeaderOrFollower(f"{self.partition.topic_partition}: leadership was lost before the batch was committed")
+        return None
+
+
+class DelayedProduce:
+    """A request whose batches are written and not yet committed."""
+
+    __slots__ = ("_answer", "_answers", "_correlation_id", "_requirements", "_version", "timeout_seconds")
+
+    def __init__(
+        self,
+        version: int,
+        correlation_id: int,
+        timeout_ms: int,
+        answers: dict[str, list[PartitionAnswer]],
+        requirements: list[Requirement],
+    ) -> None:
+        self._version = version
+        self._correlation_id = correlation_id
+        self._answers = answers
+        self._requirements = requirements
+        self._answer: Callable[[bytes], None] | None = None
+        self.timeout_seconds = timeout_ms / 1000
+
+    def answer_with(self, answer: Callable[[bytes], None]) -> None:
+        """Says where the encoded response goes."""
+        self._answer = answer
+
+    def partitions(self) -> Iterator[TopicPartition]:
+        for each in self._requirements:
+            yield each.partition.topic_partition
+
+    def try_complete(self) -> bool:
+        if any(not each.is_met() and each.failure() is None for each in self._requirements):
+            return False
+        self._finish(None)
+        return True
+
+    def expire(self) -> None:
+        self._finish(RequestTimedOut("the in-sync replicas did not have the batch in time"))
+
+    def _finish(self, otherwise: ApiError | None) -> None:
+        for each in self._requirements:
+            answer = each.answer
+            if not each.is_met():
+                error = each.failure() or otherwise
+                assert error is not None
+                answer = PartitionAnswer(answer.partition, error.code, error_message=error.message)
+            self._answers.setdefault(each.topic, []).append(answer)
+        assert self._answer is not None
+        self._answer(codec.encode_response(self._version, self._correlation_id, list(self._answers.items())))
+
+
+def stage(
+    buffer: memoryview, position: int, end: int, context: RequestContext, parts: BrokerParts, now_ms: int
+) -> bytes | DelayedProduce | Awaitable[bytes | DelayedProduce | None] | None:
+    """Stages the batches of the request whose body is buffer[position:end].
+
+    Returns:
+        The framed response, to be sent once the groups are written; or the request as one that waits for the
+        high watermark; or None for acks=0. Where batches have to be opened first, an awaitable of one of these:
+        nothing is staged before it is awaited, and the body has been copied.
+
+    Raises:
+        InvalidRequest: the body can not be read.
+        SilentFailure: acks=0 and a partition failed.
+    """
+    request = codec.decode_request(buffer, position, end, context.api_version)
+    if parts.replicas.some_open_batches and any(_opens_batches(request, parts)):
+        return _stage_opened(request, bytes(buffer[:end]), context, parts, now_ms)
+    return _stage(request, buffer, context, parts, now_ms, {})
+
+
+def _stage(
+    request: ProduceRequest,
+    buffer: memoryview,
+    context: RequestContext,
+    parts: BrokerParts,
+    now_ms: int,
+    refused: Mapping[tuple[str, int], ApiError],
+) -> bytes | DelayedProduce | None:
+    version = context.api_version
+    acks = request.acks
+    refusal = _refusal(request, context, parts)
+    single = len(request.topics) == 1 and len(request.topics[0].partitions) == 1
+    answers: dict[str, list[PartitionAnswer]] = {}
+    requirements: list[Requirement] = []
+    for name, partitions in request.topics:
+        refusal_here = refusal or _topic_refusal(name, context, parts)
+        topic_answers = answers.setdefault(name, [])
+        for index, start, stop in partitions:
+            try:
+                error = refusal_here or (refused.get((name, index)) if refused else None)
+                if error is not None:
+                    raise error
+                partition = parts.replicas.get(name, index)
+                if version < ZSTD_VERSION:
+                    _check_codec(buffer, start, stop, version)
+                appended = partition.append_as_leader(buffer, start, stop, acks, now_ms)
+            except ApiError as error:
+                if isinstance(error, KafkaStorageError) and (name, index) in parts.replicas.partitions:
+                    parts.replicas.appends.failed(parts.replicas.get(name, index), error)
+                topic_answers.append(PartitionAnswer(index, error.code, error_message=error.message))
+                continue
+            if not partition.has_staged:
+                parts.replicas.appends.stage(partition)
+            if acks == 0:
+                continue
+            if partition.answers_at_once or (acks != ACKS_ALL and not partition.waits_for_flush):
+                if single:
+                    offsets = (appended.base_offset, appended.log_append_time, partition.log.log_start_offset)
+                    return codec.encode_success(version, context.correlation_id, name, index, *offsets)
+                topic_answers.append(_success(index, appended, partition))
+            else:
+                requirements.append(Requirement(name, partition, acks, appended.last_offset + 1, _success(index, appended, partition)))
+    if acks == 0:
+        for name, topic_answers in answers.items():
+            for each in topic_answers:
+                raise SilentFailure(f"{name}-{each.partition}: {each.error_message}")
+        return None
+    if requirements:
+        return DelayedProduce(version, context.correlation_id, request.timeout_ms, answers, requirements)
+    return codec.encode_response(version, context.correlation_id, list(answers.items()))
+
+
+def _opens_batches(request: ProduceRequest, parts: BrokerParts) -> Iterator[bool]:
+    for name, partitions in request.topics:
+        for each in partitions:
+            found = parts.replicas.partitions.get(TopicPartition(name, each.partition))
+            yield found is not None and found.opens_batches
+
+
+async def _stage_opened(
+    request: ProduceRequest, body: bytes, context: RequestContext, parts: BrokerParts, now_ms: int
+) -> bytes | DelayedProduce | None:
+    """As `_stage`, after the batches of topics that ask for it have been opened beside the loop.
+
+    A topic with a `compression.type` of its own has them compressed again, a compacted one has their keys looked at.
+    """
+    rewritten = bytearray()
+    refused: dict[tuple[str, int], ApiError] = {}
+    topics = []
+    for name, partitions in request.topics:
+        moved = []
+        for index, start, stop in partitions:
+            batch = body[start:stop]
+            found = parts.replicas.partitions.get(TopicPartition(name, index))
+            if found is not None and found.opens_batches:
+                try:
+                    batch = await parts.offload(opened_for_topic, batch, found.settings)
+                except ApiError as error:
+                    refused[name, index] = error
+            moved.append(PartitionData(index, len(rewritten), len(rewritten) + len(batch)))
+            rewritten += batch
+        topics.append(TopicData(name, moved))
+    staged = _stage(request._replace(topics=topics), memoryview(rewritten), context, parts, now_ms, refused)
+    # Nothing is pipelined behind an opened request, so its groups are its own, and its buffer ends here.
+    failed = parts.replicas.appends.complete()
+    if failed:
+        return refuse(request, context, failed)
+    return staged
+
+
+def _success(index: int, appended: Appended, partition: Partition) -> PartitionAnswer:
+    return PartitionAnswer(index, 0, appended.base_offset, appended.log_append_time, partition.log.log_start_offset)
+
+
+def _refusal(request: ProduceRequest, context: RequestContext, parts: BrokerParts) -> ApiError | None:
+    """What is wrong with the request as a whole, and so with each of its partitions."""
+    if request.acks not in (ACKS_ALL, 0, 1):
+        return InvalidRequiredAcks(f"acks is {request.acks}; 0, 1 and -1 (all) are known")
+    if request.transactional_id is not None:
+        resource = Resource(ResourceKind.TRANSACTIONAL_ID, request.transactional_id)
+        if not parts.authorizer.allowed(context.principal, Operation.WRITE, resource):
+            return TransactionalIdAuthorizationFailed(f"{context.principal} may not use the transactional id {request.transactional_id}")
+        return InvalidTransactionState(
+            f"no transaction of {request.transactional_id!r} is open: this broker has no transaction coordinator"
+        )
+    return None
+
+
+def _topic_refusal(name: str, context: RequestContext, parts: BrokerParts) -> ApiError | None:
+    if parts.authorizer.allows_all or parts.authorizer.allowed(context.principal, Operation.WRITE, topic(name)):
+        return None
+    return TopicAuthorizationFailed(f"{context.principal} may not write to {name}")
+
+
+def _check_codec(buffer: memoryview, start: int, stop: int, version: int) -> None:
+    if stop - start >= HEADER_SIZE and read_header(buffer, start).codec == ZSTD:
+        raise UnsupportedCompressionType(f"zstd needs Produce v{ZSTD_VERSION}, v{version} came")
+
+
+def refuse(request: ProduceRequest, context: RequestContext, failed: Mapping[TopicPartition, KafkaStorageError]) -> bytes | None:
+    """The framed response to a request that had been staged when the group of one of its partitions was not written.
+
+    All of its partitions are answered with the storage error. Some may have been written; their producer sends them
+    again, which is at-least-once, and an idempotent producer's second copy is recognised.
+    """
+    if request.acks == 0:
+        return None
+    error = next(iter(failed.values()))
+    answers = [
+        (name, [PartitionAnswer(each.partition, error.code, error_message=error.message) for each in partitions])
+        for name, partitions in request.topics
+    ]
+    return codec.encode_response(context.api_version, context.correlation_id, answers)
+
+
+def concerns(request: ProduceRequest, failed: Mapping[TopicPartition, KafkaStorageError]) -> bool:
+    """Whether a request has a batch for one of the partitions."""
+    return any((name, each.partition) in failed for name, partitions in request.topics for each in partitions)
