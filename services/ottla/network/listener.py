@@ -89,6 +89,7 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._connections: set[Connection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._emptied: asyncio.Event | None = None
 
     @property
     def connection_count(self) -> int:
@@ -143,8 +144,9 @@ class Listener:
         # close() lets buffered bytes out first, which a peer that does not read would never allow.
         for each in connections:
             each.abort()
-        while self._connections:
-            await asyncio.sleep(0)  # noqa: ASYNC110  # each abort above ends in one turn of the loop
+        if self._connections:
+            self._emptied = asyncio.Event()
+            await self._emptied.wait()
         if self._server is not None:
             await self._server.wait_closed()
 
@@ -163,6 +165,8 @@ class Listener:
         if connection in self._connections:
             self._connections.remove(connection)
             self._limits.leave(connection.peer.host)
+        if self._emptied is not None and not self._connections:
+            self._emptied.set()
 
     def _sweep(self) -> None:
         """Ends connections that have been idle, or have not taken what was sent, for too long."""
