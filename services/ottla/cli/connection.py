@@ -1,0 +1,141 @@
+"""How a command reaches a cluster: the options that all of them share, librdkafka's configuration, errors as sentences.
+
+The clients are confluent-kafka's (librdkafka). They are imported when a command runs, not when the command line is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ottla.cli.errors import CommandFailed, UsageError
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+    from confluent_kafka.admin import AdminClient, ClusterMetadata
+
+# The address and not the name: `localhost` is also ::1, where a broker started by `ottla dev` does not listen.
+DEFAULT_BOOTSTRAP_SERVER: Final = "127.0.0.1:9092"
+ANSWER_SECONDS: Final = 10.0
+
+BootstrapServer = Annotated[
+    str,
+    typer.Option("--bootstrap-server", "-b", metavar="HOST:PORT", envvar="OTTLA_BOOTSTRAP_SERVER", help="Where the cluster answers."),
+]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option("--command-config", metavar="FILE", help="A properties file for the client (librdkafka's names), for instance for TLS."),
+]
+ClientProperty = Annotated[
+    list[str] | None,
+    typer.Option("--property", "-X", metavar="KEY=VALUE", help="A property of the client, over those of the file; may be repeated."),
+]
+
+
+def pairs(values: Sequence[str] | None, option: str) -> dict[str, str]:
+    """`["a=1", "b="]` as `{"a": "1", "b": ""}`."""
+    found: dict[str, str] = {}
+    for value in values or ():
+        name, equals, text = value.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"{option} takes KEY=VALUE, and {value!r} is not of that form")
+        found[name.strip()] = text.strip()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A cluster's address and how to speak to it."""
+
+    bootstrap_server: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def client_configuration(self, **more: Any) -> dict[str, Any]:
+        """librdkafka's configuration: ours, then the command's, then what the person asked for."""
+        return {
+            "bootstrap.servers": self.bootstrap_server,
+            "client.id": "ottla",
+            # A failed connection is told once by us; librdkafka would repeat it every second.
+            "log_level": 2,
+            **more,
+            **self.properties,
+        }
+
+    def must_listen(self) -> None:
+        """Fails at once when nothing listens at any of the addresses: librdkafka would go on trying until its timeout."""
+        import socket
+
+        for address in self.bootstrap_server.split(","):
+            host, _, port = address.strip().rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]") or port, int(port) if host else 9092), ANSWER_SECONDS).close()
+            except (OSError, ValueError):
+                continue
+            return
+        raise CommandFailed(f"no broker answers at {self.bootstrap_server} (`ottla dev` starts one)")
+
+    def admin(self) -> AdminClient:
+        """An admin client; nothing has been asked yet but whether somebody listens."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        self.must_listen()
+        try:
+            return AdminClient(self.client_configuration())
+        except KafkaException as error:
+            raise UsageError(f"the client refuses its configuration: {error.args[0].str()}") from None
+
+
+def connection(bootstrap_server: str, command_config: Path | None, properties: Sequence[str] | None) -> Connection:
+    """What the shared options say."""
+    chosen: dict[str, str] = {}
+    if command_config is not None:
+        from ottla.config.properties import load
+
+        chosen.update(load(command_config))
+    chosen.update(pairs(properties, "-X"))
+    return Connection(bootstrap_server, chosen)
+
+
+def sentence(error: KafkaError, bootstrap_server: str, subject: str = "") -> str:
+    """A client's error as a sentence that says what to do where there is something to do."""
+    from confluent_kafka import KafkaError
+
+    unreachable = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
+    if error.code() in unreachable:
+        return f"no broker answers at {bootstrap_server} (`ottla dev` starts one)"
+    if error.code() == KafkaError._SSL:
+        return f"no TLS connection to {bootstrap_server}: {error.str()}"
+    missing = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+    if subject and error.code() in missing:
+        return f"{subject} does not exist on {bootstrap_server}"
+    if subject and error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+        return f"{subject} exists already on {bootstrap_server}"
+    return f"{subject}: {error.str()}" if subject else error.str()
+
+
+@contextmanager
+def told_plainly(bootstrap_server: str, subject: str = "") -> Iterator[None]:
+    """A client's exception inside becomes a `CommandFailed` with a sentence."""
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except KafkaException as exception:
+        error = exception.args[0]
+        raise CommandFailed(sentence(error, bootstrap_server, subject)) from None
+
+
+def cluster_metadata(admin: AdminClient, bootstrap_server: str, topic: str | None = None) -> ClusterMetadata:
+    """Brokers and topics. A topic that is asked for by name must exist; it is never created by being asked for."""
+    with told_plainly(bootstrap_server):
+        # Always the whole list: a request for one topic by name may create it (`auto.create.topics.enable`).
+        metadata = admin.list_topics(timeout=ANSWER_SECONDS)
+    if topic is not None and topic not in metadata.topics:
+        raise CommandFailed(f"topic {topic!r} does not exist on {bootstrap_server}")
+    return metadata

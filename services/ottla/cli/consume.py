@@ -1,0 +1,218 @@
+"""`ottla consume`: messages of a topic to stdout.
+
+Partitions are assigned, never subscribed to: looking at a topic joins no group and moves nobody's offsets. It ends at
+what was the end when it started, unless it is told to follow.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from ottla.cli import offsets
+from ottla.cli.connection import (
+    ANSWER_SECONDS,
+    DEFAULT_BOOTSTRAP_SERVER,
+    BootstrapServer,
+    ClientProperty,
+    CommandConfig,
+    Connection,
+    connection,
+    sentence,
+    told_plainly,
+)
+from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.rendering import ReadMessage, Renderer, as_json, by_format, columns
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+POLL_MESSAGES: Final = 1_000
+POLL_SECONDS: Final = 0.2
+SILENT_SECONDS: Final = 30.0
+
+
+def _renderer(form: str | None, json_lines: bool, key: bool, headers: bool, timestamp: bool, position: bool, null: str) -> Renderer:
+    if form is not None and json_lines:
+        raise UsageError("--format and --json contradict each other")
+    if json_lines:
+        return as_json
+    if form is not None:
+        return by_format(form, null.encode())
+    return columns(position=position, timestamp=timestamp, headers=headers, key=key, null=null.encode())
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partitions: Annotated[list[int] | None, typer.Option("--partition", "-p", metavar="N", help="Only this one; may be repeated.")] = None,
+    start: Annotated[
+        list[str] | None,
+        typer.Option("--offset", "-o", metavar="OFFSET", help="beginning, end, N, -N (the last N of each partition), s@TIME, e@TIME."),
+    ] = None,
+    count: Annotated[int | None, typer.Option("--count", "-c", min=1, metavar="N", help="Stop after so many.", show_default=False)] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-F", help="Go on with what comes after, until Ctrl-C.")] = False,
+    exit_at_end: Annotated[
+        bool, typer.Option("--exit", "-e", help="Stop at the end: what happens anyway, for hands used to kcat.")
+    ] = False,
+    key: Annotated[bool, typer.Option("--key", "-k", help="Print the key and a tab before the value.")] = False,
+    headers: Annotated[bool, typer.Option("--headers", help="Print the headers.")] = False,
+    timestamp: Annotated[bool, typer.Option("--timestamp", "-T", help="Print the timestamp.")] = False,
+    position: Annotated[bool, typer.Option("--position", "-P", help="Print topic-partition@offset.")] = False,
+    json_lines: Annotated[bool, typer.Option("--json", "-J", help="A line of JSON for each message.")] = False,
+    form: Annotated[
+        str | None, typer.Option("--format", "-f", metavar="TEXT", help="kcat's: %t %p %o %k %s %K %S %T %h; \\n, \\t.", show_default=False)
+    ] = None,
+    null: Annotated[str, typer.Option("--null", help="What is printed for a null key or value.")] = "",
+    isolation: Annotated[str, typer.Option("--isolation", help="read_uncommitted or read_committed.")] = "read_uncommitted",
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    command_config: CommandConfig = None,
+    properties: ClientProperty = None,
+) -> None:
+    """Print the messages of a topic.
+
+    Examples:
+
+    - `ottla consume clicks` — all there is
+    - `ottla consume clicks -o -5 --key` — the last five of each partition, with their keys
+    - `ottla consume clicks --follow -o end --json` — what comes from now on
+    - `ottla consume clicks -o s@2013-07-04 -o e@2013-07-05 -p 2` — one day of one partition
+    - `ottla consume clicks --json | ottla produce clicks-copy --json`
+    """
+    if follow and exit_at_end:
+        raise UsageError("--follow and --exit contradict each other")
+    if isolation not in ("read_uncommitted", "read_committed"):
+        raise UsageError(f"--isolation takes read_uncommitted or read_committed, and not {isolation!r}")
+    span = offsets.span(start or ())
+    if follow and span.until_ms is not None:
+        raise UsageError("--follow and -o e@TIME contradict each other")
+    render = _renderer(form, json_lines, key, headers, timestamp, position, null)
+    where = connection(bootstrap_server, command_config, properties)
+    reader = TopicReader(where, topic, isolation)
+    try:
+        reader.assign(partitions, span, follow)
+        _print(reader, render, count, flush_each=follow)
+    except KeyboardInterrupt:
+        pass  # the way to end --follow
+    finally:
+        reader.close()
+
+
+def _print(reader: TopicReader, render: Renderer, count: int | None, flush_each: bool) -> None:
+    out = sys.stdout.buffer
+    left = count
+    for messages in reader.batches():
+        taken = messages if left is None else messages[:left]
+        out.write(b"".join([render(ReadMessage.of(message)) for message in taken]))
+        if flush_each:
+            out.flush()
+        if left is not None:
+            left -= len(taken)
+            if left == 0:
+                break
+    out.flush()
+
+
+class TopicReader:
+    """Reads spans of a topic's partitions through librdkafka, without a group."""
+
+    def __init__(self, where: Connection, topic: str, isolation: str) -> None:
+        from confluent_kafka import Consumer, KafkaException
+
+        self._where = where
+        self._topic = topic
+        self._ends: dict[int, int] = {}  # partitions not yet read, each with the offset that it ends before
+        self._follow = False
+        where.must_listen()
+        configuration = where.client_configuration(
+            **{
+                "group.id": "ottla-consume",  # librdkafka wants one; nothing is ever committed to it
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": isolation,
+                "fetch.wait.max.ms": 100,
+                "auto.offset.reset": "earliest",
+            }
+        )
+        try:
+            self._consumer: Consumer = Consumer(configuration)
+        except KafkaException as error:
+            raise UsageError(f"the client refuses its configuration: {error.args[0].str()}") from None
+
+    def assign(self, wanted: list[int] | None, span: offsets.Span, follow: bool) -> None:
+        """Decides where each partition starts and ends, and begins to fetch."""
+        from confluent_kafka import TopicPartition
+
+        with told_plainly(self._where.bootstrap_server, f"topic {self._topic!r}"):
+            metadata = self._consumer.list_topics(timeout=ANSWER_SECONDS)
+        if self._topic not in metadata.topics:
+            raise CommandFailed(f"topic {self._topic!r} does not exist on {self._where.bootstrap_server}")
+        there = sorted(metadata.topics[self._topic].partitions)
+        for partition in wanted or ():
+            if partition not in there:
+                raise CommandFailed(f"topic {self._topic!r} has partitions 0 to {len(there) - 1}, and no {partition}")
+        self._follow = follow
+        assigned: list[TopicPartition] = []
+        for partition in wanted or there:
+            begin, end = self._span_of(partition, span)
+            if follow or begin < end:
+                assigned.append(TopicPartition(self._topic, partition, begin))
+                self._ends[partition] = end
+        self._consumer.assign(assigned)
+
+    def _span_of(self, partition: int, span: offsets.Span) -> tuple[int, int]:
+        from confluent_kafka import TopicPartition
+
+        server = self._where.bootstrap_server
+        with told_plainly(server, f"partition {partition} of {self._topic!r}"):
+            watermarks = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=ANSWER_SECONDS)
+            if watermarks is None:
+                raise CommandFailed(f"no broker at {server} told the offsets of {self._topic}-{partition} within {ANSWER_SECONDS:.0f} s")
+            since = self._offset_at(partition, span.start.timestamp_ms) if isinstance(span.start, offsets.Since) else None
+            until = None if span.until_ms is None else self._offset_at(partition, span.until_ms)
+        low, high = watermarks
+        return offsets.first_offset(span.start, low, high, since), high if until is None else until
+
+    def _offset_at(self, partition: int, timestamp_ms: int) -> int | None:
+        """The first offset with that timestamp or a later one; None when there is none yet."""
+        from confluent_kafka import TopicPartition
+
+        (found,) = self._consumer.offsets_for_times([TopicPartition(self._topic, partition, timestamp_ms)], timeout=ANSWER_SECONDS)
+        return found.offset if found.offset >= 0 else None
+
+    def batches(self) -> Iterator[list[Message]]:
+        """Messages as they come, until every partition has reached its end; for ever when following."""
+        silent_polls = 0
+        while self._follow or self._ends:
+            polled = self._consumer.consume(POLL_MESSAGES, POLL_SECONDS)
+            messages = [message for message in polled if self._belongs(message)]
+            if messages:
+                yield messages
+            silent_polls = 0 if polled else silent_polls + 1
+            if silent_polls * POLL_SECONDS > SILENT_SECONDS and not self._follow:
+                unread = ", ".join(str(partition) for partition in sorted(self._ends))
+                raise CommandFailed(f"nothing came for {SILENT_SECONDS:.0f} s; partitions not read to their end: {unread}")
+
+    def _belongs(self, message: Message) -> bool:
+        """Whether a message is to be printed; notes where a partition has come to its end."""
+        from confluent_kafka import KafkaError
+
+        partition, offset, error = message.partition(), message.offset(), message.error()
+        assert partition is not None
+        if error is not None:
+            if error.code() != KafkaError._PARTITION_EOF:
+                raise CommandFailed(sentence(error, self._where.bootstrap_server, f"{self._topic}-{partition}"))
+            self._ends.pop(partition, None)
+            return False
+        if self._follow:
+            return True
+        assert offset is not None
+        end = self._ends.get(partition, 0)
+        if offset + 1 >= end:
+            self._ends.pop(partition, None)
+        return offset < end
+
+    def close(self) -> None:
+        self._consumer.close()

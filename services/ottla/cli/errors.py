@@ -1,0 +1,25 @@
+"""How a command fails: one clear sentence on stderr and an exit code, never a traceback.
+
+    1   it was tried and failed (no broker answers, no such topic, the counts differ)
+    2   it was not tried, because the command line or a configuration file is wrong
+
+Every module of this package raises these; `main.run` alone turns them into text and a code.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ottla.errors import OttlaError
+
+
+class CommandFailed(OttlaError):
+    """The command was understood and did not succeed."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(CommandFailed):
+    """What was asked for can not be meant; nothing was attempted."""
+
+    exit_code = 2

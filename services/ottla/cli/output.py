@@ -1,0 +1,78 @@
+"""What commands print: aligned tables for people, JSON for scripts.
+
+Tables are plain text. They read the same in a terminal, a file and a pipe to `grep`, and cost no import.
+Only this module and the message printer of `consume` write to stdout, so that `--json` means JSON and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+GAP: Final = "  "
+
+
+def say(text: str = "") -> None:
+    """A line to stdout."""
+    sys.stdout.write(text + "\n")
+
+
+def note(text: str) -> None:
+    """A line to stderr: what a person should know and a pipe should not get."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def say_json(value: Any) -> None:
+    """One JSON document to stdout."""
+    say(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def count_of(number: int, noun: str, plural: str | None = None) -> str:
+    """`1 topic`, `2,000 topics`; a plural that is not made by an s is given."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
+
+
+def bytes_of(size: int) -> str:
+    """A size as people say it: `812 B`, `1.4 KiB`, `82.7 MiB`."""
+    if size < 1024:
+        return f"{size} B"
+    amount = float(size)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        amount /= 1024
+        if amount < 1024 or unit == "TiB":
+            break
+    return f"{amount:,.1f} {unit}"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, (list, tuple)):
+        return ",".join(str(each) for each in value)
+    return str(value)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns as wide as they need to be; a column of numbers is aligned to the right.
+
+    None is shown as `-`, a list as its members with commas, a number with thousands separated.
+    """
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max([len(heading), *(len(row[column]) for row in cells)]) for column, heading in enumerate(headings)]
+    numeric = [
+        any(isinstance(row[column], int) for row in rows) and all(row[column] is None or isinstance(row[column], int) for row in rows)
+        for column in range(len(headings))
+    ]
+
+    def line(row: Sequence[str]) -> str:
+        padded = (text.rjust(width) if right else text.ljust(width) for text, width, right in zip(row, widths, numeric, strict=True))
+        return GAP.join(padded).rstrip()
+
+    return "\n".join([line([heading.upper() for heading in headings]), *(line(row) for row in cells)])

@@ -1,0 +1,127 @@
+"""One broker as this process: from settings to a clean stop, with the errors a person meets at start told as sentences.
+
+Shared by `ottla dev` and `ottla broker`. The pid file is written when the broker answers, so that whoever waits for the
+file waits for the broker. Its first line is the process id, its second the address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ottla.cli.errors import CommandFailed
+
+if TYPE_CHECKING:
+    from ottla.config.broker import BrokerSettings
+
+log = logging.getLogger(__name__)
+
+_IMPORTED_AT = time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class PidFile:
+    """What a pid file says."""
+
+    process_id: int
+    bootstrap_servers: str
+
+    @classmethod
+    def read(cls, path: Path) -> PidFile | None:
+        """The file's two lines, or None when it is not there or not (yet) one of ours."""
+        try:
+            process_id, bootstrap_servers, *_ = path.read_text(encoding="utf-8").splitlines()
+            return cls(int(process_id), bootstrap_servers)
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def write(self, path: Path) -> None:
+        """Replaces the file in one step: a reader sees all of it or none."""
+        unfinished = path.with_name(f"{path.name}.{self.process_id}")
+        unfinished.write_text(f"{self.process_id}\n{self.bootstrap_servers}\n", encoding="utf-8")
+        unfinished.replace(path)
+
+    def is_alive(self) -> bool:
+        """Whether a process of that id runs."""
+        try:
+            os.kill(self.process_id, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+
+def seconds_since_start() -> float:
+    """The age of this process: what a person who pressed return has waited.
+
+    Linux tells it to a hundredth of a second; elsewhere the time since this module was imported has to do.
+    """
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return time.monotonic() - _IMPORTED_AT
+
+
+def set_up_logging(level: str) -> None:
+    """Log lines go to stderr, one sentence each."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+
+
+@contextmanager
+def _start_errors_told(settings: BrokerSettings) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise CommandFailed(
+                f"cannot listen on {settings.listeners}: the port is in use (is another broker running? another port is taken with --port)"
+            ) from None
+        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EADDRNOTAVAIL, errno.ENOTDIR):
+            raise CommandFailed(f"the broker can not start: {error}") from None
+        raise
+
+
+def serve(settings: BrokerSettings, when_ready: Callable[[str], None], pid_file: Path | None) -> None:
+    """Runs a broker until SIGINT or SIGTERM; `when_ready` is told the address as soon as it answers."""
+
+    def ready(bootstrap_servers: str) -> None:
+        if pid_file is not None:
+            PidFile(os.getpid(), bootstrap_servers).write(pid_file)
+        when_ready(bootstrap_servers)
+
+    try:
+        asyncio.run(_serve(settings, ready))
+    finally:
+        # Not when this broker could not start because another one, whose file it is, has the port.
+        if pid_file is not None and (written := PidFile.read(pid_file)) is not None and written.process_id == os.getpid():
+            pid_file.unlink(missing_ok=True)
+
+
+async def _serve(settings: BrokerSettings, ready: Callable[[str], None]) -> None:
+    from ottla.broker.server import Broker
+    from ottla.lifecycle import until_stopped
+
+    broker = Broker(settings)
+    with _start_errors_told(settings):
+        await broker.start()
+    try:
+        ready(broker.bootstrap_servers)
+        signal_name = await until_stopped()
+        log.info("%s: stopping", signal_name)
+    finally:
+        await broker.stop()

@@ -1,0 +1,224 @@
+"""`ottla produce`: lines of stdin or of files into a topic.
+
+The producer is idempotent and waits for all in-sync replicas unless it is told otherwise: what a person types by hand
+should not be lost or doubled either. The command ends when every message is acknowledged, and fails when one is not.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ottla.cli.connection import (
+    DEFAULT_BOOTSTRAP_SERVER,
+    BootstrapServer,
+    ClientProperty,
+    CommandConfig,
+    Connection,
+    connection,
+    sentence,
+)
+from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.offsets import timestamp_ms
+from ottla.cli.rendering import unescaped
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
+
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+DELIVERY_MS: Final = 30_000
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """What one line comes to."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp_ms: int | None = None
+
+
+def from_line(line: bytes, key_delimiter: bytes | None, empty_is_null: bool) -> NewMessage:
+    """A line without its newline. A line without the delimiter has no key, which is not an empty key."""
+    key: bytes | None = None
+    value: bytes | None = line
+    if key_delimiter is not None and key_delimiter in line:
+        key, _, value = line.partition(key_delimiter)
+    if empty_is_null:
+        key, value = key or None, value or None
+    return NewMessage(key, value)
+
+
+def from_json(line: bytes, number: int) -> NewMessage:
+    """A line as `ottla consume --json` prints it; topic, partition and offset are not taken over."""
+    try:
+        document = json.loads(line)
+        headers = [(str(header["name"]), _part(header, "value")) for header in document.get("headers") or ()]
+        timestamp = document.get("timestamp")
+        return NewMessage(_part(document, "key"), _part(document, "value"), headers, None if timestamp is None else int(timestamp))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CommandFailed(f"line {number} is not a message in JSON as `ottla consume --json` prints it: {error}") from None
+
+
+def _part(document: dict[str, Any], name: str) -> bytes | None:
+    if (encoded := document.get(f"{name}_base64")) is not None:
+        return base64.b64decode(encoded, validate=True)
+    content = document.get(name)
+    if content is None:
+        return None
+    return content.encode() if isinstance(content, str) else json.dumps(content, ensure_ascii=False).encode()
+
+
+def headers_of(values: Sequence[str] | None) -> Headers:
+    """`-H name=value`; `-H name` is a header without a value."""
+    found: list[tuple[str, bytes | None]] = []
+    for each in values or ():
+        name, equals, value = each.partition("=")
+        found.append((name, value.encode() if equals else None))
+    return found
+
+
+def _lines(files: Sequence[Path]) -> Iterator[bytes]:
+    if not files:
+        for line in sys.stdin.buffer:
+            yield line.removesuffix(b"\n")
+        return
+    for path in files:
+        try:
+            with path.open("rb") as file:
+                for line in file:
+                    yield line.removesuffix(b"\n")
+        except OSError as error:
+            raise CommandFailed(f"{path}: {error.strerror}") from None
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    files: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="Read instead of stdin.")] = None,
+    key_delimiter: Annotated[
+        str | None,
+        typer.Option("--key-delimiter", "-K", metavar="TEXT", help="What parts a key from its value in a line.", show_default=False),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The same key for every message.", show_default=False)] = None,
+    headers: Annotated[list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated.")] = None,
+    partition: Annotated[int, typer.Option("--partition", "-p", help="This partition; -1 is by key.")] = -1,
+    timestamp: Annotated[
+        str | None,
+        typer.Option("--timestamp", metavar="TIME", help="Milliseconds since 1970 or ISO 8601. [default: now]", show_default=False),
+    ] = None,
+    codec: Annotated[str, typer.Option("--compression", "-z", help=f"{', '.join(CODECS)}.")] = "none",
+    acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
+    null: Annotated[bool, typer.Option("--null", "-Z", help="An empty value (or key) is null: a tombstone.")] = False,
+    json_lines: Annotated[bool, typer.Option("--json", "-J", help="Lines as `ottla consume --json` prints them.")] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    command_config: CommandConfig = None,
+    properties: ClientProperty = None,
+) -> None:
+    """Publish each line of stdin, or of files, as a message.
+
+    Examples:
+
+    - `echo hello | ottla produce greetings`
+    - `echo 'ada:hello' | ottla produce greetings -K : -H lang=en -z zstd`
+    - `echo 'ada:' | ottla produce greetings -K : --null` — a tombstone
+    - `ottla produce log /var/log/syslog`
+    """
+    if codec not in CODECS:
+        raise UsageError(f"--compression takes {', '.join(CODECS)}, and not {codec!r}")
+    if acks not in ("0", "1", "all", "-1"):
+        raise UsageError(f"--acks takes 0, 1 or all, and not {acks!r}")
+    if json_lines and (key_delimiter is not None or key is not None):
+        raise UsageError("--json has the key in each line: --key and --key-delimiter contradict it")
+    if key_delimiter is not None and (key is not None or not key_delimiter):
+        raise UsageError("--key-delimiter must be a text, and contradicts --key")
+    delimiter = None if key_delimiter is None else unescaped(key_delimiter).encode()
+    common_headers = headers_of(headers)
+    time_given = None if timestamp is None else timestamp_ms(timestamp)
+
+    def message_of(line: bytes, number: int) -> NewMessage:
+        message = from_json(line, number) if json_lines else from_line(line, delimiter, null)
+        return NewMessage(
+            key.encode() if key is not None else message.key,
+            message.value,
+            [*message.headers, *common_headers],
+            time_given if time_given is not None else message.timestamp_ms,
+        )
+
+    publisher = Publisher(connection(bootstrap_server, command_config, properties), topic, partition, codec, acks)
+    try:
+        publisher.publish(_lines(files or ()), message_of)
+    finally:
+        publisher.finish()
+
+
+class Publisher:
+    """Sends messages and remembers the first one that was not taken."""
+
+    def __init__(self, where: Connection, topic: str, partition: int, codec: str, acks: str) -> None:
+        from confluent_kafka import KafkaException, Producer
+
+        where.must_listen()
+        self._where, self._topic, self._partition = where, topic, partition
+        self._failed = 0
+        self._first_failure = ""
+        configuration = where.client_configuration(
+            **{
+                "compression.type": codec,
+                "acks": acks,
+                "enable.idempotence": acks in ("all", "-1"),
+                "message.timeout.ms": DELIVERY_MS,
+                "delivery.report.only.error": True,
+            }
+        )
+        try:
+            self._producer = Producer(configuration)
+        except KafkaException as error:
+            raise UsageError(f"the client refuses its configuration: {error.args[0].str()}") from None
+
+    def publish(self, lines: Iterator[bytes], message_of: Callable[[bytes, int], NewMessage]) -> None:
+        for number, line in enumerate(lines, start=1):
+            self._send(message_of(line, number))
+
+    def _send(self, message: NewMessage) -> None:
+        from confluent_kafka import KafkaException
+
+        more: dict[str, Any] = {} if message.timestamp_ms is None else {"timestamp": message.timestamp_ms}
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic,
+                    message.value,
+                    message.key,
+                    self._partition,
+                    self._delivered,
+                    headers=list(message.headers) or None,
+                    **more,
+                )
+                break
+            except BufferError:
+                self._producer.poll(0.1)
+            except KafkaException as exception:
+                raise CommandFailed(sentence(exception.args[0], self._where.bootstrap_server, f"topic {self._topic!r}")) from None
+        self._producer.poll(0)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failed += 1
+            self._first_failure = self._first_failure or sentence(error, self._where.bootstrap_server, f"topic {self._topic!r}")
+
+    def finish(self) -> None:
+        """Waits until everything is acknowledged or given up."""
+        while self._producer.flush(0.5):
+            pass
+        if self._failed:
+            raise CommandFailed(f"{self._failed:,} messages were not taken; the first because: {self._first_failure}")

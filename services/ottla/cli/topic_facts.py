@@ -1,0 +1,155 @@
+"""What `ottla topics describe` tells of a topic, gathered from the cluster: metadata, offsets, sizes and configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, told_plainly
+from ottla.cli.log_directories import can_ask, partition_sizes
+from ottla.model import TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient, ClusterMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """One partition. An offset is None when no leader tells it, the size when it can not be asked."""
+
+    partition: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    start_offset: int | None
+    end_offset: int | None
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """One topic, its partitions by number and what is configured for it alone."""
+
+    name: str
+    partitions: tuple[PartitionFacts, ...]
+    overrides: Mapping[str, str]
+
+    @property
+    def replication_factor(self) -> int:
+        return max((len(each.replicas) for each in self.partitions), default=0)
+
+    @property
+    def message_count(self) -> int:
+        """Offsets between start and end: what is there, give or take control records and compaction."""
+        return sum((each.end_offset or 0) - (each.start_offset or 0) for each in self.partitions)
+
+    @property
+    def size(self) -> int | None:
+        sizes = [each.size for each in self.partitions]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "topic": self.name,
+            "partition_count": len(self.partitions),
+            "replication_factor": self.replication_factor,
+            "configs": dict(self.overrides),
+            "partitions": [asdict(each) for each in self.partitions],
+        }
+
+
+def gather(connection: Connection, names: Sequence[str]) -> list[TopicFacts]:
+    """The facts of these topics, or of all that are not internal when none is named; a name that is not there fails."""
+    admin = connection.admin()
+    metadata = cluster_metadata(admin, connection.bootstrap_server)
+    for name in names:
+        cluster_metadata_has(metadata, name, connection.bootstrap_server)
+    chosen = sorted(names) if names else sorted(name for name in metadata.topics if not name.startswith("__"))
+    partitions = [TopicPartition(name, partition) for name in chosen for partition in sorted(metadata.topics[name].partitions)]
+    offsets = _offsets(admin, connection, partitions)
+    sizes = _sizes(connection, metadata, partitions)
+    overrides = _overrides(admin, connection, chosen)
+    return [
+        TopicFacts(
+            name,
+            tuple(
+                PartitionFacts(
+                    partition=each.id,
+                    leader=each.leader if each.leader >= 0 else None,
+                    replicas=tuple(each.replicas),
+                    isr=tuple(each.isrs),
+                    start_offset=offsets.get(TopicPartition(name, each.id), (None, None))[0],
+                    end_offset=offsets.get(TopicPartition(name, each.id), (None, None))[1],
+                    size=sizes.get(TopicPartition(name, each.id)),
+                )
+                for _, each in sorted(metadata.topics[name].partitions.items())
+            ),
+            overrides[name],
+        )
+        for name in chosen
+    ]
+
+
+def cluster_metadata_has(metadata: ClusterMetadata, name: str, bootstrap_server: str) -> None:
+    """Fails when the cluster has no topic of that name."""
+    from ottla.cli.errors import CommandFailed
+
+    if name not in metadata.topics:
+        raise CommandFailed(f"topic {name!r} does not exist on {bootstrap_server}")
+
+
+def _offsets(
+    admin: AdminClient, connection: Connection, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, tuple[int | None, int | None]]:
+    if not partitions:
+        return {}
+    from confluent_kafka import KafkaException
+    from confluent_kafka import TopicPartition as ClientPartition
+    from confluent_kafka.admin import OffsetSpec
+
+    ends: list[dict[TopicPartition, int | None]] = []
+    for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
+        asked = {ClientPartition(each.topic, each.partition): spec for each in partitions}
+        found: dict[TopicPartition, int | None] = {}
+        with told_plainly(connection.bootstrap_server):
+            answers = admin.list_offsets(asked, request_timeout=ANSWER_SECONDS)
+        for partition, answer in answers.items():
+            try:
+                found[TopicPartition(partition.topic, partition.partition)] = answer.result().offset
+            except KafkaException:  # a partition without a leader has no offsets to tell; the table shows that
+                found[TopicPartition(partition.topic, partition.partition)] = None
+        ends.append(found)
+    return {each: (ends[0][each], ends[1][each]) for each in partitions}
+
+
+def _sizes(connection: Connection, metadata: ClusterMetadata, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Each partition's bytes on its leader's disk; followers hold the same."""
+    if not can_ask(connection.properties):
+        return {}
+    sizes: dict[TopicPartition, int] = {}
+    for broker_id, broker in metadata.brokers.items():
+        led: dict[str, list[int]] = {}
+        for each in partitions:
+            if metadata.topics[each.topic].partitions[each.partition].leader == broker_id:
+                led.setdefault(each.topic, []).append(each.partition)
+        if led:
+            sizes.update(partition_sizes((str(broker.host), broker.port), connection.properties, led))
+    return sizes
+
+
+def _overrides(admin: AdminClient, connection: Connection, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """What was set for each topic itself, by name; defaults and the broker's own settings are left out."""
+    if not names:
+        return {}
+    from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
+
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    with told_plainly(connection.bootstrap_server):
+        answers = admin.describe_configs(resources, request_timeout=ANSWER_SECONDS)
+        described = {resource.name: answer.result() for resource, answer in answers.items()}
+    return {
+        name: {key: entry.value or "" for key, entry in sorted(described[name].items()) if entry.source in (own, ConfigSource(own))}
+        for name in names
+    }

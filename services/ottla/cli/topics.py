@@ -1,0 +1,201 @@
+"""`ottla topics`: create, list, describe, alter and delete, through the same admin client that any program would use."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli.connection import (
+    ANSWER_SECONDS,
+    DEFAULT_BOOTSTRAP_SERVER,
+    BootstrapServer,
+    ClientProperty,
+    CommandConfig,
+    Connection,
+    cluster_metadata,
+    connection,
+    pairs,
+    told_plainly,
+)
+from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.output import bytes_of, count_of, say, say_json, table
+from ottla.cli.topic_facts import TopicFacts, gather
+
+app = typer.Typer(
+    help="Create, list, describe, alter and delete topics.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Configs = Annotated[
+    list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting of the topic, Kafka's name; may be repeated.")
+]
+Partitions = Annotated[int | None, typer.Option("--partitions", "-p", min=1, help="Number of partitions.", show_default=False)]
+
+
+def _wait(answers: dict[str, Future[Any]], where: Connection) -> None:
+    for name, answer in answers.items():
+        with told_plainly(where.bootstrap_server, f"topic {name!r}"):
+            answer.result(ANSWER_SECONDS + 5)
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    partitions: Partitions = None,
+    replication_factor: Annotated[
+        int | None, typer.Option("--replication-factor", "-r", min=1, help="Copies of each partition.", show_default=False)
+    ] = None,
+    configs: Configs = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed when the topic is there already.")] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    command_config: CommandConfig = None,
+    properties: ClientProperty = None,
+) -> None:
+    """Create a topic; what is not given is the broker's default.
+
+    Example: `ottla topics create clicks --partitions 6 --config retention.ms=86400000`
+    """
+    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka.admin import NewTopic
+
+    where = connection(bootstrap_server, command_config, properties)
+    topic = NewTopic(name, num_partitions=partitions or -1, replication_factor=replication_factor or -1, config=pairs(configs, "--config"))
+    answer = where.admin().create_topics([topic], request_timeout=ANSWER_SECONDS)[name]
+    with told_plainly(bootstrap_server, f"topic {name!r}"):
+        try:
+            answer.result(ANSWER_SECONDS + 5)
+        except KafkaException as exception:
+            if not if_not_exists or exception.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            say(f"Topic {name!r} exists already.")
+            return
+    say(f"Created topic {name!r}.")
+
+
+@app.command("list")
+def list_topics(
+    internal: Annotated[bool, typer.Option("--internal", help="Also those that begin with `__`.")] = False,
+    as_json: Json = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    command_config: CommandConfig = None,
+    properties: ClientProperty = None,
+) -> None:
+    """List the topics."""
+    where = connection(bootstrap_server, command_config, properties)
+    metadata = cluster_metadata(where.admin(), bootstrap_server)
+    rows = [
+        (name, len(topic.partitions), max((len(each.replicas) for each in topic.partitions.values()), default=0))
+        for name, topic in sorted(metadata.topics.items())
+        if internal or not name.startswith("__")
+    ]
+    if as_json:
+        say_json([{"topic": name, "partition_count": count, "replication_factor": replicas} for name, count, replicas in rows])
+    elif rows:
+        say(table(("topic", "partitions", "replicas"), rows))
+    else:
+        say(f"No topics on {bootstrap_server}.")
+
+
+@app.command()
+def describe(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="All topics when none is named.")] = None,
+    as_json: Json = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    command_config: CommandConfig = None,
+    properties: ClientProperty = None,
+) -> None:
+    """Show leaders, replicas, offsets and sizes of each partition, and what is configured for the topic itself."""
+    where = connection(bootstrap_server, command_config, properties)
+    topics = gather(where, names or ())
+    if as_json:
+        say_json([each.as_json() for each in topics])
+    elif topics:
+        say("\n\n".join(_described(each) for each in topics))
+    else:
+        say(f"No topics on {bootstrap_server}.")
+
+
+def _described(topic: TopicFacts) -> str:
+    size = "size not told" if topic.size is None else bytes_of(topic.size)
+    lines = [
+        f"{topic.name}: {count_of(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}, "
+        f"{count_of(topic.message_count, 'message')}, {size}"
+    ]
+    lines += [f"  {key} = {value}" for key, value in topic.overrides.items()]
+    rows = [
+        (
+            each.partition,
+            each.leader,
+            each.replicas,
+            each.isr,
+            each.start_offset,
+            each.end_offset,
+            None if each.size is None else bytes_of(each.size),
+        )
+        for each in topic.partitions
+    ]
+    lines.append(table(("partition", "leader", "replicas", "isr", "start offset", "end offset", "size"), rows))
+    return "\n".join(lines)
+
+
+@app.command()
+def alter(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    partitions: Partitions = None,
+    configs: Configs = None,
+    delete_configs: Annotated[
+        list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Back to the broker's default; may be repeated.")
+    ] = None,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    command_config: CommandConfig = None,
+    properties: ClientProperty = None,
+) -> None:
+    """Add partitions, set or unset what is configured for a topic. Settings that are not named stay as they are.
+
+    Example: `ottla topics alter clicks --partitions 12 --config retention.ms=-1 --delete-config segment.bytes`
+    """
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
+
+    if partitions is None and not configs and not delete_configs:
+        raise UsageError("nothing to alter: give --partitions, --config or --delete-config")
+    where = connection(bootstrap_server, command_config, properties)
+    admin = where.admin()
+    cluster_metadata(admin, bootstrap_server, name)
+    entries = [
+        *(ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in pairs(configs, "--config").items()),
+        *(ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in delete_configs or ()),
+    ]
+    if entries:
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        answers = admin.incremental_alter_configs([resource], request_timeout=ANSWER_SECONDS)
+        _wait({name: answers[resource]}, where)
+    if partitions is not None:
+        _wait(admin.create_partitions([NewPartitions(name, partitions)], request_timeout=ANSWER_SECONDS), where)
+    say(f"Altered topic {name!r}.")
+
+
+@app.command()
+def delete(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...")],
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed when a topic is not there.")] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    command_config: CommandConfig = None,
+    properties: ClientProperty = None,
+) -> None:
+    """Delete topics and all that is in them. There is no way back, and no question is asked."""
+    where = connection(bootstrap_server, command_config, properties)
+    admin = where.admin()
+    there = cluster_metadata(admin, bootstrap_server).topics
+    missing = [name for name in names if name not in there]
+    if missing and not if_exists:
+        raise CommandFailed(f"topic {missing[0]!r} does not exist on {bootstrap_server}; nothing was deleted")
+    doomed = [name for name in dict.fromkeys(names) if name in there]
+    if doomed:
+        _wait(admin.delete_topics(doomed, request_timeout=ANSWER_SECONDS), where)
+    for name in doomed:
+        say(f"Deleted topic {name!r}.")
