@@ -1,0 +1,181 @@
+"""The embedded twin's server side: the tree, its file and the watches. It knows sessions by their ids only.
+
+A write runs against a draft of the tree, is committed to the file in a thread, and is then made visible, told to the
+watches and answered, in this order. While one commit is under way the writes that arrive gather, and the next commit
+takes them all: that is how a thousand small writes cost a few fsyncs. A tree that is kept in memory has nothing to
+wait for, so a write is done when `submit` returns, and a simulation stays in step.
+
+Everything runs on one event loop; only the file is touched by a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from ottla.clock import Clock
+from ottla.coordination.embedded_store import TreeStore
+from ottla.coordination.embedded_tree import Draft, Tree
+from ottla.coordination.embedded_watches import Watches
+from ottla.coordination.errors import CoordinationError, SessionExpired, StoreError
+from ottla.coordination.interface import Operation, Result
+from ottla.lifecycle import Offload
+
+log: Final = logging.getLogger(__name__)
+
+Answer: TypeAlias = "asyncio.Future[list[Result]]"
+_Outcome: TypeAlias = list[Result] | CoordinationError
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A request in line. Without operations it ends its session."""
+
+    session_id: int
+    operations: Sequence[Operation] | None
+    make_parents: bool
+    answer: Answer
+
+
+class TreeServer:
+    """One tree and everybody who uses it."""
+
+    def __init__(self, directory: Path | None, clock: Clock, offload: Offload) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            directory: where the file is, made when there is none; None keeps the tree in memory.
+            clock: for ctime, mtime and session ids.
+            offload: where the file is read and written.
+        """
+        self.tree = Tree()
+        self.watches = Watches()
+        self._directory = directory
+        self._clock = clock
+        self._offload = offload
+        self._store: TreeStore | None = None
+        self._live: set[int] = set()
+        self._last_session_id = 0
+        self._line: list[_Write] = []
+        self._committing: asyncio.Task[None] | None = None
+        self._failure: str | None = None
+
+    async def open(self) -> None:
+        """Reads the file and ends the sessions of whoever had it before. Raises StoreError."""
+        if self._directory is None:
+            return
+        store = await self._offload(TreeStore, self._directory)
+        try:
+            self.tree = await self._offload(store.load)
+            draft = Draft(self.tree)
+            owners = self.tree.owners()
+            for owner in owners:
+                draft.end_session(owner, self._clock.time_ms())
+            if draft.changes:
+                await self._offload(store.commit, draft.changes, draft.zxid)
+                self.tree.apply(draft.changes, draft.zxid)
+                log.info("%s: removed the ephemeral znodes of %d sessions of a former process", self._directory, len(owners))
+            self._last_session_id = max(owners, default=0)
+        except StoreError:
+            await self._offload(store.close)
+            raise
+        self._store = store
+
+    async def close(self) -> None:
+        """Finishes what is in line and closes the file."""
+        while self._committing is not None:
+            await asyncio.wait([self._committing])
+        self._failure = "is closed"
+        if self._store is not None:
+            store, self._store = self._store, None
+            await self._offload(store.close)
+
+    def begin_session(self) -> int:
+        """A new session's id."""
+        # As ZooKeeper makes them: the time in the upper bits, so that no id is given twice.
+        self._last_session_id = max(self._last_session_id + 1, self._clock.time_ms() << 16)
+        self._live.add(self._last_session_id)
+        return self._last_session_id
+
+    def submit(self, session_id: int, operations: Sequence[Operation], make_parents: bool = False) -> Answer:
+        """Puts a request in line. The answer's exception is the error of its first operation that failed."""
+        return self._enqueue(session_id, operations, make_parents)
+
+    def end_session(self, session_id: int) -> Answer:
+        """Ends a session after the requests before it, its ephemerals in one write."""
+        return self._enqueue(session_id, None, False)
+
+    def _enqueue(self, session_id: int, operations: Sequence[Operation] | None, make_parents: bool) -> Answer:
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self._line.append(_Write(session_id, operations, make_parents, answer))
+        if self._directory is None:
+            group, draft, outcomes = self._run_line()
+            self._publish(draft, group, outcomes)
+        elif self._committing is None:
+            self._committing = asyncio.ensure_future(self._commit_line())
+        return answer
+
+    async def _commit_line(self) -> None:
+        try:
+            while self._line:
+                group, draft, outcomes = self._run_line()
+                if draft.changes and not await self._commit(draft):
+                    draft = Draft(self.tree)
+                    outcomes = [StoreError(f"{self._directory}: {self._failure}") for _ in group]
+                self._publish(draft, group, outcomes)
+        finally:
+            self._committing = None
+
+    async def _commit(self, draft: Draft) -> bool:
+        if self._failure is None and self._store is not None:
+            try:
+                await self._offload(self._store.commit, draft.changes, draft.zxid)
+                return True
+            except StoreError as error:
+                # After a failed write or fsync nobody knows what the file holds, so it is not written any more.
+                self._failure = f"is not written any more after an error: {error}"
+                log.error("%s; coordination is read-only until a restart", error)
+        return False
+
+    def _run_line(self) -> tuple[list[_Write], Draft, list[_Outcome]]:
+        """Runs everything that is in line against one draft."""
+        group, self._line = self._line, []
+        draft = Draft(self.tree)
+        now_ms = self._clock.time_ms()
+        ended: set[int] = set()
+        outcomes: list[_Outcome] = []
+        for write in group:
+            if write.session_id in ended or write.session_id not in self._live:
+                outcomes.append(SessionExpired(f"session {write.session_id:#x} is over"))
+            elif write.operations is None:
+                draft.end_session(write.session_id, now_ms)
+                ended.add(write.session_id)
+                outcomes.append([])
+            else:
+                try:
+                    outcomes.append(draft.run(write.session_id, write.operations, now_ms, write.make_parents))
+                except CoordinationError as error:
+                    outcomes.append(error)
+        return group, draft, outcomes
+
+    def _publish(self, draft: Draft, group: Sequence[_Write], outcomes: Sequence[_Outcome]) -> None:
+        """Shows what is committed: first the tree, then the watches, then the answers."""
+        self.tree.apply(draft.changes, draft.zxid)
+        for write in group:
+            # One whose end could not be written is over all the same: the next start ends it in the file.
+            if write.operations is None:
+                self._live.discard(write.session_id)
+                self.watches.forget(write.session_id)
+        for event in draft.events:
+            self.watches.fire(event)
+        for write, outcome in zip(group, outcomes, strict=True):
+            if write.answer.done():  # whoever waited was cancelled
+                continue
+            if isinstance(outcome, CoordinationError):
+                write.answer.set_exception(outcome)
+            else:
+                write.answer.set_result(outcome)

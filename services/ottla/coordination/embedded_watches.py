@@ -1,0 +1,60 @@
+"""Who waits for which znode: the embedded twin's one-shot watches.
+
+As in ZooKeeper there are two kinds, on data and existence and on children, a callback that is registered twice fires
+once, and a delete fires both kinds with one call.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, TypeAlias
+
+from ottla.coordination.interface import EventType, Watch, WatchedEvent
+
+log: Final = logging.getLogger(__name__)
+
+# The values are sets in the order of registration.
+_Table: TypeAlias = dict[str, dict[tuple[int, Watch], None]]
+
+
+class Watches:
+    """All watches of all sessions."""
+
+    def __init__(self) -> None:
+        self._data: _Table = {}
+        self._children: _Table = {}
+
+    def watch_data(self, session_id: int, path: str, watch: Watch) -> None:
+        """The watch fires when the znode is made, set or deleted."""
+        self._data.setdefault(path, {})[session_id, watch] = None
+
+    def watch_children(self, session_id: int, path: str, watch: Watch) -> None:
+        """The watch fires when a child comes or goes, or the znode is deleted."""
+        self._children.setdefault(path, {})[session_id, watch] = None
+
+    def fire(self, event: WatchedEvent) -> None:
+        """Calls and forgets every watch that the event is for."""
+        tables = {
+            EventType.CREATED: (self._data,),
+            EventType.CHANGED: (self._data,),
+            EventType.DELETED: (self._data, self._children),
+            EventType.CHILDREN: (self._children,),
+        }[event.event_type]
+        due: dict[tuple[int, Watch], None] = {}
+        for table in tables:
+            due.update(table.pop(event.path, {}))
+        for _, watch in due:
+            try:
+                watch(event)
+            except Exception:
+                # One session's fault must not keep the others from hearing, nor undo what is committed.
+                log.exception("the watch of %s failed at %s", event.path, event.event_type.value)
+
+    def forget(self, session_id: int) -> None:
+        """Drops the watches of a session that is over."""
+        for table in (self._data, self._children):
+            for path in list(table):
+                for key in [each for each in table[path] if each[0] == session_id]:
+                    del table[path][key]
+                if not table[path]:
+                    del table[path]

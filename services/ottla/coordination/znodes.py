@@ -1,0 +1,411 @@
+"""Every znode that Ottla writes or reads: its path, and its data in the JSON of Kafka 3.9.
+
+The shapes, and the order of their keys, are Kafka's, so that Kafka's tools read what we write and we read what they
+wrote. A reader takes no offence at a field that it does not know; data that is not what the path promises is
+MalformedZnode, and its message names the path. docs/znodes.md lists what ZNODES has here, each with an example.
+
+Pure: paths and bytes only.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
+from uuid import UUID
+
+from ottla.coordination.errors import MalformedZnode
+from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicPartition
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_ENTITY: Final = "<default>"  # the name of a cluster-wide configuration
+NO_KRAFT_EPOCH: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Znode:
+    """A kind of znode: the pattern of its path, with each variable part in brackets."""
+
+    pattern: str
+    lifetime: str
+    purpose: str
+    example: bytes = b""
+
+    def path(self, *parts: object) -> str:
+        """The path with its variable parts filled in, first to last."""
+        pieces = self.pattern.split("[")
+        assert len(pieces) == len(parts) + 1, f"{self.pattern} has {len(pieces) - 1} variable parts"
+        return pieces[0] + "".join(f"{part}{piece.partition(']')[2]}" for part, piece in zip(parts, pieces[1:], strict=True))
+
+
+PERSISTENT: Final = "persistent"
+EPHEMERAL: Final = "ephemeral"
+SEQUENTIAL: Final = "persistent, sequential"
+
+BROKER_IDS: Final = Znode("/brokers/ids", PERSISTENT, "The brokers that live are its children.")
+BROKER: Final = Znode(
+    "/brokers/ids/[id]",
+    EPHEMERAL,
+    "A live broker: where its listeners are reached. Its czxid is the broker's epoch.",
+    b'{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://kafka.example:9092"],'
+    b'"rack":"r1","jmx_port":-1,"port":9092,"host":"kafka.example","version":5,"timestamp":"1733000000000"}',
+)
+BROKER_SEQUENCE: Final = Znode("/brokers/seqid", PERSISTENT, "Its version is the source of generated broker ids.")
+TOPICS: Final = Znode("/brokers/topics", PERSISTENT, "The topics are its children.")
+TOPIC: Final = Znode(
+    "/brokers/topics/[topic]",
+    PERSISTENT,
+    "A topic's id and the replicas of each partition, the preferred leader first.",
+    b'{"removing_replicas":{},"partitions":{"0":[1,2],"1":[2,1]},"topic_id":"rT5XwUR8QsaFFSTUbPGcNQ","adding_replicas":{},"version":3}',
+)
+PARTITIONS: Final = Znode("/brokers/topics/[topic]/partitions", PERSISTENT, "The partitions that have a state are its children.")
+PARTITION: Final = Znode("/brokers/topics/[topic]/partitions/[partition]", PERSISTENT, "One partition.")
+PARTITION_STATE: Final = Znode(
+    "/brokers/topics/[topic]/partitions/[partition]/state",
+    PERSISTENT,
+    "Who leads the partition, in which epoch, and who is in sync.",
+    b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1,2]}',
+)
+CONTROLLER: Final = Znode(
+    "/controller",
+    EPHEMERAL,
+    "The broker that is the controller.",
+    b'{"version":2,"brokerid":1,"timestamp":"1733000000000","kraftControllerEpoch":-1}',
+)
+CONTROLLER_EPOCH: Final = Znode(
+    "/controller_epoch", PERSISTENT, "How many controllers there have been. Every write of a controller checks its version.", b"1"
+)
+CLUSTER: Final = Znode("/cluster", PERSISTENT, "The parent of the id.")
+CLUSTER_ID: Final = Znode("/cluster/id", PERSISTENT, "The cluster's id, made once.", b'{"version":"1","id":"4L6g3nShT-eMCtK--X86sw"}')
+TOPIC_CONFIGS: Final = Znode("/config/topics", PERSISTENT, "The topics' own settings are its children.")
+TOPIC_CONFIG: Final = Znode(
+    "/config/topics/[topic]", PERSISTENT, "What a topic sets for itself.", b'{"version":1,"config":{"retention.ms":"3600000"}}'
+)
+BROKER_CONFIGS: Final = Znode("/config/brokers", PERSISTENT, "The dynamic settings of brokers are its children.")
+BROKER_CONFIG: Final = Znode(
+    "/config/brokers/[id]",
+    PERSISTENT,
+    "What was changed of a broker while it runs; `<default>` in the place of the id holds for all brokers.",
+    b'{"version":1,"config":{"log.retention.ms":"3600000"}}',
+)
+CONFIG_CHANGES: Final = Znode("/config/changes", PERSISTENT, "Notices of changed settings are its children.")
+CONFIG_CHANGE: Final = Znode(
+    "/config/changes/config_change_[sequence]",
+    SEQUENTIAL,
+    "Tells the brokers whose settings to read again. Old notices are removed after 15 minutes.",
+    b'{"version":2,"entity_path":"topics/page-views"}',
+)
+DELETE_TOPICS: Final = Znode("/admin/delete_topics", PERSISTENT, "The topics that are to be deleted are its children.")
+DELETE_TOPIC: Final = Znode("/admin/delete_topics/[topic]", PERSISTENT, "The topic is to be deleted; goes when that is done.")
+PRODUCER_ID_BLOCK: Final = Znode(
+    "/latest_producer_id_block",
+    PERSISTENT,
+    "The block of producer ids that was handed out last, and to which broker.",
+    b'{"version":1,"broker":1,"block_start":"0","block_end":"999"}',
+)
+ISR_CHANGES: Final = Znode("/isr_change_notification", PERSISTENT, "Notices of changed in-sync replicas are its children.")
+ISR_CHANGE: Final = Znode(
+    "/isr_change_notification/isr_change_[sequence]",
+    SEQUENTIAL,
+    "Tells the controller which partition states to read again.",
+    b'{"version":1,"partitions":[{"topic":"page-views","partition":0}]}',
+)
+LOG_DIR_EVENTS: Final = Znode("/log_dir_event_notification", PERSISTENT, "Notices of failed log directories are its children.")
+LOG_DIR_EVENT: Final = Znode(
+    "/log_dir_event_notification/log_dir_event_[sequence]",
+    SEQUENTIAL,
+    "Tells the controller that a broker lost a log directory.",
+    b'{"version":1,"broker":1,"event":1}',
+)
+
+ZNODES: Final = tuple(each for each in list(globals().values()) if isinstance(each, Znode))
+
+# What a cluster has before its first topic; a parent comes before its children.
+SKELETON: Final = (
+    "/brokers",
+    BROKER_IDS.pattern,
+    TOPICS.pattern,
+    BROKER_SEQUENCE.pattern,
+    CLUSTER.pattern,
+    "/config",
+    TOPIC_CONFIGS.pattern,
+    BROKER_CONFIGS.pattern,
+    CONFIG_CHANGES.pattern,
+    "/admin",
+    DELETE_TOPICS.pattern,
+    PRODUCER_ID_BLOCK.pattern,
+    ISR_CHANGES.pattern,
+    LOG_DIR_EVENTS.pattern,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAssignment:
+    """What `/brokers/topics/[topic]` says: the replicas of each partition, indexed by partition."""
+
+    topic_id: UUID | None
+    replicas: tuple[tuple[BrokerId, ...], ...]
+    adding_replicas: Mapping[int, tuple[BrokerId, ...]] = field(default_factory=dict)
+    removing_replicas: Mapping[int, tuple[BrokerId, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """A range of producer ids that one broker may give out; both ends belong to it."""
+
+    broker_id: BrokerId
+    first: int
+    last: int
+
+
+def encode_uuid(value: UUID) -> str:
+    """Kafka's text for a UUID: its 16 bytes in URL-safe base64, unpadded."""
+    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
+
+
+def decode_uuid(text: str) -> UUID:
+    """The UUID of Kafka's text. Raises ValueError."""
+    return UUID(bytes=base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    value = json.loads(data)
+    if not isinstance(value, dict):
+        raise TypeError(f"a JSON object is needed, not {type(value).__name__}")
+    return value
+
+
+def _integer(value: Any) -> int:
+    # Kafka has counts and ids as numbers here and as strings there; both are read, but not 1.5 or true.
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError(f"a whole number is needed, not {value!r}")
+    return int(value)
+
+
+def _broker_ids(values: Any) -> tuple[BrokerId, ...]:
+    if not isinstance(values, list):
+        raise TypeError(f"a list of broker ids is needed, not {values!r}")
+    return tuple(BrokerId(_integer(each)) for each in values)
+
+
+def _decoder(read: Callable[P, R]) -> Callable[P, R]:
+    """Has whatever goes wrong while data is read become MalformedZnode. The path comes first."""
+
+    @wraps(read)
+    def named(*arguments: P.args, **keywords: P.kwargs) -> R:
+        try:
+            return read(*arguments, **keywords)
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+            reason = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
+            raise MalformedZnode(f"{arguments[0]}: {reason}; the data is {str(arguments[1])[:200]}") from error
+
+    return named
+
+
+def encode_broker(registration: BrokerRegistration, timestamp_ms: int, jmx_port: int = -1) -> bytes:
+    """A broker's registration, version 5. Host and port repeat the first PLAINTEXT endpoint, for clients of old."""
+    plaintext = next((each for each in registration.endpoints if each.security_protocol == "PLAINTEXT"), None)
+    fields: dict[str, Any] = {
+        "features": {},
+        "listener_security_protocol_map": {each.listener_name: each.security_protocol for each in registration.endpoints},
+        "endpoints": [_endpoint_text(each) for each in registration.endpoints],
+        "jmx_port": jmx_port,
+        "port": plaintext.port if plaintext else -1,
+        "host": plaintext.host if plaintext else None,
+        "version": 5,
+        "timestamp": str(timestamp_ms),
+    }
+    if registration.rack is not None:
+        fields["rack"] = registration.rack
+    return _json(fields)
+
+
+@_decoder
+def decode_broker(path: str, data: bytes, broker_epoch: int = -1) -> BrokerRegistration:
+    """A broker's registration of any version; the id is the path's last part, the epoch the znode's czxid."""
+    fields = _object(data)
+    endpoints: tuple[Endpoint, ...]
+    if _integer(fields["version"]) < 2:
+        endpoints = (Endpoint("PLAINTEXT", fields["host"], _integer(fields["port"])),)
+    else:
+        protocols = fields.get("listener_security_protocol_map") or {}
+        endpoints = tuple(_endpoint(text, protocols) for text in fields["endpoints"])
+    return BrokerRegistration(BrokerId(int(path.rpartition("/")[2])), endpoints, fields.get("rack"), broker_epoch)
+
+
+def _endpoint_text(endpoint: Endpoint) -> str:
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    return f"{endpoint.listener_name}://{host}:{endpoint.port}"
+
+
+def _endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:
+    listener_name, separator, address = text.partition("://")
+    host, colon, port = address.rpartition(":")
+    if not separator or not colon:
+        raise ValueError(f"{text!r} is not an endpoint")
+    # Before version 4 a listener was named by its protocol.
+    return Endpoint(listener_name, host.removeprefix("[").removesuffix("]"), int(port), protocols.get(listener_name, listener_name))
+
+
+def encode_topic(assignment: TopicAssignment) -> bytes:
+    """A topic's id and assignment, version 3."""
+    fields: dict[str, Any] = {
+        "removing_replicas": {str(key): list(value) for key, value in assignment.removing_replicas.items()},
+        "partitions": {str(index): list(replicas) for index, replicas in enumerate(assignment.replicas)},
+    }
+    if assignment.topic_id is not None:
+        fields["topic_id"] = encode_uuid(assignment.topic_id)
+    fields["adding_replicas"] = {str(key): list(value) for key, value in assignment.adding_replicas.items()}
+    fields["version"] = 3
+    return _json(fields)
+
+
+@_decoder
+def decode_topic(path: str, data: bytes) -> TopicAssignment:
+    """A topic's assignment of any version; before version 3 it has no id."""
+    fields = _object(data)
+    partitions = {int(key): _broker_ids(value) for key, value in fields["partitions"].items()}
+    if sorted(partitions) != list(range(len(partitions))):
+        raise ValueError(f"the partitions are numbered {sorted(partitions)}, and not from 0 on without a gap")
+    topic_id = fields.get("topic_id")
+    return TopicAssignment(
+        decode_uuid(topic_id) if topic_id is not None else None,
+        tuple(partitions[index] for index in range(len(partitions))),
+        {int(key): _broker_ids(value) for key, value in (fields.get("adding_replicas") or {}).items()},
+        {int(key): _broker_ids(value) for key, value in (fields.get("removing_replicas") or {}).items()},
+    )
+
+
+def encode_partition_state(state: PartitionState) -> bytes:
+    """A partition's leader and in-sync replicas, version 1."""
+    return _json(
+        {
+            "controller_epoch": state.controller_epoch,
+            "leader": state.leader,
+            "version": 1,
+            "leader_epoch": state.leader_epoch,
+            "isr": list(state.isr),
+        }
+    )
+
+
+@_decoder
+def decode_partition_state(path: str, data: bytes, replicas: Sequence[BrokerId]) -> PartitionState:
+    """A partition's state; the replicas are in the topic's znode and not in this one."""
+    fields = _object(data)
+    return PartitionState(
+        BrokerId(_integer(fields["leader"])),
+        _integer(fields["leader_epoch"]),
+        _broker_ids(fields["isr"]),
+        tuple(replicas),
+        _integer(fields["controller_epoch"]),
+    )
+
+
+def encode_controller(broker_id: BrokerId, timestamp_ms: int) -> bytes:
+    """Who is the controller, version 2; no KRaft controller ever was."""
+    return _json({"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms), "kraftControllerEpoch": NO_KRAFT_EPOCH})
+
+
+@_decoder
+def decode_controller(path: str, data: bytes) -> BrokerId:
+    """Who is the controller."""
+    return BrokerId(_integer(_object(data)["brokerid"]))
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    """The epoch as decimal digits."""
+    return b"%d" % epoch
+
+
+@_decoder
+def decode_controller_epoch(path: str, data: bytes) -> int:
+    """The controller's epoch."""
+    return int(data)
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """The cluster's id; its version is a string, as Kafka has it."""
+    return _json({"version": "1", "id": cluster_id})
+
+
+@_decoder
+def decode_cluster_id(path: str, data: bytes) -> str:
+    """The cluster's id."""
+    return str(_object(data)["id"])
+
+
+def encode_config(config: Mapping[str, str]) -> bytes:
+    """The settings of a topic or broker."""
+    return _json({"version": 1, "config": dict(config)})
+
+
+@_decoder
+def decode_config(path: str, data: bytes) -> dict[str, str]:
+    """The settings of a topic or broker; none when the znode has no data."""
+    if not data:
+        return {}
+    config = _object(data).get("config") or {}
+    for name, value in config.items():
+        if not isinstance(value, str):
+            raise TypeError(f"the value of {name} must be a string, not {value!r}")
+    return dict(config)
+
+
+def encode_config_change(entity_path: str) -> bytes:
+    """Whose settings changed: `topics/[topic]` or `brokers/[id]`."""
+    return _json({"version": 2, "entity_path": entity_path})
+
+
+@_decoder
+def decode_config_change(path: str, data: bytes) -> str:
+    """Whose settings changed. Version 1 named type and entity apart."""
+    fields = _object(data)
+    if _integer(fields["version"]) == 1:
+        return f"{fields['entity_type']}/{fields['entity_name']}"
+    return str(fields["entity_path"])
+
+
+def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
+    """The latest block of producer ids; 64-bit numbers are strings."""
+    return _json({"version": 1, "broker": block.broker_id, "block_start": str(block.first), "block_end": str(block.last)})
+
+
+@_decoder
+def decode_producer_id_block(path: str, data: bytes) -> ProducerIdBlock | None:
+    """The latest block of producer ids; None before the first."""
+    if not data:
+        return None
+    fields = _object(data)
+    return ProducerIdBlock(BrokerId(_integer(fields["broker"])), _integer(fields["block_start"]), _integer(fields["block_end"]))
+
+
+def encode_isr_change(partitions: Iterable[TopicPartition]) -> bytes:
+    """Whose in-sync replicas changed."""
+    return _json({"version": 1, "partitions": [{"topic": each.topic, "partition": each.partition} for each in partitions]})
+
+
+@_decoder
+def decode_isr_change(path: str, data: bytes) -> list[TopicPartition]:
+    """Whose in-sync replicas changed."""
+    return [TopicPartition(str(each["topic"]), _integer(each["partition"])) for each in _object(data)["partitions"]]
+
+
+def encode_log_dir_event(broker_id: BrokerId) -> bytes:
+    """Which broker lost a log directory; failure (1) is the only event there is."""
+    return _json({"version": 1, "broker": broker_id, "event": 1})
+
+
+@_decoder
+def decode_log_dir_event(path: str, data: bytes) -> BrokerId:
+    """Which broker lost a log directory."""
+    return BrokerId(_integer(_object(data)["broker"]))
