@@ -1,0 +1,310 @@
+"""The load generator: a process of its own that replays encoded requests over several pipelined connections.
+
+`python -m tests.bench.load JSON` prints one JSON line. A request is encoded once; a window of them is one buffer that
+one `send` takes, answers are counted by their bytes (every answer to these requests has the same size), and what a
+fetch brings is thrown away in the kernel (MSG_TRUNC on TCP), so the generator costs a fraction of what it loads.
+
+The clock runs between two moments inside a steady stream: after the warm-up, and when time or bytes are used up. The
+server's CPU clock is read at the same two moments.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import ssl
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from tests.bench import wire
+from tests.bench.processes import cpu_seconds
+
+RECEIVE_SIZE: Final = 8 << 20
+CHUNK_SIZE: Final = 1 << 20
+STALL_SECONDS: Final = 20.0
+TLS_RECORDS_A_ROUND: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What both kinds of load have in common."""
+
+    port: int
+    server_pid: int
+    connections: int
+    window: int
+    warm_up_seconds: float
+    seconds: float
+    maximum_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceLoad(Load):
+    topic: str
+    partitions: int
+    version: int
+    messages_per_batch: int
+    message_size: int
+    answer_size: int = 0
+    """0: a broker, whose first answer tells; otherwise a floor, which answers this many bytes a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLoad(Load):
+    """Each connection walks through its own part of `regions`, again and again.
+
+    A region is one answer: `partitions` partitions from the same offset, `max_bytes` of each. With version 0 the
+    server is a floor that is asked by a region's number and answers with `region_bytes`, nothing before or after.
+    """
+
+    topic: str
+    partitions: int
+    version: int
+    batch_size: int
+    messages_per_batch: int
+    max_bytes: int
+    regions: int
+    region_bytes: int = 0
+    tls: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was measured between the two moments."""
+
+    requests: int
+    bytes: int
+    seconds: float
+    server_cpu_seconds: float
+    answer_size: int
+    total_requests: int
+    generator_cpu_seconds: float
+
+
+class Meter:
+    """Decides when the measured stretch begins and ends, and holds the clocks of both moments."""
+
+    def __init__(self, load: Load, bytes_per_request: int) -> None:
+        self._load = load
+        self._bytes_per_request = bytes_per_request
+        self._started = time.perf_counter()
+        self._begun: tuple[float, float, float, int] | None = None
+        self._ended: tuple[float, float, float, int] | None = None
+        self.finished = False
+
+    def _moment(self, requests: int) -> tuple[float, float, float, int]:
+        return time.perf_counter(), cpu_seconds(self._load.server_pid), time.process_time(), requests
+
+    def answered(self, requests: int) -> None:
+        """Told after each round of reading, with the answers so far."""
+        now = time.perf_counter()
+        if self._begun is None:
+            if now - self._started >= self._load.warm_up_seconds:
+                self._begun = self._moment(requests)
+        elif not self.finished:
+            begun_at, begun_requests = self._begun[0], self._begun[3]
+            used_up = (requests - begun_requests) * self._bytes_per_request >= self._load.maximum_bytes
+            if now - begun_at >= self._load.seconds or used_up:
+                self._ended = self._moment(requests)
+                self.finished = True
+
+    def outcome(self, answer_size: int, total_requests: int) -> Outcome:
+        assert self._begun and self._ended
+        requests = self._ended[3] - self._begun[3]
+        return Outcome(
+            requests=requests,
+            bytes=requests * self._bytes_per_request,
+            seconds=self._ended[0] - self._begun[0],
+            server_cpu_seconds=self._ended[1] - self._begun[1],
+            answer_size=answer_size,
+            total_requests=total_requests,
+            generator_cpu_seconds=self._ended[2] - self._begun[2],
+        )
+
+
+class Stream:
+    """One connection: what it still has to send, and what it has been answered."""
+
+    def __init__(self, port: int, tls: bool = False) -> None:
+        plain = socket.create_connection(("127.0.0.1", port), 10)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket: socket.socket = plain
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            self.socket = context.wrap_socket(plain)
+        self.unsent = memoryview(b"")
+        self.sent_requests = 0
+        self.received_bytes = 0
+
+    def ask(self, request: bytes) -> bytes:
+        """One request and its whole answer, before the stream begins."""
+        self.socket.sendall(request)
+        answer = bytearray()
+        while len(answer) < 4 or len(answer) < 4 + wire.INT32.unpack_from(answer)[0]:
+            more = self.socket.recv(1 << 20)
+            if not more:
+                raise wire.UnexpectedAnswer("the server closed the connection")
+            answer += more
+        return bytes(answer)
+
+    def send_some(self) -> None:
+        try:
+            while self.unsent:
+                self.unsent = self.unsent[self.socket.send(self.unsent) :]
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            return
+
+
+class Selector:
+    """epoll over streams: always for reading, for writing only where something waits to be sent."""
+
+    def __init__(self, streams: list[Stream]) -> None:
+        self._epoll = select.epoll()
+        self._streams = {stream.socket.fileno(): stream for stream in streams}
+        self._writing: set[int] = set()
+        for stream in streams:
+            stream.socket.setblocking(False)
+            self._epoll.register(stream.socket.fileno(), select.EPOLLIN)
+
+    def want(self, stream: Stream) -> None:
+        """Notes whether the stream has something to send."""
+        number = stream.socket.fileno()
+        if bool(stream.unsent) != (number in self._writing):
+            self._writing ^= {number}
+            self._epoll.modify(number, select.EPOLLIN | (select.EPOLLOUT if stream.unsent else 0))
+
+    def ready(self) -> list[tuple[Stream, bool, bool]]:
+        """(stream, readable, writable); raises when nothing moves."""
+        events = self._epoll.poll(STALL_SECONDS)
+        if not events:
+            raise wire.UnexpectedAnswer(f"no answer for {STALL_SECONDS:.0f} s")
+        return [(self._streams[number], bool(event & ~select.EPOLLOUT), bool(event & select.EPOLLOUT)) for number, event in events]
+
+
+def receive(stream: Stream, buffer: bytearray) -> int:
+    """Bytes that came, 0 when there is nothing now; the bytes of a plain socket are dropped in the kernel."""
+    try:
+        if isinstance(stream.socket, ssl.SSLSocket):
+            count = stream.socket.recv_into(buffer)
+        else:
+            count = stream.socket.recv_into(buffer, 0, socket.MSG_TRUNC)
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return 0
+    if not count:
+        raise wire.UnexpectedAnswer("the server closed the connection")
+    return count
+
+
+def produce(load: ProduceLoad) -> Outcome:
+    batch = wire.record_batch(load.messages_per_batch, load.message_size)
+    frames = [wire.produce_request(load.version, load.topic, partition, batch) for partition in range(load.partitions)]
+    streams = [Stream(load.port) for _ in range(load.connections)]
+    answer_size = load.answer_size
+    if not answer_size:
+        answer = streams[0].ask(frames[0])
+        error_code, _ = wire.produce_answer(load.version, answer)
+        if error_code:
+            raise wire.UnexpectedAnswer(f"Produce answered with error {error_code}")
+        answer_size = len(answer)
+    requests_per_chunk = max(1, min(load.window // 2, CHUNK_SIZE // len(frames[0])))
+    chunks = [memoryview(frame * requests_per_chunk) for frame in frames]
+    chunk_of = {id(stream): chunks[index % load.partitions] for index, stream in enumerate(streams)}
+    selector = Selector(streams)
+    meter = Meter(load, len(frames[0]))
+    buffer = bytearray(RECEIVE_SIZE)
+
+    def refill(stream: Stream) -> None:
+        while not meter.finished and not stream.unsent:
+            if stream.sent_requests - stream.received_bytes // answer_size + requests_per_chunk > load.window:
+                break
+            stream.unsent = chunk_of[id(stream)]
+            stream.sent_requests += requests_per_chunk
+            stream.send_some()
+        selector.want(stream)
+
+    for stream in streams:
+        refill(stream)
+    answered = 0
+    while not meter.finished or any(stream.sent_requests * answer_size > stream.received_bytes for stream in streams):
+        for stream, readable, writable in selector.ready():
+            if readable:
+                before = stream.received_bytes // answer_size
+                stream.received_bytes += receive(stream, buffer)
+                answered += stream.received_bytes // answer_size - before
+            if writable:
+                stream.send_some()
+            refill(stream)
+        meter.answered(answered)
+    if any(stream.received_bytes != stream.sent_requests * answer_size for stream in streams):
+        raise wire.UnexpectedAnswer("the answers were not all of one size")
+    return meter.outcome(answer_size, answered + (0 if load.answer_size else 1))
+
+
+def fetch(load: FetchLoad) -> Outcome:
+    messages_per_region = load.max_bytes // load.batch_size * load.messages_per_batch
+
+    def request(region: int) -> bytes:
+        if not load.version:
+            return wire.INT32.pack(region % load.regions)
+        offset = region % load.regions * messages_per_region
+        reads = [wire.PartitionRead(partition, offset, load.max_bytes) for partition in range(load.partitions)]
+        return wire.fetch_request(load.version, load.topic, reads, max_bytes=0x7FFFFFFF)
+
+    streams = [Stream(load.port, load.tls) for _ in range(load.connections)]
+    answer_size = region_bytes = load.region_bytes
+    if load.version:
+        answer = streams[0].ask(request(0))
+        fetched = wire.fetch_answer(load.version, answer)
+        if any(part.error_code or not part.records_size for part in fetched) or len(fetched) != load.partitions:
+            raise wire.UnexpectedAnswer(f"Fetch answered {fetched}")
+        answer_size, region_bytes = len(answer), sum(part.records_size for part in fetched)
+    next_region = {id(stream): index * load.regions // load.connections for index, stream in enumerate(streams)}
+    selector = Selector(streams)
+    meter = Meter(load, region_bytes)
+    buffer = bytearray(RECEIVE_SIZE)
+
+    def refill(stream: Stream) -> None:
+        while not meter.finished and not stream.unsent:
+            if stream.sent_requests - stream.received_bytes // answer_size >= load.window:
+                break
+            stream.unsent = memoryview(request(next_region[id(stream)]))
+            next_region[id(stream)] += 1
+            stream.sent_requests += 1
+            stream.send_some()
+        selector.want(stream)
+
+    for stream in streams:
+        refill(stream)
+    answered = 0
+    while not meter.finished or any(stream.sent_requests * answer_size > stream.received_bytes for stream in streams):
+        for stream, readable, writable in selector.ready():
+            # A TLS socket gives one record (16 KiB) at a time: several are taken for each round of epoll.
+            for _ in range(TLS_RECORDS_A_ROUND if load.tls else 1) if readable else ():
+                count = receive(stream, buffer)
+                if not count:
+                    break
+                before = stream.received_bytes // answer_size
+                stream.received_bytes += count
+                answered += stream.received_bytes // answer_size - before
+            if writable:
+                stream.send_some()
+            refill(stream)
+        meter.answered(answered)
+    if any(stream.received_bytes != stream.sent_requests * answer_size for stream in streams):
+        raise wire.UnexpectedAnswer("the answers were not all of one size")
+    return meter.outcome(answer_size, answered)
+
+
+def main() -> None:
+    arguments = json.loads(sys.argv[1])
+    outcome = produce(ProduceLoad(**arguments)) if "message_size" in arguments else fetch(FetchLoad(**arguments))
+    sys.stdout.write(json.dumps(asdict(outcome)) + "\n")
+
+
+if __name__ == "__main__":
+    main()
