@@ -1,0 +1,153 @@
+"""What DescribeConfigs says of each setting: its value, where that comes from, and what it would be otherwise.
+
+Pure functions of the settings. A setting can come, first wins, from the topic, from this broker's dynamic settings,
+from those of all brokers, from the file the broker was started with, or from the default. The list of all of these for
+one setting is its synonyms (KIP-226).
+Unlike Kafka: `retention.ms` set through `log.retention.hours` names that as its source; Kafka calls it a default.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from ottla.config.broker import BrokerSettings
+from ottla.config.settings import SettingDefinition
+from ottla.config.topic import TopicSettings
+
+
+class ConfigSource(enum.IntEnum):
+    """Kafka's numbers of where a value comes from."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+_CONFIG_TYPES: Final = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7, "password": 9}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """A place that the value comes from, or would come from if those before it were not there."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting as it is shown."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    is_sensitive: bool
+    synonyms: tuple[ConfigSynonym, ...]
+    config_type: int
+    documentation: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """A broker's settings by where they come from.
+
+    `static` is what the broker was started with; the other two are what was changed since, by Kafka's names.
+    """
+
+    static: BrokerSettings
+    dynamic: Mapping[str, str]
+    dynamic_default: Mapping[str, str]
+
+    def effective(self) -> BrokerSettings:
+        """The settings that the broker runs with."""
+        if not self.dynamic and not self.dynamic_default:
+            return self.static
+        return self.static.with_changes(self.dynamic_default, cluster_wide=True).with_changes(self.dynamic)
+
+    def synonyms(self, names: Iterable[str]) -> list[ConfigSynonym]:
+        """The places where any of these settings of a broker has a value, by source and then in the order given."""
+        definitions = [BrokerSettings.definitions()[name] for name in names]
+        found = [_synonym(each, self.dynamic[each.name], ConfigSource.DYNAMIC_BROKER) for each in definitions if each.name in self.dynamic]
+        found += [
+            _synonym(each, self.dynamic_default[each.name], ConfigSource.DYNAMIC_DEFAULT_BROKER)
+            for each in definitions
+            if each.name in self.dynamic_default
+        ]
+        found += [
+            _synonym(each, self.static.text_of(each.name), ConfigSource.STATIC_BROKER)
+            for each in definitions
+            if each.name in self.static.given
+        ]
+        found += [
+            _synonym(each, each.text(each.default), ConfigSource.DEFAULT) for each in definitions if each.text(each.default) is not None
+        ]
+        return found
+
+
+def _synonym(definition: SettingDefinition, value: str | None, source: ConfigSource) -> ConfigSynonym:
+    return ConfigSynonym(definition.name, None if definition.sensitive else value, source)
+
+
+def topic_entries(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """Every setting of a topic that overrides the given ones."""
+    effective = TopicSettings.of(broker.effective(), overrides)
+    entries = []
+    for name, definition in TopicSettings.definitions().items():
+        synonyms = broker.synonyms(each.name for each in definition.synonyms)
+        if name in overrides:
+            synonyms.insert(0, _synonym(definition, overrides[name], ConfigSource.TOPIC))
+        entries.append(_entry(definition, effective.text_of(name), synonyms, read_only=False))
+    return entries
+
+
+def broker_entries(broker: BrokerConfig) -> list[ConfigEntry]:
+    """Every setting of a broker."""
+    effective = broker.effective()
+    entries = []
+    for name, definition in BrokerSettings.definitions().items():
+        # What is set in another unit counts only behind a value of this setting itself.
+        synonyms = list(itertools.dropwhile(lambda each: each.name != name, broker.synonyms(_broker_synonyms(name))))  # noqa: B023
+        entries.append(_entry(definition, effective.text_of(name), synonyms, read_only=definition.dynamic == "read-only"))
+    return entries
+
+
+def dynamic_default_entries(broker: BrokerConfig) -> list[ConfigEntry]:
+    """What was set for all brokers, and nothing else: that is what the broker of no name stands for."""
+    definitions = BrokerSettings.definitions()
+    return [
+        _entry(definitions[name], value, [_synonym(definitions[name], value, ConfigSource.DYNAMIC_DEFAULT_BROKER)], read_only=False)
+        for name, value in sorted(broker.dynamic_default.items())
+    ]
+
+
+def _entry(definition: SettingDefinition, value: str | None, synonyms: list[ConfigSynonym], *, read_only: bool) -> ConfigEntry:
+    return ConfigEntry(
+        name=definition.name,
+        value=None if definition.sensitive else value,
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
+        read_only=read_only,
+        is_sensitive=definition.sensitive,
+        synonyms=tuple(synonyms),
+        config_type=_CONFIG_TYPES[definition.kind],
+        documentation=definition.doc,
+    )
+
+
+def _broker_synonyms(name: str) -> tuple[str, ...]:
+    """The settings that say the same in other units, in the order in which they are looked at."""
+    return _groups().get(name, (name,))
+
+
+@cache
+def _groups() -> Mapping[str, tuple[str, ...]]:
+    groups = [tuple(each.name for each in definition.synonyms) for definition in TopicSettings.definitions().values()]
+    return {name: group for group in groups for name in group if len(group) > 1}

@@ -1,0 +1,41 @@
+"""CreatePartitions (key 37), versions 0-3: a topic gets more partitions (KIP-195). v2 is flexible.
+
+`count` is the new total. Records stay where they are, so a key may move to another partition from then on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from ottla.broker.handlers.authorization import DENIED, topic_allowed
+from ottla.broker.handlers.deadline import Deadline
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.security.authorizer import Operation
+from ottla.errors import NONE, ApiError, InvalidRequest, TopicAuthorizationFailed, UnknownTopicOrPartition
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+
+@handles(ApiKey.CREATE_PARTITIONS, 0, 3)
+async def create_partitions(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = messages.response_schema(ApiKey.CREATE_PARTITIONS, context.api_version)
+    times_named = Counter(topic.name for topic in request.topics)
+    deadline = Deadline(request.timeout)
+    results = []
+    for name, topic in {topic.name: topic for topic in request.topics}.items():
+        error_code, error_message = NONE, None
+        try:
+            if times_named[name] > 1:
+                raise InvalidRequest("Duplicate topic in request.")
+            if not topic_allowed(parts, context, Operation.ALTER, name):
+                raise TopicAuthorizationFailed(DENIED)
+            if parts.metadata.topic(name) is None:
+                raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
+            assignments = None if topic.assignments is None else [each.broker_ids for each in topic.assignments]
+            creation = parts.controller.create_partitions(name, topic.count, assignments, validate_only=request.validate_only)
+            await deadline.wait(creation, f"adding partitions to {name}")
+        except ApiError as error:
+            error_code, error_message = error.code, error.message
+        results.append(schema("CreatePartitionsTopicResult", name=name, error_code=error_code, error_message=error_message))
+    return schema("CreatePartitionsResponse", throttle_time=0, results=results)

@@ -1,0 +1,133 @@
+"""CreateTopics (key 19), versions 2-7: topics with a number of partitions, or with each replica placed by hand.
+
+From v4 on -1 takes the broker's default for partitions and replicas (KIP-464), v5 answers with the topic's settings
+(KIP-525), v7 with its id. Each topic stands for itself: one that is refused does not stop the others.
+Unlike Kafka: a topic is complete when the answer comes; timeout_ms bounds the wait for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from ottla.broker.controller.controller import NewTopic
+from ottla.broker.handlers.authorization import DENIED, may_create_topic, topic_allowed
+from ottla.broker.handlers.broker_config import broker_config
+from ottla.broker.handlers.config_entries import topic_entries
+from ottla.broker.handlers.deadline import Deadline
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.security.authorizer import Operation
+from ottla.errors import NONE, ApiError, InvalidConfig, InvalidReplicaAssignment, InvalidRequest, TopicAuthorizationFailed
+from ottla.model import BrokerId, TopicDescription
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+
+@handles(ApiKey.CREATE_TOPICS, 2, 7)
+async def create_topics(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = messages.response_schema(ApiKey.CREATE_TOPICS, context.api_version)
+    times_named = Counter(topic.name for topic in request.topics)
+    named = {topic.name: topic for topic in request.topics}
+    deadline = Deadline(request.timeout)
+    results = []
+    for name, topic in named.items():
+        try:
+            if times_named[name] > 1:
+                raise InvalidRequest(f"{name} is in the request {times_named[name]} times")
+            if not may_create_topic(parts, context, name):
+                raise TopicAuthorizationFailed(DENIED)
+            new_topic = new_topic_of(topic)
+            created = await deadline.wait(parts.controller.create_topic(new_topic, validate_only=request.validate_only), f"creating {name}")
+        except ApiError as error:
+            results.append(_refused(schema, name, error))
+        else:
+            results.append(_created(schema, created, new_topic, request.validate_only, context, parts))
+    return schema("CreateTopicsResponse", throttle_time=0, topics=results)
+
+
+def new_topic_of(topic: Any) -> NewTopic:
+    """What the controller is asked for.
+
+    Raises:
+        InvalidRequest: it gives both numbers and an assignment.
+        InvalidReplicaAssignment: a partition is assigned twice, or the partitions are not 0, 1, 2 and so on.
+        InvalidConfig: a setting has no value.
+    """
+    assignments: dict[int, tuple[BrokerId, ...]] = {}
+    for each in topic.assignments:
+        if each.partition_index in assignments:
+            raise InvalidReplicaAssignment(f"{topic.name}: partition {each.partition_index} is assigned twice")
+        assignments[each.partition_index] = each.broker_ids
+    if assignments and (topic.num_partitions != -1 or topic.replication_factor != -1):
+        raise InvalidRequest(
+            f"{topic.name}: both an assignment and {topic.num_partitions} partitions with {topic.replication_factor} replicas are given"
+        )
+    if sorted(assignments) != list(range(len(assignments))):
+        raise InvalidReplicaAssignment(f"{topic.name}: partitions {sorted(assignments)} are assigned; they must be consecutive from 0 on")
+    without_value = [each.name for each in topic.configs if each.value is None]
+    if without_value:
+        raise InvalidConfig(f"Null value not supported for topic configs: {','.join(without_value)}")
+    return NewTopic(
+        name=topic.name,
+        partition_count=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=assignments,
+        configs={each.name: each.value for each in topic.configs},
+    )
+
+
+def _refused(schema: messages.ResponseSchema, name: str, error: ApiError) -> Any:
+    return schema(
+        "CreatableTopicResult",
+        name=name,
+        topic_id=None,
+        error_code=error.code,
+        error_message=error.message,
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=(),
+    )
+
+
+def _created(
+    schema: messages.ResponseSchema,
+    created: TopicDescription,
+    new_topic: NewTopic,
+    validate_only: bool,
+    context: RequestContext,
+    parts: BrokerParts,
+) -> Any:
+    fields: dict[str, Any] = {
+        "name": created.name,
+        "topic_id": None if validate_only else created.topic_id,
+        "error_code": NONE,
+        "error_message": None,
+    }
+    if not topic_allowed(parts, context, Operation.DESCRIBE_CONFIGS, created.name):
+        # Whoever may create a topic but not see its settings is told neither them nor its size.
+        return schema(
+            "CreatableTopicResult",
+            **fields,
+            topic_config_error_code=TopicAuthorizationFailed.code,
+            num_partitions=-1,
+            replication_factor=-1,
+            configs=(),
+        )
+    return schema(
+        "CreatableTopicResult",
+        **fields,
+        topic_config_error_code=NONE,
+        num_partitions=len(created.partitions),
+        replication_factor=len(created.partitions[0].replicas),
+        configs=[
+            schema(
+                "CreatableTopicConfigs",
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.is_sensitive,
+            )
+            for entry in topic_entries(broker_config(parts), new_topic.configs)
+        ],
+    )

@@ -1,0 +1,32 @@
+"""Waiting for the controller no longer than the request allows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from datetime import timedelta
+from typing import TypeVar
+
+from ottla.errors import RequestTimedOut
+
+Result = TypeVar("Result")
+
+
+class Deadline:
+    """What is left of a request's `timeout_ms`, which counts for the request and not for each topic in it."""
+
+    def __init__(self, timeout: timedelta) -> None:
+        self._timeout_ms = timeout // timedelta(milliseconds=1)
+        self._loop = asyncio.get_running_loop()
+        self._at = self._loop.time() + max(timeout.total_seconds(), 0)
+
+    async def wait(self, action: Awaitable[Result], what: str) -> Result:
+        """The action's result. When time is up the action goes on, and the client is told that it was not waited for.
+
+        Raises:
+            RequestTimedOut: the request's timeout has passed.
+        """
+        try:
+            return await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(action)), max(self._at - self._loop.time(), 0))
+        except TimeoutError as error:
+            raise RequestTimedOut(f"{what} goes on; it was not done within {self._timeout_ms} ms") from error

@@ -1,0 +1,86 @@
+"""DeleteTopics (key 20), versions 1-6: topics by name, from v6 on also by id (KIP-516).
+
+v3 has TOPIC_DELETION_DISABLED where earlier versions say INVALID_REQUEST; v5 adds error messages.
+Unlike Kafka: a topic is gone from the metadata when the answer comes; its files go after file.delete.delay.ms.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from ottla.broker.handlers.authorization import DENIED, topic_allowed
+from ottla.broker.handlers.deadline import Deadline
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.security.authorizer import Operation
+from ottla.errors import (
+    NONE,
+    ApiError,
+    InvalidRequest,
+    TopicAuthorizationFailed,
+    TopicDeletionDisabled,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+FIRST_WITH_DELETION_DISABLED: Final = 3
+FIRST_WITH_TOPIC_IDS: Final = 6
+
+
+class Asked(NamedTuple):
+    """A topic as the request names it."""
+
+    name: str | None
+    topic_id: UUID | None
+
+
+@handles(ApiKey.DELETE_TOPICS, 1, 6)
+async def delete_topics(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = messages.response_schema(ApiKey.DELETE_TOPICS, context.api_version)
+    if context.api_version >= FIRST_WITH_TOPIC_IDS:
+        asked = [Asked(each.name, each.topic_id) for each in request.topics]
+    else:
+        asked = [Asked(name, None) for name in request.topic_names]
+    deadline = Deadline(request.timeout)
+    deleted: set[str] = set()
+    responses = []
+    for each in dict.fromkeys(asked):
+        name, topic_id = each
+        error_code, error_message = NONE, None
+        try:
+            name, topic_id = _resolve(each, context, parts)
+            if name in deleted or asked.count(each) > 1:
+                raise InvalidRequest(f"Duplicate topic {name}")
+            await deadline.wait(parts.controller.delete_topic(name), f"deleting {name}")
+            deleted.add(name)
+        except ApiError as error:
+            error_code, error_message = error.code, error.message
+        responses.append(schema("DeletableTopicResult", name=name, topic_id=topic_id, error_code=error_code, error_message=error_message))
+    return schema("DeleteTopicsResponse", throttle_time=0, responses=responses)
+
+
+def _resolve(asked: Asked, context: RequestContext, parts: BrokerParts) -> tuple[str, UUID]:
+    """The name and id of a topic that is there and may be deleted."""
+    if not parts.settings.delete_topic_enable:
+        if context.api_version < FIRST_WITH_DELETION_DISABLED:
+            raise InvalidRequest("delete.topic.enable is false")
+        raise TopicDeletionDisabled("delete.topic.enable is false")
+    if (asked.name is None) == (asked.topic_id is None):
+        raise InvalidRequest("a topic is given by its name or by its id, and not by both")
+    name = asked.name
+    if asked.topic_id is not None:
+        name = parts.metadata.topic_name(asked.topic_id)
+        # The id alone does not entitle to learn the name, so the answer has none.
+        if name is None:
+            raise UnknownTopicId(f"no topic has id {asked.topic_id}")
+        if not topic_allowed(parts, context, Operation.DESCRIBE, name):
+            raise TopicAuthorizationFailed(DENIED)
+    assert name is not None
+    if not topic_allowed(parts, context, Operation.DELETE, name):
+        raise TopicAuthorizationFailed(DENIED)
+    description = parts.metadata.topic(name)
+    if description is None:
+        raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
+    return name, description.topic_id

@@ -1,0 +1,85 @@
+"""DescribeConfigs (key 32), versions 1-4: the settings of topics and of this broker, with where each comes from.
+
+v1 has sources and synonyms (KIP-226), v3 types and documentation. An empty list of keys asks for all, as null does.
+The broker of no name stands for the settings that were changed for all brokers. Passwords are never shown.
+Loggers and groups have no settings here and are refused with INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ottla.broker.controller.topics import validate_topic_name
+from ottla.broker.handlers.authorization import cluster_allowed, topic_allowed
+from ottla.broker.handlers.broker_config import broker_config
+from ottla.broker.handlers.config_entries import ConfigEntry, broker_entries, dynamic_default_entries, topic_entries
+from ottla.broker.handlers.config_resources import ConfigResourceKind, broker_of
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.security.authorizer import Operation
+from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, InvalidRequest, TopicAuthorizationFailed, UnknownTopicOrPartition
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+
+@handles(ApiKey.DESCRIBE_CONFIGS, 1, 4)
+def describe_configs(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = messages.response_schema(ApiKey.DESCRIBE_CONFIGS, context.api_version)
+    with_documentation = getattr(request, "include_documentation", False)
+    results = []
+    for resource in request.resources:
+        error_code, error_message, entries = NONE, "", list[ConfigEntry]()
+        try:
+            entries = _entries(resource, context, parts)
+        except ApiError as error:
+            error_code, error_message = error.code, error.message
+        results.append(
+            schema(
+                "DescribeConfigsResult",
+                error_code=error_code,
+                error_message=error_message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                configs=[
+                    _shown(schema, entry, request.include_synonyms, with_documentation)
+                    for entry in entries
+                    if not resource.configuration_keys or entry.name in resource.configuration_keys
+                ],
+            )
+        )
+    return schema("DescribeConfigsResponse", throttle_time=0, results=results)
+
+
+def _entries(resource: Any, context: RequestContext, parts: BrokerParts) -> list[ConfigEntry]:
+    name = resource.resource_name
+    match resource.resource_type:
+        case ConfigResourceKind.TOPIC:
+            if not topic_allowed(parts, context, Operation.DESCRIBE_CONFIGS, name):
+                raise TopicAuthorizationFailed(f"{context.principal} may not describe the settings of topic {name}")
+            validate_topic_name(name)
+            if parts.metadata.topic(name) is None:
+                raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
+            return topic_entries(broker_config(parts), parts.controller.topic_overrides(name))
+        case ConfigResourceKind.BROKER:
+            if not cluster_allowed(parts, context, Operation.DESCRIBE_CONFIGS):
+                raise ClusterAuthorizationFailed(f"{context.principal} may not describe the settings of brokers")
+            config = broker_config(parts)
+            return dynamic_default_entries(config) if broker_of(name, parts.settings.broker_id) is None else broker_entries(config)
+        case other:
+            raise InvalidRequest(f"Unsupported resource type: {other}")
+
+
+def _shown(schema: messages.ResponseSchema, entry: ConfigEntry, with_synonyms: bool, with_documentation: bool) -> Any:
+    return schema(
+        "DescribeConfigsResourceResult",
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
+        synonyms=[
+            schema("DescribeConfigsSynonym", name=each.name, value=each.value, source=each.source)
+            for each in (entry.synonyms if with_synonyms else ())
+        ],
+        config_type=entry.config_type,
+        documentation=entry.documentation if with_documentation else None,
+    )

@@ -1,0 +1,44 @@
+"""DescribeLogDirs (key 35), versions 1-4: what lies on each disk of this broker (KIP-113).
+
+v3 adds an error for the whole request, v4 the size of the volume (KIP-827). A directory that has failed is listed with
+KAFKA_STORAGE_ERROR. There are no moves between directories, so offset_lag is 0 and is_future_key false.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from ottla.broker.handlers.authorization import cluster_allowed
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.security.authorizer import Operation
+from ottla.errors import NONE, ClusterAuthorizationFailed, KafkaStorageError
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+
+@handles(ApiKey.DESCRIBE_LOG_DIRS, 1, 4)
+def describe_log_dirs(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = messages.response_schema(ApiKey.DESCRIBE_LOG_DIRS, context.api_version)
+    if not cluster_allowed(parts, context, Operation.DESCRIBE):
+        return schema("DescribeLogDirsResponse", throttle_time=0, error_code=ClusterAuthorizationFailed.code, results=())
+    asked = None if request.topics is None else {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    results = []
+    for directory in parts.logs.describe_directories():
+        topics: dict[str, list[Any]] = defaultdict(list)
+        for (topic, index), size in sorted(directory.partitions.items()):
+            if asked is None or (topic, index) in asked:
+                topics[topic].append(
+                    schema("DescribeLogDirsPartition", partition_index=index, partition_size=size, offset_lag=0, is_future_key=False)
+                )
+        results.append(
+            schema(
+                "DescribeLogDirsResult",
+                error_code=NONE if directory.error is None else KafkaStorageError.code,
+                log_dir=str(directory.path),
+                topics=[schema("DescribeLogDirsTopic", name=name, partitions=partitions) for name, partitions in topics.items()],
+                total_bytes=directory.total_bytes,
+                usable_bytes=directory.usable_bytes,
+            )
+        )
+    return schema("DescribeLogDirsResponse", throttle_time=0, error_code=NONE, results=results)

@@ -1,0 +1,196 @@
+"""Metadata (key 3), versions 0-12: the brokers, the topics and who leads what.
+
+v0 asks for all topics with an empty list, later versions with null. v1 adds the controller, racks and internal topics,
+v2 the cluster id, v4 allow_auto_topic_creation, v5 offline replicas, v6 LISTENER_NOT_FOUND, v7 leader epochs, v8 the
+authorized operations, v10 topic ids in the answer, v12 topic ids in the request.
+Unlike Kafka: a topic created on the way is complete in the same answer, so its client need not ask again. Topics come
+in the order of the request. Kafka's internal topics are not created this way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from ottla.broker.controller.controller import NewTopic
+from ottla.broker.controller.topics import validate_topic_name
+from ottla.broker.handlers.authorization import NOT_ASKED, authorized_operations, may_create_topic, topic_allowed
+from ottla.broker.handlers.listeners import reachable_brokers
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.security.authorizer import CLUSTER, Operation, topic
+from ottla.errors import (
+    NONE,
+    ApiError,
+    InvalidRequest,
+    LeaderNotAvailable,
+    ListenerNotFound,
+    ReplicaNotAvailable,
+    TopicAlreadyExists,
+    TopicAuthorizationFailed,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from ottla.model import INTERNAL_TOPICS, NO_LEADER, ZERO_TOPIC_ID, BrokerId, PartitionState, TopicDescription
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+FIRST_WITH_LISTENER_NOT_FOUND: Final = 6
+FIRST_WITH_TOPIC_IDS_IN_THE_REQUEST: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is said of one topic: its description, or why there is none."""
+
+    name: str | None
+    error_code: int = NONE
+    description: TopicDescription | None = None
+    topic_id: UUID | None = None
+
+
+@handles(ApiKey.METADATA, 0, 12)
+async def metadata(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    version = context.api_version
+    if _asks_for_all_topics(request, version):
+        answers = [Answer(each.name, description=each) for each in parts.metadata.topics() if _may_describe(parts, context, each.name)]
+    else:
+        answers = await _asked_for(request, context, parts)
+
+    schema = messages.response_schema(ApiKey.METADATA, version)
+    brokers = reachable_brokers(parts, context)
+    see = _PartitionView(schema, version, brokers, parts.metadata.brokers)
+    want_operations = getattr(request, "include_topic_authorized_operations", False)
+    return schema(
+        "MetadataResponse",
+        throttle_time=0,
+        brokers=[
+            schema("MetadataResponseBroker", node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=registration.rack)
+            for broker_id, (endpoint, registration) in brokers.items()
+        ],
+        cluster_id=parts.metadata.cluster_id,
+        controller_id=parts.metadata.controller_id if parts.metadata.controller_id in brokers else NO_LEADER,
+        topics=[
+            schema(
+                "MetadataResponseTopic",
+                error_code=answer.error_code,
+                name=answer.name,
+                topic_id=answer.description.topic_id if answer.description else answer.topic_id,
+                is_internal=answer.name in INTERNAL_TOPICS,
+                partitions=[see(index, state) for index, state in enumerate(answer.description.partitions)] if answer.description else (),
+                topic_authorized_operations=authorized_operations(parts, context, topic(answer.name))
+                if want_operations and answer.description and answer.name
+                else NOT_ASKED,
+            )
+            for answer in answers
+        ],
+        cluster_authorized_operations=authorized_operations(parts, context, CLUSTER)
+        if getattr(request, "include_cluster_authorized_operations", False)
+        else NOT_ASKED,
+    )
+
+
+def _asks_for_all_topics(request: Any, version: int) -> bool:
+    return request.topics is None or (version == 0 and not request.topics)
+
+
+def _may_describe(parts: BrokerParts, context: RequestContext, name: str) -> bool:
+    return topic_allowed(parts, context, Operation.DESCRIBE, name)
+
+
+async def _asked_for(request: Any, context: RequestContext, parts: BrokerParts) -> list[Answer]:
+    """One answer for each topic named, or given by id; a topic that is asked for twice is answered once."""
+    may_create = getattr(request, "allow_auto_topic_creation", True) and parts.settings.auto_create_topics_enable
+    answers: dict[str | UUID | None, Answer] = {}
+    for each in request.topics:
+        topic_id: UUID | None = getattr(each, "topic_id", None)
+        key = topic_id or each.name
+        if key in answers:
+            continue
+        if context.api_version < FIRST_WITH_TOPIC_IDS_IN_THE_REQUEST and (topic_id or each.name is None):
+            # The fields can hold an id or a null name from v10 on, and clients may use that only from v12 on (KIP-516).
+            answers[key] = Answer(each.name or "", InvalidRequest.code, topic_id=topic_id)
+        elif topic_id:
+            answers[key] = _by_id(topic_id, context, parts)
+        else:
+            answers[key] = await _by_name(each.name or "", context, parts, may_create)
+    return list(answers.values())
+
+
+def _by_id(topic_id: UUID, context: RequestContext, parts: BrokerParts) -> Answer:
+    name = parts.metadata.topic_name(topic_id)
+    if name is None:
+        return Answer(None, UnknownTopicId.code, topic_id=topic_id)
+    if not _may_describe(parts, context, name):
+        # The id is no secret, the name is.
+        return Answer(None, TopicAuthorizationFailed.code, topic_id=topic_id)
+    return Answer(name, description=parts.metadata.topic(name))
+
+
+async def _by_name(name: str, context: RequestContext, parts: BrokerParts, may_create: bool) -> Answer:
+    if not _may_describe(parts, context, name):
+        return Answer(name, TopicAuthorizationFailed.code, topic_id=ZERO_TOPIC_ID)
+    description = parts.metadata.topic(name)
+    if description is not None:
+        return Answer(name, description=description)
+    try:
+        validate_topic_name(name)
+        if not may_create or name in INTERNAL_TOPICS:
+            return Answer(name, UnknownTopicOrPartition.code)
+        if not may_create_topic(parts, context, name):
+            return Answer(name, TopicAuthorizationFailed.code)
+        return Answer(name, description=await _create(name, parts))
+    except ApiError as error:
+        return Answer(name, error.code)
+
+
+async def _create(name: str, parts: BrokerParts) -> TopicDescription:
+    """The topic with the broker's defaults; or as somebody else made it while we waited for our turn."""
+    with contextlib.suppress(TopicAlreadyExists):
+        await parts.controller.create_topic(
+            NewTopic(name=name, partition_count=-1, replication_factor=-1, assignments={}, configs={}), validate_only=False
+        )
+    description = parts.metadata.topic(name)
+    if description is None:
+        raise LeaderNotAvailable(f"{name} was created and is not here yet")
+    return description
+
+
+class _PartitionView:
+    """A partition as a client of one listener sees it."""
+
+    def __init__(self, schema: Callable[..., Any], version: int, reachable: Any, alive: Any) -> None:
+        self._schema = schema
+        self._version = version
+        self._reachable = reachable
+        self._alive = alive
+
+    def __call__(self, index: int, state: PartitionState) -> Any:
+        replicas, isr = state.replicas, state.isr
+        if self._version == 0:
+            # v0 knows no offline replicas: those are left out, and the error says that some are missing.
+            replicas = tuple(each for each in replicas if each in self._reachable)
+            isr = tuple(each for each in isr if each in self._reachable)
+        error_code, leader = NONE, state.leader
+        if leader not in self._reachable:
+            error_code = self._why_no_leader(leader)
+            leader = NO_LEADER
+        elif len(replicas) < len(state.replicas) or len(isr) < len(state.isr):
+            error_code = ReplicaNotAvailable.code
+        return self._schema(
+            "MetadataResponsePartition",
+            error_code=error_code,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=state.leader_epoch,
+            replica_nodes=replicas,
+            isr_nodes=isr,
+            offline_replicas=[each for each in state.replicas if each not in self._reachable],
+        )
+
+    def _why_no_leader(self, leader: BrokerId) -> int:
+        if leader in self._alive and self._version >= FIRST_WITH_LISTENER_NOT_FOUND:
+            return ListenerNotFound.code
+        return LeaderNotAvailable.code
