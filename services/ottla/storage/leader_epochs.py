@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from ottla.model import NO_PARTITION_LEADER_EPOCH
-from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, read_leader_epochs, write_leader_epochs
+from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, MalformedCheckpoint, read_leader_epochs, write_leader_epochs
 
 UNDEFINED_OFFSET: Final = -1
 
@@ -39,9 +39,15 @@ class LeaderEpochCache:
         """From the partition's `leader-epoch-checkpoint`; empty when it has none.
 
         Raises:
-            MalformedCheckpoint: the file can not be read; the caller rebuilds from the log.
+            MalformedCheckpoint: the file can not be read, or its numbers go down; the caller rebuilds from the log.
         """
-        return cls(read_leader_epochs(directory / LEADER_EPOCH_CHECKPOINT))
+        path = directory / LEADER_EPOCH_CHECKPOINT
+        entries = read_leader_epochs(path)
+        for index, (epoch, start_offset) in enumerate(entries):
+            former_epoch, former_offset = entries[index - 1] if index else (-1, -1)
+            if epoch <= former_epoch or start_offset <= former_offset:
+                raise MalformedCheckpoint(f"{path}, line {index + 3}: {epoch} {start_offset} after {former_epoch} {former_offset}")
+        return cls(entries)
 
     def save(self, directory: Path) -> None:
         """Writes the file. Blocks until it is on the disk; `is_dirty` is the caller's to reset."""
