@@ -1,0 +1,216 @@
+"""What holds of the tree as a whole and no other tool sees: documentation that equals it, names, sizes, dead modules.
+
+A rule that stands in the way of something good is changed here, with its reason; it is not worked around.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from ottla.config.document import page
+
+ROOT: Final = Path(__file__).parent.parent
+PACKAGE: Final = ROOT / "services" / "ottla"
+MODULES: Final = sorted(PACKAGE.rglob("*.py"))
+MARKDOWN: Final = sorted(
+    [*ROOT.glob("*.md"), *(path for folder in ("docs", "services", "tests", "deploy", "helm") for path in ROOT.glob(f"{folder}/**/*.md"))]
+)
+
+# Nobody knows what is in a package of such a name, so everything ends up there. The last two shadow the standard library.
+VAGUE_NAMES: Final = {"utils", "util", "common", "core", "helpers", "helper", "misc", "types", "logging"}
+LONGEST_FILE: Final = 500
+LONG_WITH_A_REASON: Final[Mapping[str, str]] = {}
+
+# Time, chance and threads come in as arguments, or the simulation could not turn them. Here is where they come in from.
+DRIVERS: Final = ("clock.py", "lifecycle.py", "cli/", "testing/")
+
+NOT_IN_THE_TREE: Final = {
+    "a path of somebody's machine": re.compile(r"(?<![\w.<>$}*-])/(?:work|home|root|Users)/[\w.]"),
+    "a package index": re.compile(r"(?:extra-)?index-url|pypi\.|pythonhosted|/simple/?\b(?=[\"'\s])", re.IGNORECASE),
+    "something left undone": re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b"),
+}
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def committed_files() -> list[Path]:
+    """The text files that git keeps; without git (a source archive) those of the folders that we write in."""
+    if shutil.which("git") and (ROOT / ".git").exists():
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        paths = [ROOT / name for name in listed.split("\0") if name]
+    else:
+        paths = [path for folder in ("services", "tests", "docs", ".ci") for path in (ROOT / folder).rglob("*")]
+    return [path for path in paths if path.is_file() and b"\0" not in path.read_bytes()[:4096]]
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    """Every module, or name in a module, that a file imports anywhere in it."""
+    package = name_of(path) if path.name == "__init__.py" else name_of(path).rpartition(".")[0]
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            yield source
+            yield from (f"{source}.{alias.name}" for alias in node.names)
+
+
+def rows_of(markdown: Path, heading: str) -> list[str]:
+    """What stands in the first column of the table under a heading, in backquotes."""
+    section = re.split(rf"^#+ {re.escape(heading)}\s*$", markdown.read_text(encoding="utf-8"), flags=re.MULTILINE)[1]
+    section = re.split(r"^#", section, maxsplit=1, flags=re.MULTILINE)[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("|")][2:]
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_every_module_opens_with_what_it_is_for(path: Path) -> None:
+    docstring = ast.get_docstring(tree_of(path))
+    assert docstring, f"{relative(path)} has no docstring"
+    sentence = docstring.split("\n\n")[0].strip()
+    assert sentence[0].isupper() or sentence[0] in "`_", f"{relative(path)}: {sentence!r} is no sentence"
+    assert sentence.endswith((".", ":", "?")), f"{relative(path)}: the first paragraph is no whole sentence: {sentence!r}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_no_name_is_vague(path: Path) -> None:
+    assert not VAGUE_NAMES & {part.removesuffix(".py") for part in path.relative_to(PACKAGE).parts}
+
+
+@pytest.mark.parametrize("path", [*MODULES, *sorted((ROOT / "tests").rglob("*.py"))], ids=relative)
+def test_no_file_is_too_long_to_be_read_at_one_sitting(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= LONGEST_FILE or relative(path) in LONG_WITH_A_REASON, f"{relative(path)} has {lines} lines"
+
+
+def test_no_module_is_dead() -> None:
+    """Each is imported by another module, is one that a person or an entry point runs, or is a handler."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    entry_points = {target.partition(":")[0] for target in project["scripts"].values()}
+    entry_points |= {target.partition(":")[0] for group in project["entry-points"].values() for target in group.values()}
+    used = {name for path in MODULES for name in imported_names(path)}
+    dead = [
+        relative(path)
+        for path in MODULES
+        if path.name not in ("__init__.py", "__main__.py")
+        and name_of(path) not in used | entry_points
+        and '__name__ == "__main__"' not in path.read_text(encoding="utf-8")
+        and path.parent != PACKAGE / "broker" / "handlers"  # found by the registry, which imports all of the package
+    ]
+    assert not dead, f"imported by nothing: {dead}"
+
+
+def test_no_package_is_empty() -> None:
+    folders = {path.parent for path in MODULES}
+    assert not [relative(folder) for folder in folders if not (folder / "__init__.py").exists()]
+    assert not [relative(folder) for folder in folders if folder != PACKAGE and len(list(folder.glob("*"))) < 2]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_time_chance_and_threads_come_in_as_arguments(path: Path) -> None:
+    """Only `random.Random` may be named, as the type of an argument."""
+    if path.relative_to(PACKAGE).as_posix().startswith(DRIVERS):
+        return
+    imported = set(imported_names(path))
+    assert not {name for name in imported if name.split(".")[0] in ("time", "random")} - {"random", "random.Random"}
+    calls = {ast.unparse(node.func) for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)}
+    assert not {name for name in calls if re.match(r"(time|random)\.|asyncio\.to_thread$", name)}
+
+
+def test_the_page_of_settings_is_what_the_declarations_say() -> None:
+    """`make docs` makes it anew."""
+    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == page()
+
+
+def test_the_table_of_packages_in_the_architecture_is_the_tree() -> None:
+    named = {name.rstrip("/").removesuffix(".py") for name in rows_of(ROOT / "ARCHITECTURE.md", "What is where")}
+    there = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    there |= {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert named == there
+
+
+def test_the_commands_in_the_readme_are_those_of_the_command() -> None:
+    from ottla.cli.main import app
+
+    commands = {each.name for each in app.registered_commands} | {each.name for each in app.registered_groups}
+    named = {name.split()[1] for name in rows_of(ROOT / "README.md", "The command") if name.startswith("ottla ")}
+    assert named == commands
+
+
+def test_every_target_of_the_makefile_is_explained_and_every_one_in_the_documents_is_there() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    declared = set(re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[0].split())
+    explained = set(re.findall(r"^([a-z-]+):.*## \S", makefile, re.MULTILINE))
+    assert declared == explained
+    for document in MARKDOWN:
+        named = set(re.findall(r"`make ([a-z-]+)", document.read_text(encoding="utf-8")))
+        assert named <= declared, f"{relative(document)} names {named - declared}"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("document", MARKDOWN, ids=relative)
+def test_every_link_between_documents_leads_somewhere(document: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        path = (document.parent / name).resolve() if name else document
+        assert path.exists(), f"{relative(document)} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {_anchor(heading) for heading in headings}, f"{relative(document)} links to {target}"
+
+
+@pytest.mark.parametrize("what", NOT_IN_THE_TREE)
+def test_the_tree_does_not_hold(what: str) -> None:
+    """The words are looked for in every committed text file but this one, which has to name them."""
+    found = [
+        f"{relative(path)}:{number}: {line.strip()}"
+        for path in committed_files()
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1)
+        if NOT_IN_THE_TREE[what].search(line)
+    ]
+    assert not found, f"{what}: " + "; ".join(found)
+
+
+def test_unit_tests_mirror_the_package() -> None:
+    folders = {path.parent.relative_to(ROOT / "tests" / "unit") for path in (ROOT / "tests" / "unit").rglob("test_*.py")}
+    assert not [folder.as_posix() for folder in folders if not (PACKAGE / folder).is_dir()]
+
+
+def test_every_decision_says_what_was_decided_and_why() -> None:
+    """Half a page each: what was decided, why, and what it costs."""
+    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    for number, path in enumerate(decisions, start=1):
+        assert path.name.startswith(f"{number:04d}-"), f"{relative(path)} breaks the numbering"
+        text = path.read_text(encoding="utf-8")
+        assert {"Decision", "Why", "Price"} <= set(re.findall(r"^## (.*)$", text, re.MULTILINE)), relative(path)
+        assert len(text.split()) < 500, f"{relative(path)} is longer than a page"
