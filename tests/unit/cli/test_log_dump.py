@@ -1,0 +1,107 @@
+"""`ottla log dump` on real segment files, sound and damaged."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ottla.cli.main import run
+from ottla.record.codecs import ZSTD
+from ottla.record.records import Record, build_batch
+from ottla.storage.indexes import OFFSET_ENTRY, TIME_ENTRY
+
+NOON = 1372939200000  # 2013-07-04T12:00:00Z
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Path:
+    """Two batches, of two and one records, the second compressed."""
+    first = build_batch([Record(0, NOON, b"ada", b"hello", (("lang", b"en"),)), Record(1, NOON + 1, None, None)], leader_epoch=4)
+    second = build_batch([Record(2, NOON + 2, b"\xff", b"tab\there")], base_offset=2, codec=ZSTD, leader_epoch=4)
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(first + second)
+    path.with_suffix(".index").write_bytes(OFFSET_ENTRY.pack(2, len(first)))
+    path.with_suffix(".timeindex").write_bytes(TIME_ENTRY.pack(NOON + 2, 2))
+    return path
+
+
+def test_batches_checksums_and_indexes_are_told(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["log", "dump", str(segment)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("@0  offsets 0-1  2 records  ")
+    assert "create time 2013-07-04T12:00:00.001Z" in lines[0] and lines[0].endswith(" ok")
+    assert "offsets 2-2  1 record " in lines[1] and " zstd " in lines[1]
+    assert lines[2] == "00000000000000000000.index: 1 entry, agrees with the segment"
+    assert lines[3] == "00000000000000000000.timeindex: 1 entry, agrees with the segment"
+    assert lines[4].startswith("2 batches, 3 records, ") and lines[4].endswith("all checksums are right")
+
+
+def test_records_are_shown_with_control_characters_escaped(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["log", "dump", "--records", "--no-index-check", str(segment)]) == 0
+    out = capsys.readouterr().out
+    assert "    0  2013-07-04T12:00:00.000Z  ada → hello  lang=en\n" in out
+    assert "    1  2013-07-04T12:00:00.001Z  null → null\n" in out
+    assert "    2  2013-07-04T12:00:00.002Z  b'\\xff' → 'tab\\there'\n" in out
+
+
+def test_json_is_a_document_a_line(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["log", "dump", "--json", "--records", str(segment)]) == 0
+    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["kind"] for each in documents] == ["batch", "batch", "index", "index", "summary"]
+    assert documents[0]["base_offset"] == 0 and documents[0]["leader_epoch"] == 4 and documents[0]["crc_is_valid"]
+    assert documents[0]["records"][0] == {
+        "offset": 0,
+        "timestamp": NOON,
+        "key": "ada",
+        "value": "hello",
+        "headers": [{"name": "lang", "value": "en"}],
+    }
+    assert documents[1]["records"][0]["key_base64"] == "/w=="
+    assert documents[-1] == {
+        "kind": "summary",
+        "batches": 2,
+        "records": 3,
+        "size": segment.stat().st_size,
+        "bad_checksums": 0,
+        "problems": 0,
+    }
+
+
+def test_a_flipped_bit_is_a_wrong_checksum_and_code_1(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = bytearray(segment.read_bytes())
+    content[70] ^= 1
+    segment.write_bytes(content)
+    assert run(["log", "dump", str(segment)]) == 1
+    told = capsys.readouterr()
+    assert "WRONG" in told.out and "1 checksum wrong" in told.out
+    assert told.err == "ottla: 1 problem found\n"
+
+
+def test_a_torn_tail_is_told_with_its_position(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = segment.read_bytes()
+    segment.write_bytes(content[:-5])
+    assert run(["log", "dump", "--no-index-check", str(segment)]) == 1
+    assert "torn batch" in capsys.readouterr().out
+
+
+def test_an_index_that_lies_is_told(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    segment.with_suffix(".index").write_bytes(OFFSET_ENTRY.pack(2, 33))
+    assert run(["log", "dump", str(segment)]) == 1
+    assert "no batch begins" in capsys.readouterr().out
+
+
+def test_indexes_and_checkpoints_are_shown_too(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    epochs = segment.parent / "leader-epoch-checkpoint"
+    epochs.write_text("0\n1\n4 0\n")
+    files = [str(segment.with_suffix(".index")), str(segment.with_suffix(".timeindex")), str(epochs)]
+    assert run(["log", "dump", *files]) == 0
+    out = capsys.readouterr().out
+    assert "offset +2  @" in out
+    assert "2013-07-04T12:00:00.002Z  offset +2" in out
+    assert "leader epoch 4 from offset 0" in out
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    assert run(["log", "dump", str(tmp_path / "notes.txt")]) == 2
+    assert "leader-epoch-checkpoint" in capsys.readouterr().err

@@ -1,0 +1,85 @@
+"""How the command ends: exit codes, one sentence on stderr, and no traceback."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla.cli.main import run
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    text = capsys.readouterr().out
+    for command in ("dev", "broker", "topics", "produce", "consume", "log", "quickstart", "version"):
+        assert f" {command} " in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topics", "list"],
+        ["topics", "describe", "clicks"],
+        ["topics", "create", "clicks"],
+        ["topics", "delete", "clicks"],
+        ["topics", "alter", "clicks", "--partitions", "3"],
+        ["consume", "clicks"],
+        ["produce", "clicks"],
+    ],
+)
+def test_without_a_broker_every_command_says_so_at_once(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    assert run([*arguments, "-b", address]) == 1
+    assert capsys.readouterr().err == f"ottla: no broker answers at {address} (`ottla dev` starts one)\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["consume", "clicks", "-o", "soon"], "soon"),
+        (["consume", "clicks", "--json", "--format", "%s"], "contradict"),
+        (["consume", "clicks", "--follow", "--exit"], "contradict"),
+        (["produce", "clicks", "-z", "rar"], "rar"),
+        (["produce", "clicks", "--acks", "2"], "'2'"),
+        (["produce", "clicks", "-X", "linger.ms"], "KEY=VALUE"),
+        (["topics", "alter", "clicks"], "nothing to alter"),
+        (["dev", "--ephemeral", "--data-dir", "x"], "contradict"),
+        (["dev", "-X", "log.segment.byte=5"], "log.segment.bytes"),
+        (["log", "dump", "/nowhere/0.log"], "no such file"),
+        (["topics", "nonsense"], "nonsense"),
+        (["consume", "clicks", "--count", "0"], "count"),
+    ],
+)
+def test_a_wrong_command_line_is_code_2_and_names_what_is_wrong(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_wrong_configuration_file_is_told_with_file_line_and_the_nearest_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Issue 3: 'an unknown or bad key is refused with file, line and the nearest right name'."""
+    config = tmp_path / "server.properties"
+    config.write_text("broker.id=1\n\nlog.retention.hour=5\n")
+    assert run(["broker", "--config", str(config), "--override", "num.partitions=none"]) == 2
+    errors = capsys.readouterr().err
+    assert f"{config}:3: " in errors
+    assert "log.retention.hours" in errors
+    assert "--override: " in errors and "num.partitions" in errors
+
+
+def test_reading_the_command_line_imports_no_client_and_no_broker() -> None:
+    """`ottla dev` is to be ready in half a second; clients, kio and progress bars are imported by the commands that use them."""
+    code = "import sys, ottla.cli.main; print([name for name in sys.argv[1:] if name in sys.modules])"
+    heavy = ["confluent_kafka", "kafka", "kio", "rich.progress", "asyncio", "ottla.broker", "ottla.config.broker", "crc32c", "cramjam"]
+    done = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,35 @@
+"""Tables and numbers as people read them."""
+
+import pytest
+
+from ottla.cli.output import bytes_of, count_of, table
+
+
+def test_columns_are_as_wide_as_they_need_and_numbers_are_aligned_to_the_right() -> None:
+    text = table(("topic", "messages", "isr"), [("clicks", 1234567, (1, 2)), ("a", None, ())])
+    assert text.splitlines() == [
+        "TOPIC    MESSAGES  ISR",
+        "clicks  1,234,567  1,2",
+        "a               -",
+    ]
+
+
+def test_a_table_without_rows_is_its_headings() -> None:
+    assert table(("a", "b"), []) == "A  B"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (82_700_000, "78.9 MiB"), (5 * 1024**3, "5.0 GiB"), (3000 * 1024**4, "3,000.0 TiB")],
+)
+def test_sizes(size: int, text: str) -> None:
+    assert bytes_of(size) == text
+
+
+def test_plurals() -> None:
+    assert [count_of(1, "batch", "batches"), count_of(2, "batch", "batches"), count_of(0, "topic"), count_of(1234, "topic")] == [
+        "1 batch",
+        "2 batches",
+        "0 topics",
+        "1,234 topics",
+    ]
