@@ -7,8 +7,8 @@ and wrap from 2^31-1 to 0; a new epoch starts at 0.
     states.check(header)     before an append by a client: raises, or names the batch that this one repeats
     states.update(header, …) after it was staged, and for every batch that a follower or recovery reads
 
-An append that failed after its update is undone by `restore` from the last snapshot and another pass over the
-batches after it. Both calls are on the produce path: plain attributes, and no object a batch but one tuple.
+An append that failed after its update is undone by `forget_from`; when a log is truncated, `restore` from the last
+snapshot and another pass over the batches after it. Both calls are on the produce path: plain attributes, and no object a batch but one tuple.
 
 Transactions have no coordinator here yet, but what their batches and markers say of the log is kept, because the
 snapshot has fields for it and a fetch needs the first undecided offset.
@@ -219,6 +219,7 @@ class ProducerStates:
             state.begin_epoch(producer_epoch)
         state.coordinator_epoch = marker.coordinator_epoch
         state.last_timestamp = timestamp
+        state.seen_ms = None  # a sign of life that leaves no batch for `expire` to notice
         first_offset = state.transaction_first_offset
         if first_offset == NO_OFFSET:
             return None
@@ -262,6 +263,21 @@ class ProducerStates:
         for producer_id in expired:
             del self._states[producer_id]
         return len(expired)
+
+    def forget_from(self, offset: int) -> None:
+        """Takes back what `update` noted of batches at `offset` and later, which could not be written after all.
+
+        What a client can send again is among its last five batches, those taken back included, so nothing that is
+        still needed was pushed out by them. For a log that is cut further back, `restore` from a snapshot.
+        """
+        for state in self._states.values():
+            while state.batches and state.batches[-1][2] >= offset:
+                state.next_sequence = state.batches.pop()[0]
+            if state.batches:
+                state.last_timestamp = state.batches[-1][4]
+            if state.transaction_first_offset >= offset:
+                del self._ongoing[state.transaction_first_offset]
+                state.transaction_first_offset = NO_OFFSET
 
     def clear(self) -> None:
         """Forgets all: the log starts anew."""
