@@ -27,9 +27,12 @@ from ottla.protocol import messages
 from ottla.protocol import produce as produce_codec
 from ottla.protocol.api import ApiKey, is_flexible
 from ottla.protocol.headers import REQUEST_HEADER, RequestHeader, decode_request_header
+from ottla.protocol.produce import RepeatedRequest
 
 log = logging.getLogger(__name__)
 
+# Kinds of Produce requests that a connection is recognised by; a producer has one for each partition it writes to.
+MAX_REPEATS: Final = 1024
 # Answers that one connection may be owed before it is read no further.
 MAX_UNANSWERED: Final = 1000
 
@@ -64,28 +67,29 @@ class InFlight:
 class _Owed:
     """An answer that is owed, in its place in the order."""
 
-    __slots__ = ("pieces",)
+    __slots__ = ("response",)
 
     def __init__(self) -> None:
-        self.pieces: Pieces | None = None
-
-
-class _Staged:
-    """A Produce request of the read at hand, kept until its groups are written."""
-
-    __slots__ = ("answer", "context", "end", "position")
-
-    def __init__(self, position: int, end: int, context: RequestContext, answer: bytes | DelayedProduce | None) -> None:
-        self.position = position
-        self.end = end
-        self.context = context
-        self.answer = answer
+        self.response: bytes | None = None
 
 
 class Session:
     """The requests of one connection. Made by `Dispatcher.open`; the connection calls it, it calls the connection."""
 
-    __slots__ = ("_buffer", "_connection", "_delayed", "_in_flight", "_owed", "_parts", "_principal", "_produces", "_staged", "_task")
+    __slots__ = (
+        "_buffer",
+        "_connection",
+        "_delayed",
+        "_in_flight",
+        "_owed",
+        "_parts",
+        "_principal",
+        "_produces",
+        "_repeat_size",
+        "_repeats",
+        "_staged",
+        "_task",
+    )
 
     def __init__(self, connection: Connection, parts: BrokerParts, produces: Purgatory, in_flight: InFlight) -> None:
         self._connection = connection
@@ -96,20 +100,23 @@ class Session:
         self._owed: deque[_Owed] = deque()
         self._delayed: set[DelayedProduce] = set()
         self._task: asyncio.Future[Any] | None = None
-        self._staged: list[_Staged] = []
+        # The Produce requests of the read at hand, until their groups are written: where the frame lies, and the answer.
+        self._staged: list[tuple[int, int, bytes | DelayedProduce | None]] = []
+        self._repeats: dict[bytes, RepeatedRequest] = {}
+        self._repeat_size = 0  # bytes of the key that is tried
         self._buffer: memoryview | None = None
 
     # What the connection calls.
 
     def frame_received(self, buffer: memoryview, start: int, end: int) -> bool:
         """Handles a frame, unless an answer must come first."""
-        if self._task is not None or self._connection.congested:
+        if self._task is not None:
             return False
         try:
             if end - start >= REQUEST_HEADER.size:
-                api_key, version, _, _ = REQUEST_HEADER.unpack_from(buffer, start)
+                api_key, version, correlation_id, _ = REQUEST_HEADER.unpack_from(buffer, start)
                 if api_key == 0 and produce_codec.MIN_VERSION <= version <= produce_codec.MAX_VERSION:
-                    return self._produce(buffer, start, end, version)
+                    return self._produce(buffer, start, end, version, correlation_id)
             return self._other(buffer, start, end)
         except (InvalidRequest, SilentFailure) as error:
             self._write_staged()
@@ -137,54 +144,66 @@ class Session:
 
     # Produce.
 
-    def _produce(self, buffer: memoryview, start: int, end: int, version: int) -> bool:
+    def _produce(self, buffer: memoryview, start: int, end: int, version: int, correlation_id: int) -> bool:
         if len(self._owed) + len(self._staged) >= MAX_UNANSWERED:
             return False
         parts = self._parts
-        header = decode_request_header(buffer, start, end, flexible=version >= produce_codec.FLEXIBLE_VERSION)
-        context = self._context(header)
-        answer = produce.stage(buffer, header.body_position, end, context, parts, parts.clock.time_ms())
-        if answer is None or isinstance(answer, (bytes, DelayedProduce)):
-            self._buffer = buffer
-            self._staged.append(_Staged(header.body_position, end, context, answer))
-        else:
-            self._write_staged()
-            self._wait_for(answer, self._opened)
+        now_ms = parts.clock.time_ms()
+        answer: Any = None
+        body = start + 8 + self._repeat_size
+        repeat = self._repeats.get(bytes(buffer[start + 8 : body]))
+        if repeat is not None and repeat.version == version:
+            answer = produce.stage_repeated(repeat, buffer, body, end, correlation_id, parts, now_ms)
+        if answer is None:
+            header = decode_request_header(buffer, start, end, flexible=version >= produce_codec.FLEXIBLE_VERSION)
+            request = produce_codec.decode_request(buffer, header.body_position, end, version)
+            answer = produce.stage(request, buffer, self._context(header), parts, now_ms)
+            if not (answer is None or isinstance(answer, (bytes, DelayedProduce))):
+                self._write_staged()
+                self._wait_for(answer, self._opened)
+                return True
+            self._remember(produce_codec.repeated(buffer, start, version, request))
+        self._buffer = buffer
+        self._staged.append((start, end, answer))
         return True
+
+    def _remember(self, repeat: RepeatedRequest | None) -> None:
+        if repeat is None:
+            return
+        if len(repeat.key) != self._repeat_size or len(self._repeats) >= MAX_REPEATS:
+            self._repeats.clear()
+            self._repeat_size = len(repeat.key)
+        self._repeats[repeat.key] = repeat
 
     def _write_staged(self) -> None:
         """Writes the groups and turns what was staged into answers."""
         staged, self._staged = self._staged, []
         failed = self._parts.replicas.appends.complete()
+        answers = [answer for _, _, answer in staged]
         if failed:
-            for each in staged:
-                self._refuse_if_failed(each, failed)
-        if not self._owed:
+            answers = [self._unless_failed(failed, *each) for each in staged]
+        if not self._owed and DelayedProduce not in map(type, answers):
             # Nearly always: every answer is there, and all leave in one write.
-            ready = []
-            for index, each in enumerate(staged):
-                if isinstance(each.answer, DelayedProduce):
-                    staged = staged[index:]
-                    break
-                if each.answer is not None:
-                    ready.append(each.answer)
-            else:
-                staged = []
+            ready = [each for each in answers if isinstance(each, bytes)]
             if ready:
                 self._connection.send([b"".join(ready)])
-        for each in staged:
-            if isinstance(each.answer, DelayedProduce):
-                self._watch(each.answer)
-            elif each.answer is not None:
-                self._owe().pieces = [each.answer]
-        if self._owed:
-            self._send_owed()
+            return
+        for each in answers:
+            if isinstance(each, DelayedProduce):
+                self._watch(each)
+            elif each is not None:
+                self._owe().response = each
+        self._send_owed()
 
-    def _refuse_if_failed(self, staged: _Staged, failed: dict[TopicPartition, KafkaStorageError]) -> None:
+    def _unless_failed(
+        self, failed: dict[TopicPartition, KafkaStorageError], start: int, end: int, answer: bytes | DelayedProduce | None
+    ) -> bytes | DelayedProduce | None:
+        """The answer, or the storage error in its place when a group that the request belongs to was not written."""
         assert self._buffer is not None
-        request = produce_codec.decode_request(self._buffer, staged.position, staged.end, staged.context.api_version)
-        if produce.concerns(request, failed):
-            staged.answer = produce.refuse(request, staged.context, failed)
+        _, version, _, _ = REQUEST_HEADER.unpack_from(self._buffer, start)
+        header = decode_request_header(self._buffer, start, end, flexible=version >= produce_codec.FLEXIBLE_VERSION)
+        request = produce_codec.decode_request(self._buffer, header.body_position, end, version)
+        return produce.refuse(request, self._context(header), failed) if produce.concerns(request, failed) else answer
 
     def _watch(self, delayed: DelayedProduce) -> None:
         """The batches are written: answers when they are committed."""
@@ -192,7 +211,7 @@ class Session:
 
         def answer(response: bytes) -> None:
             self._delayed.discard(delayed)
-            owed.pieces = [response]
+            owed.response = response
             self._send_owed()
 
         delayed.answer_with(answer)
@@ -211,7 +230,7 @@ class Session:
     def _other(self, buffer: memoryview, start: int, end: int) -> bool:
         if self._staged:
             self._write_staged()
-        if self._owed:
+        if self._owed or self._connection.congested:
             return False
         if self._in_flight.full:
             self._in_flight.when_free(self._connection.resume)
@@ -276,10 +295,9 @@ class Session:
     def _send_owed(self) -> None:
         """Sends the answers at the front of the order that are there."""
         ready: list[bytes] = []
-        while self._owed and self._owed[0].pieces is not None:
-            pieces = self._owed.popleft().pieces
-            assert pieces is not None
-            ready.extend(each for each in pieces if isinstance(each, bytes))
+        while self._owed and (response := self._owed[0].response) is not None:
+            self._owed.popleft()
+            ready.append(response)
         if ready:
             self._connection.send([b"".join(ready)])
             # Frames may be held back by what was owed; offered again from the loop, not from within a read.

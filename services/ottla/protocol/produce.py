@@ -160,3 +160,66 @@ def encode_response(version: int, correlation_id: int, topics: list[tuple[str, l
         parts.append(b"\0")
     body = b"".join(parts)
     return _PARTITION_AND_SIZE.pack(4 + len(body), correlation_id) + body
+
+
+class RepeatedRequest:
+    """The bytes that a producer sends again and again: everything in a request but its id and its records.
+
+    A producer's requests for one partition differ in nothing else, so what was decoded once is recognised by
+    comparing bytes, and the answer has one shape too. Only requests of one partition, and without a transactional
+    id, are repeated in this sense.
+    """
+
+    __slots__ = ("_after", "_before", "_flexible", "_layout", "_size", "acks", "key", "partition", "topic", "version")
+
+    def __init__(self, key: bytes, version: int, acks: int, topic: str, partition: int) -> None:
+        """Remembers a request of `version`, 5 or above, whose bytes behind the correlation id begin with `key`."""
+        self.key: Final = key  # up to and with the partition index
+        self.version: Final = version
+        self.acks: Final = acks
+        self.topic: Final = topic
+        self.partition: Final = partition
+        self._flexible = version >= FLEXIBLE_VERSION
+        template = encode_success(version, 0, topic, partition, 0, 0, 0)
+        offsets_end = len(template) - (9 if self._flexible else 10 if version == 8 else 4)
+        self._before = template[8 : offsets_end - 24]
+        self._after = template[offsets_end:]
+        self._layout = struct.Struct(f">ii{len(self._before)}sqqq{len(self._after)}s")
+        self._size = len(template) - 4
+
+    def records(self, buffer: memoryview, position: int, end: int) -> tuple[int, int] | None:
+        """Where the records lie in a request of this shape, or None when the rest of it is different after all.
+
+        Args:
+            position: the byte behind the partition index.
+        """
+        try:
+            if self._flexible:
+                size, position = read_uvarint(buffer, position)
+                stop = position + size - 1
+                # No tagged fields of partition, topic and request.
+                return (position, stop) if stop + 3 == end and buffer[stop:end] == b"\0\0\0" else None
+            stop = position + 4 + INT32.unpack_from(buffer, position)[0]
+        except (struct.error, IndexError, InvalidRequest):
+            return None
+        return (position + 4, stop) if stop == end else None
+
+    def encode_success(self, correlation_id: int, base_offset: int, log_append_time: int, log_start_offset: int) -> bytes:
+        """As the function of that name."""
+        return self._layout.pack(self._size, correlation_id, self._before, base_offset, log_append_time, log_start_offset, self._after)
+
+
+def repeated(buffer: memoryview, start: int, version: int, request: ProduceRequest) -> RepeatedRequest | None:
+    """What to recognise the next request of this kind by, when it is of a kind that is repeated.
+
+    Args:
+        start: where the frame of the decoded request begins.
+    """
+    if version < 5 or request.transactional_id is not None or request.acks == 0:
+        return None
+    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return None
+    topic, (data,) = request.topics[0]
+    size_bytes = len(uvarint(data.stop - data.start + 1)) if version >= FLEXIBLE_VERSION else 4
+    key = bytes(buffer[start + 8 : data.start - size_bytes])
+    return RepeatedRequest(key, version, request.acks, topic, data.partition)

@@ -15,7 +15,7 @@ from typing import Final
 
 from ottla.broker.handlers.registry import BrokerParts, RequestContext
 from ottla.broker.replication.opening import opened_for_topic
-from ottla.broker.replication.partition import ACKS_ALL, Appended, Partition
+from ottla.broker.replication.partition import ACKS_ALL, Partition
 from ottla.broker.security.authorizer import Operation, Resource, ResourceKind, topic
 from ottla.errors import (
     ApiError,
@@ -30,7 +30,7 @@ from ottla.errors import (
 )
 from ottla.model import TopicPartition
 from ottla.protocol import produce as codec
-from ottla.protocol.produce import PartitionAnswer, PartitionData, ProduceRequest, TopicData
+from ottla.protocol.produce import PartitionAnswer, PartitionData, ProduceRequest, RepeatedRequest, TopicData
 from ottla.record.batch import HEADER_SIZE, read_header
 
 ZSTD: Final = 4
@@ -117,9 +117,9 @@ class DelayedProduce:
 
 
 def stage(
-    buffer: memoryview, position: int, end: int, context: RequestContext, parts: BrokerParts, now_ms: int
+    request: ProduceRequest, buffer: memoryview, context: RequestContext, parts: BrokerParts, now_ms: int
 ) -> bytes | DelayedProduce | Awaitable[bytes | DelayedProduce | None] | None:
-    """Stages the batches of the request whose body is buffer[position:end].
+    """Stages the batches of the request, whose positions are in `buffer`.
 
     Returns:
         The framed response, to be sent once the groups are written; or the request as one that waits for the
@@ -127,12 +127,10 @@ def stage(
         nothing is staged before it is awaited, and the body has been copied.
 
     Raises:
-        InvalidRequest: the body can not be read.
         SilentFailure: acks=0 and a partition failed.
     """
-    request = codec.decode_request(buffer, position, end, context.api_version)
     if parts.replicas.some_open_batches and any(_opens_batches(request, parts)):
-        return _stage_opened(request, bytes(buffer[:end]), context, parts, now_ms)
+        return _stage_opened(request, bytes(buffer), context, parts, now_ms)
     return _stage(request, buffer, context, parts, now_ms, {})
 
 
@@ -161,7 +159,7 @@ def _stage(
                 partition = parts.replicas.get(name, index)
                 if version < ZSTD_VERSION:
                     _check_codec(buffer, start, stop, version)
-                appended = partition.append_as_leader(buffer, start, stop, acks, now_ms)
+                base_offset, last_offset, log_append_time = partition.append_as_leader(buffer, start, stop, acks, now_ms)
             except ApiError as error:
                 if isinstance(error, KafkaStorageError) and (name, index) in parts.replicas.partitions:
                     parts.replicas.appends.failed(parts.replicas.get(name, index), error)
@@ -171,13 +169,15 @@ def _stage(
                 parts.replicas.appends.stage(partition)
             if acks == 0:
                 continue
-            if partition.answers_at_once or (acks != ACKS_ALL and not partition.waits_for_flush):
+            if partition.commits_at_once or (acks != ACKS_ALL and not partition.waits_for_flush):
                 if single:
-                    offsets = (appended.base_offset, appended.log_append_time, partition.log.log_start_offset)
-                    return codec.encode_success(version, context.correlation_id, name, index, *offsets)
-                topic_answers.append(_success(index, appended, partition))
+                    return codec.encode_success(
+                        version, context.correlation_id, name, index, base_offset, log_append_time, partition.log.log_start_offset
+                    )
+                topic_answers.append(PartitionAnswer(index, 0, base_offset, log_append_time, partition.log.log_start_offset))
             else:
-                requirements.append(Requirement(name, partition, acks, appended.last_offset + 1, _success(index, appended, partition)))
+                answer = PartitionAnswer(index, 0, base_offset, log_append_time, partition.log.log_start_offset)
+                requirements.append(Requirement(name, partition, acks, last_offset + 1, answer))
     if acks == 0:
         for name, topic_answers in answers.items():
             for each in topic_answers:
@@ -193,6 +193,40 @@ def _opens_batches(request: ProduceRequest, parts: BrokerParts) -> Iterator[bool
         for each in partitions:
             found = parts.replicas.partitions.get(TopicPartition(name, each.partition))
             yield found is not None and found.opens_batches
+
+
+def stage_repeated(
+    repeat: RepeatedRequest, buffer: memoryview, position: int, end: int, correlation_id: int, parts: BrokerParts, now_ms: int
+) -> bytes | None:
+    """Stages a request that is known but for its records.
+
+    Args:
+        position: the byte behind what is known.
+
+    Returns:
+        The framed response, or None when anything is not as usual: then nothing was staged, and `stage` finds out
+        what it is.
+    """
+    replicas = parts.replicas
+    partition = replicas.partitions.get((repeat.topic, repeat.partition))  # type: ignore[call-overload]
+    if partition is None or replicas.some_open_batches or not parts.authorizer.allows_all:
+        return None
+    acks = repeat.acks
+    if not partition.commits_at_once and (acks == ACKS_ALL or partition.waits_for_flush):
+        return None
+    found = repeat.records(buffer, position, end)
+    if found is None:
+        return None
+    try:
+        base_offset, _, log_append_time = partition.append_as_leader(buffer, *found, acks, now_ms)
+    except KafkaStorageError as error:
+        replicas.appends.failed(partition, error)
+        return None
+    except ApiError:
+        return None
+    if not partition.has_staged:
+        replicas.appends.stage(partition)
+    return repeat.encode_success(correlation_id, base_offset, log_append_time, partition.log.log_start_offset)
 
 
 async def _stage_opened(
@@ -224,10 +258,6 @@ async def _stage_opened(
     if failed:
         return refuse(request, context, failed)
     return staged
-
-
-def _success(index: int, appended: Appended, partition: Partition) -> PartitionAnswer:
-    return PartitionAnswer(index, 0, appended.base_offset, appended.log_append_time, partition.log.log_start_offset)
 
 
 def _refusal(request: ProduceRequest, context: RequestContext, parts: BrokerParts) -> ApiError | None:

@@ -16,8 +16,6 @@ from ottla.record.region import FileRegion
 
 if TYPE_CHECKING:
     from ottla.broker.controller.controller import Controller
-    from ottla.storage.log_manager import LogManager
-
     from ottla.broker.fetch_sessions import FetchSessions
     from ottla.broker.metadata import MetadataCache
     from ottla.broker.producer_ids import ProducerIds
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from ottla.clock import Clock
     from ottla.config.broker import BrokerSettings
     from ottla.lifecycle import Offload
+    from ottla.storage.log_manager import LogManager
 
 Pieces = list[bytes | FileRegion]
 

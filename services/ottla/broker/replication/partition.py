@@ -6,7 +6,7 @@ integers and makes no object that lives longer than the call. Nothing it decides
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from crc32c import crc32c
@@ -43,25 +43,17 @@ ACKS_ALL: Final = -1
 NEVER: Final = (1 << 63) - 1
 
 
-class Appended(NamedTuple):
-    """Where a batch was put: its offsets, and the broker's time when that is what its records carry."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time: int
-
-
 class Partition:
     """A replica of a partition on this broker."""
 
     __slots__ = (
         "_after_max_ms",
         "_before_max_ms",
-        "_flush_messages",
         "_log_append_time",
         "_max_message_bytes",
         "_min_insync_replicas",
         "broker_id",
+        "commits_at_once",
         "has_staged",
         "high_watermark",
         "is_leader",
@@ -73,6 +65,7 @@ class Partition:
         "storage_error",
         "topic_id",
         "topic_partition",
+        "waits_for_flush",
     )
 
     def __init__(self, topic_partition: TopicPartition, topic_id: UUID, broker_id: BrokerId, log: Log, settings: TopicSettings) -> None:
@@ -97,8 +90,14 @@ class Partition:
         self._before_max_ms = settings.message_timestamp_before_max_ms
         self._after_max_ms = settings.message_timestamp_after_max_ms
         self._min_insync_replicas = settings.min_insync_replicas
-        self._flush_messages = settings.flush_messages
+        # With `flush.messages` set, answers and the high watermark wait for the fsync.
+        self.waits_for_flush = settings.flush_messages < NEVER
+        self._update_commits()
         self.log.update_settings(settings)
+
+    def _update_commits(self) -> None:
+        """Whether an append is committed as soon as it is written: nobody else is in sync and no fsync is asked for."""
+        self.commits_at_once = len(self.isr) <= 1 and not self.waits_for_flush
 
     # Roles.
 
@@ -107,6 +106,7 @@ class Partition:
         self.is_leader = True
         self.isr = state.isr
         self.replicas = state.replicas
+        self._update_commits()
         if state.leader_epoch != self.leader_epoch:
             self.leader_epoch = state.leader_epoch
             self.log.leader_epochs.assign(state.leader_epoch, self.log.log_end_offset)
@@ -128,7 +128,7 @@ class Partition:
 
     # Writing.
 
-    def append_as_leader(self, buffer: memoryview, start: int, stop: int, acks: int, now_ms: int) -> Appended:
+    def append_as_leader(self, buffer: memoryview, start: int, stop: int, acks: int, now_ms: int) -> tuple[int, int, int]:
         """Checks the one batch in buffer[start:stop], gives it offsets and stages it.
 
         It is in the file once the group it belongs to is written (`Appends.complete`); `buffer` must not change
@@ -137,6 +137,10 @@ class Partition:
         Args:
             acks: what the producer asked for; with -1 the in-sync replicas are counted first.
             now_ms: the broker's time, for topics that stamp with it.
+
+        Returns:
+            Base offset, last offset, and the time that the records were stamped with or -1. A plain tuple: a named
+            one costs a tenth of the whole call.
 
         Raises:
             ApiError: with Kafka's code for what is wrong with the batch, its producer or this partition.
@@ -173,7 +177,7 @@ class Partition:
             batch = BatchHeader._make(header)
             duplicate = log.producers.check(batch)
             if duplicate is not None:
-                return Appended(duplicate.base_offset, duplicate.last_offset, -1)
+                return duplicate.base_offset, duplicate.last_offset, -1
         if self._log_append_time:
             stamped = _stamp(buffer, start, stop, header, base_offset, self.leader_epoch, now_ms)
             log.stage(stamped, buffer[start + HEADER_SIZE : stop], last_offset, now_ms)
@@ -188,7 +192,7 @@ class Partition:
             log.stage(PREFIX.pack(base_offset, length, self.leader_epoch), buffer[start + PREFIX_SIZE : stop], last_offset, max_timestamp)
         if producer_id >= 0:
             log.producers.update(batch, base_offset, last_offset, max_timestamp)
-        return Appended(base_offset, last_offset, log_append_time)
+        return base_offset, last_offset, log_append_time
 
     def appended(self) -> None:
         """The staged batches are in the file: what follows for the high watermark."""
@@ -199,16 +203,6 @@ class Partition:
     def opens_batches(self) -> bool:
         """Whether the topic asks for something that only the records inside a batch can tell or take."""
         return self.settings.compression_type != "producer" or self.settings.is_compacted
-
-    @property
-    def waits_for_flush(self) -> bool:
-        """With `flush.messages` set, answers and the high watermark wait for the fsync."""
-        return self._flush_messages < NEVER
-
-    @property
-    def answers_at_once(self) -> bool:
-        """Whether an append is committed as soon as it is written: nobody else is in sync and no fsync is asked for."""
-        return len(self.isr) <= 1 and self._flush_messages == NEVER
 
     def committed_offset(self) -> int:
         """The end of what this leader alone can call committed."""

@@ -1,0 +1,32 @@
+"""One module per API. Each enters itself in the table of `registry` when it is imported; `load` imports them all."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+_MODULES: Final = (
+    "alter_configs",
+    "api_versions",
+    "create_partitions",
+    "create_topics",
+    "delete_records",
+    "delete_topics",
+    "describe_cluster",
+    "describe_configs",
+    "describe_log_dirs",
+    "fetch",
+    "find_coordinator",
+    "incremental_alter_configs",
+    "init_producer_id",
+    "list_offsets",
+    "metadata",
+    "offset_for_leader_epoch",
+    "produce",
+)
+
+
+def load() -> None:
+    """Fills the table of APIs."""
+    for name in _MODULES:
+        importlib.import_module(f"{__name__}.{name}")
