@@ -168,6 +168,8 @@ def dump_snapshot(path: Path) -> SnapshotDump:
 
 def dump_leader_epochs(path: Path) -> LeaderEpochsDump:
     """A leader epoch checkpoint."""
+    if not path.exists():
+        return LeaderEpochsDump(path, (), f"{path}: can not be read: No such file or directory")
     try:
         entries = tuple(read_leader_epochs(path))
     except OttlaError as error:
