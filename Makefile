@@ -1,6 +1,7 @@
 # `make help` lists the targets. Everything runs in .venv, which `make install` makes; nothing outside the checkout is changed.
 
-PYTHON ?= python3.11
+# The first of these that is there; `make PYTHON=…` says another.
+PYTHON ?= $(firstword $(foreach each,python3.11 python3.12 python3.13 python3.14 python3,$(if $(shell command -v $(each)),$(each))))
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -16,7 +17,8 @@ help: ## list the targets
 install: $(INSTALLED) ## make .venv and install Ottla in it, with what tests and the quickstart need
 
 $(INSTALLED): pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "Ottla needs Python 3.11 or later; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Ottla needs Python 3.11 or later; say where it is: make PYTHON=/path/to/python $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 		|| { echo "On Debian and Ubuntu, 'venv' is a package of its own: apt-get install python3-venv"; rm -rf $(VENV); exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,quickstart]'
