@@ -36,6 +36,18 @@ def fetch(request: FetchRequest, context: RequestContext, parts: BrokerParts) ->
     except ApiError as error:
         return EncodedBody(codec.encode_response(version, error.code, 0, []))
     reading = Reading(request, scope, context, parts)
+    cold = reading.cold()
+    return _after(cold, reading, request, parts) if cold else _answer_or_wait(reading, request, parts)
+
+
+async def _after(cold: list[tuple[Partition, int]], reading: Reading, request: FetchRequest, parts: BrokerParts) -> EncodedBody:
+    """Finds the places in old segments beside the loop, so that reading does not wait for the disk on it."""
+    await asyncio.gather(*(partition.log.prepare_read(offset) for partition, offset in cold))
+    answer = _answer_or_wait(reading, request, parts)
+    return answer if isinstance(answer, EncodedBody) else await answer
+
+
+def _answer_or_wait(reading: Reading, request: FetchRequest, parts: BrokerParts) -> EncodedBody | asyncio.Future[EncodedBody]:
     if reading.is_answerable() or request.max_wait_ms <= 0:
         return reading.answer()
     delayed = DelayedFetch(reading)
@@ -75,6 +87,21 @@ class Reading:
                 immediate = True
             answers.append((key, answer))
         return immediate or total >= request.min_bytes
+
+    def cold(self) -> list[tuple[Partition, int]]:
+        """The partitions, with offsets, whose place to read from can not be found without waiting for the disk."""
+        found = []
+        for key, asked in self._scope.partitions:
+            partition = self._find(key)
+            if partition is not None and partition.log.read_would_block(asked.fetch_offset):
+                found.append((partition, asked.fetch_offset))
+        return found
+
+    def _find(self, key: Key) -> Partition | None:
+        try:
+            return self._partition(key)
+        except ApiError:
+            return None  # told in its answer
 
     def _read(self, key: Key, asked: FetchPartition, max_bytes: int, at_least_one_batch: bool) -> FetchAnswer:
         try:
@@ -119,13 +146,8 @@ class Reading:
 
     def watched(self) -> list[TopicPartition]:
         """The partitions whose growth can complete this fetch."""
-        found = []
-        for key, _ in self._scope.partitions:
-            try:
-                found.append(self._partition(key).topic_partition)
-            except ApiError:
-                continue
-        return found
+        partitions = (self._find(key) for key, _ in self._scope.partitions)
+        return [each.topic_partition for each in partitions if each is not None]
 
     def answer(self) -> EncodedBody:
         """The response to what was last read."""
