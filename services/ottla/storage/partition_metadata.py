@@ -55,9 +55,14 @@ def read_topic_id(directory: Path) -> UUID | None:
 
 
 def write_topic_id(directory: Path, topic_id: UUID) -> None:
-    """Writes the directory's file."""
+    """Writes the directory's file and waits until it is on the disk."""
+    write_atomically(directory / PARTITION_METADATA, encode_topic_id(topic_id))
+
+
+def encode_topic_id(topic_id: UUID) -> bytes:
+    """The bytes of the file."""
     assert topic_id != ZERO_TOPIC_ID, "a topic without an id has no partition.metadata"
-    write_atomically(directory / PARTITION_METADATA, f"version: {_VERSION}\ntopic_id: {format_uuid(topic_id)}\n".encode())
+    return f"version: {_VERSION}\ntopic_id: {format_uuid(topic_id)}\n".encode()
 
 
 def _value(path: Path, lines: list[str], line_number: int, name: str) -> str:

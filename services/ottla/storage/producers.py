@@ -7,8 +7,9 @@ and wrap from 2^31-1 to 0; a new epoch starts at 0.
     states.check(header)     before an append by a client: raises, or names the batch that this one repeats
     states.update(header, …) after it was staged, and for every batch that a follower or recovery reads
 
-An append that failed after its update is undone by `forget_from`; when a log is truncated, `restore` from the last
-snapshot and another pass over the batches after it. Both calls are on the produce path: plain attributes, and no object a batch but one tuple.
+An append that failed after its update is undone by `forget_from`; when a log is truncated, by `restore` from the last
+snapshot and another pass over the batches after it. Both calls are on the produce path: plain attributes, and no
+object a batch but one tuple.
 
 Transactions have no coordinator here yet, but what their batches and markers say of the log is kept, because the
 snapshot has fields for it and a fetch needs the first undecided offset.

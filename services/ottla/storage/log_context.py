@@ -1,0 +1,46 @@
+"""What all logs of one log directory share, handed to each as an argument.
+
+Tests put a failing `FileOperations` here, the simulation its own clock and offload.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ottla.clock import Clock
+from ottla.lifecycle import Offload
+from ottla.model import TopicPartition
+from ottla.storage.file_pool import FilePool
+
+
+class FileOperations(Protocol):
+    """The system calls of which a test wants to see failures; the module `os` is the usual implementation."""
+
+    def writev(self, fd: int, buffers: Sequence[bytes | memoryview], /) -> int: ...
+    def fsync(self, fd: int, /) -> None: ...
+    def ftruncate(self, fd: int, length: int, /) -> None: ...
+
+
+def _delete_now(paths: Sequence[str], delay_ms: int) -> None:
+    for path in paths:
+        Path(path).unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class LogContext:
+    """What a log needs of the world."""
+
+    clock: Clock
+    offload: Offload
+    file_pool: FilePool
+    files: FileOperations = os
+    # A sealed segment waits to be synced; the log can not do it where it stands, in the middle of an append.
+    flush_soon: Callable[[TopicPartition], None] = lambda topic_partition: None
+    # The directory has failed: an fsync, or an error of the disk itself. No log in it can be trusted to write.
+    directory_failed: Callable[[OSError], None] = lambda error: None
+    # Files that were renamed to `.deleted` and go after `file.delete.delay.ms`.
+    delete_later: Callable[[Sequence[str], int], None] = _delete_now

@@ -1,0 +1,94 @@
+"""Producers' states from the disk: the newest snapshot that is whole, and the batch headers after it.
+
+Plain functions on files, for recovery in a thread and for the rare truncation on the loop.
+Source: Kafka's `UnifiedLog.rebuildProducerState`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from ottla.errors import InvalidRecord
+from ottla.record.batch import BatchHeader
+from ottla.record.control_records import marker_of
+from ottla.storage.batch_walk import headers
+from ottla.storage.indexes import OffsetIndex
+from ottla.storage.producer_snapshots import CorruptSnapshot, decode_snapshot, read_snapshot, snapshot_path
+from ottla.storage.producers import ProducerStates
+from ottla.storage.segment import SegmentView
+
+log = logging.getLogger(__name__)
+
+
+def note_batch(producers: ProducerStates, header: BatchHeader, batch: bytes | memoryview) -> None:
+    """Notes a batch with a producer id that has its offsets already. Only of a control batch `batch` is looked into."""
+    marker = None
+    if header.is_control:
+        try:
+            marker = marker_of(batch)
+        except InvalidRecord as error:
+            log.warning("The control batch at offset %d of producer %d is passed over: %s", header.base_offset, header.producer_id, error)
+    producers.update(header, header.base_offset, header.last_offset, header.max_timestamp, marker)
+
+
+def restore_producers(
+    producers: ProducerStates,
+    directory: Path,
+    snapshots: Iterable[int],
+    views: Sequence[SegmentView],
+    end_offset: int,
+    waiting: Mapping[int, bytes] | None = None,
+) -> int:
+    """Makes the states what the log says at `end_offset`.
+
+    Args:
+        producers: cleared and filled.
+        snapshots: the offsets of the snapshot files there.
+        views: the log's segments.
+        waiting: encoded snapshots that are not on the disk yet, by their offsets.
+
+    Returns:
+        The offset of the snapshot that was taken as a start, or the log's first offset.
+    """
+    waiting = waiting or {}
+    producers.clear()
+    first_offset = views[0].base_offset
+    start_offset = first_offset
+    for offset in sorted({*snapshots, *waiting}, reverse=True):
+        if not first_offset <= offset <= end_offset:
+            continue
+        try:
+            path = snapshot_path(directory, offset)
+            producers.restore(decode_snapshot(waiting[offset], str(path)) if offset in waiting else read_snapshot(path))
+        except (CorruptSnapshot, FileNotFoundError) as error:
+            log.warning("%s: an older snapshot of the producers is tried: %s", directory, error)
+            continue
+        start_offset = offset
+        break
+    replay_batches(producers, views, start_offset, end_offset)
+    return start_offset
+
+
+def replay_batches(producers: ProducerStates, views: Sequence[SegmentView], start_offset: int, end_offset: int) -> None:
+    """Notes each batch in [start_offset, end_offset) that has a producer id."""
+    if start_offset >= end_offset:
+        return
+    for view, following in zip(views, [*views[1:], None], strict=True):
+        if (following is not None and following.base_offset <= start_offset) or view.base_offset >= end_offset:
+            continue
+        position = 0
+        if start_offset > view.base_offset:
+            position = OffsetIndex(view.offset_index_path, view.offset_index_count).position_of(start_offset - view.base_offset)
+        descriptor = os.open(view.log_path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for at, header in headers(descriptor, position, view.size):
+                if header.base_offset >= end_offset:
+                    break
+                if header.producer_id >= 0 and header.base_offset >= start_offset:
+                    batch = os.pread(descriptor, header.size, at) if header.is_control else b""
+                    note_batch(producers, header, batch)
+        finally:
+            os.close(descriptor)

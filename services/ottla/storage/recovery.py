@@ -1,0 +1,380 @@
+"""From a partition's directory to a log that can be used: what happens at start, as functions on files.
+
+After a clean stop nothing is walked: sizes of files, the last entries of the indexes and the few batches after the last
+index entry are looked at. After any other stop every batch from the recovery point on is checked, the log is cut behind
+the last one that is sound, segments behind a cut are removed, and indexes, leader epochs and producers' states are made
+again from what is left.
+
+Runs in threads, many logs at a time. Source: Kafka's `LogLoader` and `LogSegment.recover`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from ottla.record.batch import BatchHeader
+from ottla.storage.batch_scan import BASE_OFFSET_AND_LENGTH, LAST_OFFSET_DELTA, LAST_OFFSET_DELTA_POSITION
+from ottla.storage.batch_walk import SoundBatches, Stop, headers
+from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, MalformedCheckpoint
+from ottla.storage.file_names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    offset_in,
+)
+from ottla.storage.index_check import offset_index_problem, time_index_problem
+from ottla.storage.indexes import TAIL
+from ottla.storage.leader_epochs import LeaderEpochCache
+from ottla.storage.partition_metadata import PARTITION_METADATA, MalformedPartitionMetadata, read_topic_id
+from ottla.storage.producer_replay import note_batch, restore_producers
+from ottla.storage.producers import ProducerStates
+from ottla.storage.segment import MAX_RELATIVE_OFFSET, Segment
+
+log = logging.getLogger(__name__)
+
+COMPANION_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    """What was found of a log, or made: what a `Log` is built from."""
+
+    segments: list[Segment]
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    leader_epochs: LeaderEpochCache
+    producers: ProducerStates
+    snapshot_offset: int  # of the newest producer snapshot; the log's first offset when there is none
+    topic_id: UUID | None = None
+    is_new: bool = False
+
+
+def load_log(
+    directory: Path,
+    *,
+    index_interval_bytes: int,
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+    clean: bool = False,
+) -> LoadedLog:
+    """Loads a partition's log, and repairs it where it has to be.
+
+    Args:
+        directory: the partition's; it exists.
+        index_interval_bytes: for indexes that are made anew.
+        recovery_point: everything before it is on the disk, says the checkpoint.
+        log_start_offset: the checkpointed one.
+        clean: the last stop was a clean one.
+
+    Raises:
+        OSError: the disk can not be read or written.
+    """
+    names = sweep(directory)
+    segments = [
+        Segment(str(directory), base_offset, (directory / name).stat().st_size)
+        for base_offset, name in sorted((offset_in(name) or 0, name) for name in names if name.endswith(LOG_SUFFIX))
+    ]
+    is_new = not segments
+    if not segments:
+        segments = [Segment.create(str(directory), log_start_offset)]
+    log_start_offset = max(log_start_offset, segments[0].base_offset)
+    leader_epochs = _load_leader_epochs(directory, segments, names)
+    producers = ProducerStates()
+
+    snapshots = [offset for name in names if name.endswith(SNAPSHOT_SUFFIX) and (offset := offset_in(name)) is not None]
+
+    if clean:
+        _check_indexes(segments, names, index_interval_bytes)
+        end = _end_of(segments[-1], leader_epochs)
+        if end.reason is not None:
+            log.warning("%s: closed cleanly and yet not sound, so it is recovered: %s", directory.name, end.reason)
+            clean, recovery_point = False, min(recovery_point, segments[-1].base_offset)
+    if clean:
+        log_end_offset = recovery_point = end.next_offset
+        snapshot_offset = restore_producers(producers, directory, snapshots, [each.view() for each in segments], log_end_offset)
+    else:
+        _check_indexes([each for each in segments if each.base_offset < recovery_point], names, index_interval_bytes)
+        log_end_offset, snapshot_offset = _recover(
+            directory, segments, recovery_point, leader_epochs, producers, snapshots, index_interval_bytes
+        )
+        recovery_point = min(recovery_point, log_end_offset)
+    if log_end_offset < log_start_offset:
+        log.warning(
+            "%s: the log ends at %d, before its start offset %d: it begins again there", directory.name, log_end_offset, log_start_offset
+        )
+        for segment in segments:
+            _remove(segment)
+        segments = [Segment.create(str(directory), log_start_offset)]
+        log_end_offset = recovery_point = snapshot_offset = log_start_offset
+        leader_epochs.clear()
+        producers.clear()
+    leader_epochs.truncate_from_end(log_end_offset + 1)
+    leader_epochs.truncate_from_start(log_start_offset)
+    segments[-1].is_active = True
+    _remove_stray_snapshots(directory, names, segments, snapshot_offset)
+    return LoadedLog(
+        segments,
+        log_start_offset,
+        log_end_offset,
+        recovery_point,
+        leader_epochs,
+        producers,
+        snapshot_offset,
+        _load_topic_id(directory, names),
+        is_new,
+    )
+
+
+def sweep(directory: Path) -> set[str]:
+    """Removes or completes what an interrupted deletion or cleaning left; gives the names of what remains.
+
+    `.deleted` and `.cleaned` go; a `.swap` was complete when it got that name, so it takes its place; an index
+    without its log goes.
+    """
+    names = {each.name for each in directory.iterdir()}
+    for name in sorted(names):
+        if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX)):
+            (directory / name).unlink()
+            names.discard(name)
+        elif name.endswith(SWAP_SUFFIX):
+            final = name.removesuffix(SWAP_SUFFIX)
+            (directory / name).replace(directory / final)
+            names.discard(name)
+            names.add(final)
+            log.info("%s: %s has taken its place", directory.name, final)
+    for name in sorted(names):
+        stem, dot, suffix = name.rpartition(".")
+        if dot + suffix in COMPANION_SUFFIXES and stem + LOG_SUFFIX not in names:
+            log.warning("%s: %s has no log and is removed", directory.name, name)
+            (directory / name).unlink()
+            names.discard(name)
+    return names
+
+
+def rebuild_indexes(segment: Segment, index_interval_bytes: int) -> None:
+    """Makes both indexes of a segment anew from its batches, whose checksums are not looked at."""
+    _drop_indexes(segment)
+    builder = _IndexBuilder(segment, index_interval_bytes)
+    descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        next_offset = segment.base_offset
+        for position, header in headers(descriptor, 0, segment.size):
+            if not next_offset <= header.base_offset <= header.last_offset <= segment.base_offset + MAX_RELATIVE_OFFSET:
+                break  # garbage, which recovery or a reader's checksum finds
+            builder.add(position, header)
+            next_offset = header.last_offset + 1
+    finally:
+        os.close(descriptor)
+    builder.finish()
+
+
+class _IndexBuilder:
+    """Makes the index entries that appending the same batches would have made."""
+
+    def __init__(self, segment: Segment, index_interval_bytes: int) -> None:
+        self._segment: Final = segment
+        self._interval: Final = index_interval_bytes
+        self._next_entry_at = segment.offset_index.last_position + index_interval_bytes
+        self._max_timestamp, self._max_timestamp_offset = segment.max_timestamp, segment.max_timestamp_offset
+
+    def add(self, position: int, header: BatchHeader) -> None:
+        last_offset = header.last_offset
+        if header.max_timestamp > self._max_timestamp:
+            self._max_timestamp, self._max_timestamp_offset = header.max_timestamp, last_offset
+        if position > self._next_entry_at:
+            self._segment.note_entries([(last_offset, position, self._max_timestamp, self._max_timestamp_offset)])
+            self._next_entry_at = position + self._interval
+            if len(self._segment.offset_index.tail_offsets) >= TAIL:
+                self._segment.write_indexes()
+
+    def finish(self) -> None:
+        self._segment.note_max_timestamp(self._max_timestamp, self._max_timestamp_offset)
+        self._segment.complete_time_index()
+        self._segment.write_indexes()
+
+
+def _recover(
+    directory: Path,
+    segments: list[Segment],
+    recovery_point: int,
+    leader_epochs: LeaderEpochCache,
+    producers: ProducerStates,
+    snapshots: Sequence[int],
+    index_interval_bytes: int,
+) -> tuple[int, int]:
+    """Checks every batch from the recovery point on; gives the log's end and the offset of the producers' snapshot.
+
+    `segments` loses those behind a cut.
+    """
+    first = max((index for index, each in enumerate(segments) if each.base_offset <= recovery_point), default=0)
+    position, next_offset = _begin_of_recovery(segments[first], recovery_point)
+    leader_epochs.truncate_from_end(next_offset)
+    snapshot_offset = restore_producers(producers, directory, snapshots, [each.view() for each in segments], next_offset)
+    for index in range(first, len(segments)):
+        segment = segments[index]
+        if index > first:
+            # A gap between two segments is a compaction's; going back is not possible.
+            position, next_offset = 0, max(segment.base_offset, next_offset)
+            _drop_indexes(segment)
+        stop = _recover_segment(segment, position, next_offset, leader_epochs, producers, index_interval_bytes)
+        next_offset = stop.next_offset
+        if stop.reason is not None:
+            log.warning(
+                "%s: cut at offset %d, position %d of %d of the segment at %d: %s",
+                directory.name,
+                stop.next_offset,
+                stop.position,
+                segment.size,
+                segment.base_offset,
+                stop.reason,
+            )
+            _cut(segment, stop.position)
+            for behind in segments[index + 1 :]:
+                log.warning("%s: the segment at %d lies behind the cut and is removed", directory.name, behind.base_offset)
+                _remove(behind)
+            del segments[index + 1 :]
+            break
+    return next_offset, snapshot_offset
+
+
+def _begin_of_recovery(segment: Segment, recovery_point: int) -> tuple[int, int]:
+    """Where to begin in the recovery point's segment, and the offset there; its indexes are cut to what lies before.
+
+    The index is believed when it agrees with the batch it points to; otherwise the whole segment is walked.
+    """
+    index = segment.offset_index
+    relative_offset = recovery_point - segment.base_offset
+    if relative_offset > 0 and index.count:
+        index.truncate(relative_offset)
+        segment.time_index.truncate(relative_offset)
+        position, entry_offset = index.last_position, index.last_offset
+        if index.count and position < segment.size:
+            with open(segment.path(), "rb", buffering=0) as file:
+                header = os.pread(file.fileno(), LAST_OFFSET_DELTA_POSITION + 4, position)
+            if len(header) == LAST_OFFSET_DELTA_POSITION + 4:
+                base_offset = BASE_OFFSET_AND_LENGTH.unpack_from(header)[0]
+                if base_offset + LAST_OFFSET_DELTA.unpack_from(header, LAST_OFFSET_DELTA_POSITION)[0] == segment.base_offset + entry_offset:
+                    segment.note_max_timestamp(segment.time_index.last_timestamp, segment.base_offset + segment.time_index.last_offset)
+                    return position, base_offset
+    _drop_indexes(segment)
+    return 0, segment.base_offset
+
+
+def _recover_segment(
+    segment: Segment,
+    position: int,
+    next_offset: int,
+    leader_epochs: LeaderEpochCache,
+    producers: ProducerStates,
+    index_interval_bytes: int,
+) -> Stop:
+    builder = _IndexBuilder(segment, index_interval_bytes)
+    descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        sound = SoundBatches(descriptor, position, segment.size, next_offset, segment.base_offset + MAX_RELATIVE_OFFSET)
+        for at, header in sound:
+            builder.add(at, header)
+            if header.leader_epoch > leader_epochs.latest_epoch:
+                leader_epochs.assign(header.leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                note_batch(producers, header, os.pread(descriptor, header.size, at) if header.is_control else b"")
+    finally:
+        os.close(descriptor)
+    builder.finish()
+    return sound.stop
+
+
+def _end_of(segment: Segment, leader_epochs: LeaderEpochCache) -> Stop:
+    """Where the last segment ends, from the batches after its last index entry."""
+    index = segment.offset_index
+    position, next_offset, reason = index.last_position, segment.base_offset, None
+    if segment.size:
+        descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for at, header in headers(descriptor, position, segment.size):
+                if at + header.size > segment.size or header.last_offset < next_offset:
+                    break
+                position, next_offset = at + header.size, header.last_offset + 1
+                if header.leader_epoch > leader_epochs.latest_epoch:
+                    leader_epochs.assign(header.leader_epoch, header.base_offset)
+        finally:
+            os.close(descriptor)
+        if position != segment.size:
+            reason = f"its last whole batch ends at {position} of {segment.size} bytes"
+    return Stop(position, next_offset, reason)
+
+
+def _check_indexes(segments: Sequence[Segment], names: set[str], index_interval_bytes: int) -> None:
+    """Makes missing and damaged indexes anew; what is looked at is cheap."""
+    for segment in segments:
+        problem = offset_index_problem(segment, names) or time_index_problem(segment, names)
+        if problem is not None:
+            log.warning("%s: the indexes are made anew: %s", segment, problem)
+            rebuild_indexes(segment, index_interval_bytes)
+
+
+def _load_leader_epochs(directory: Path, segments: Sequence[Segment], names: set[str]) -> LeaderEpochCache:
+    if LEADER_EPOCH_CHECKPOINT not in names:
+        return LeaderEpochCache()
+    try:
+        return LeaderEpochCache.load(directory)
+    except MalformedCheckpoint as error:
+        log.warning("The leader epochs are made anew from the log: %s", error)
+    epochs = LeaderEpochCache()
+    for segment in segments:
+        descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for _, header in headers(descriptor, 0, segment.size):
+                if header.leader_epoch > epochs.latest_epoch:
+                    epochs.assign(header.leader_epoch, header.base_offset)
+        finally:
+            os.close(descriptor)
+    return epochs
+
+
+def _load_topic_id(directory: Path, names: set[str]) -> UUID | None:
+    if PARTITION_METADATA not in names:
+        return None
+    try:
+        return read_topic_id(directory)
+    except MalformedPartitionMetadata as error:
+        log.warning("The topic id is passed over: %s", error)
+        return None
+
+
+def _drop_indexes(segment: Segment) -> None:
+    for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        os.close(os.open(segment.path(suffix), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+    segment.indexes_dropped()
+
+
+def _cut(segment: Segment, size: int) -> None:
+    with open(segment.path(), "r+b", buffering=0) as file:
+        file.truncate(size)
+        os.fsync(file.fileno())
+    segment.size = size
+
+
+def _remove(segment: Segment) -> None:
+    for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+        Path(segment.path(suffix)).unlink(missing_ok=True)
+
+
+def _remove_stray_snapshots(directory: Path, names: set[str], segments: Sequence[Segment], newest: int) -> None:
+    """Keeps a snapshot for the begin of each segment and the newest one: no other is ever looked at."""
+    kept = {segment.base_offset for segment in segments} | {newest}
+    for name in names:
+        if name.endswith(SNAPSHOT_SUFFIX) and offset_in(name) not in kept:
+            (directory / name).unlink(missing_ok=True)

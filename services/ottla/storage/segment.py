@@ -1,0 +1,200 @@
+"""One segment of a log: a file of batches, named by its first offset, with an offset index and a time index.
+
+    00000000000000000000.log  .index  .timeindex        sealed: read only
+    00000000000000065536.log  .index  .timeindex        active: the last one, the only one that grows
+
+A segment knows its files and nothing of the log around it. Its file is opened on demand and the file pool may take it
+away again at any time; the indexes are looked at only when somebody asks, so an idle segment costs a few hundred bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.record.region import OpenFile
+from ottla.storage.batch_scan import find_batch
+from ottla.storage.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_file_name
+from ottla.storage.file_pool import FilePool
+from ottla.storage.indexes import OffsetIndex, Pread, TimeIndex
+
+MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1  # what an index entry can say, as Kafka reads it
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    """What a thread may know of a segment: names and sizes as they were at one moment, no object of the loop's."""
+
+    log_path: str
+    base_offset: int
+    size: int
+    offset_index_path: str
+    offset_index_count: int
+    time_index_path: str
+    time_index_count: int
+    max_timestamp: int
+    max_timestamp_offset: int
+
+
+class Segment:
+    """A segment's state. `size` counts what is written; the log alone appends."""
+
+    __slots__ = (
+        "_directory",
+        "_max_timestamp",
+        "_max_timestamp_offset",
+        "_offset_index",
+        "_time_index",
+        "base_offset",
+        "file",
+        "is_active",
+        "recently_used",
+        "size",
+    )
+
+    def __init__(self, directory: str, base_offset: int, size: int, *, is_active: bool = False) -> None:
+        self._directory: Final = directory
+        self.base_offset: Final = base_offset
+        self.size = size
+        self.is_active = is_active
+        self.file: OpenFile | None = None
+        self.recently_used = False
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._max_timestamp = -2  # not looked up yet
+        self._max_timestamp_offset = base_offset
+
+    @classmethod
+    def create(cls, directory: str, base_offset: int) -> Segment:
+        """A new, empty, active segment with its three files.
+
+        Raises:
+            OSError: a file can not be made; none is left behind but perhaps empty ones.
+        """
+        segment = cls(directory, base_offset, 0, is_active=True)
+        # The log file is made last: indexes without a log are rubbish that the next start sweeps away.
+        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+            os.close(os.open(segment.path(suffix), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+        segment._max_timestamp = -1
+        return segment
+
+    def path(self, suffix: str = LOG_SUFFIX) -> str:
+        """The segment's file of that suffix."""
+        return f"{self._directory}/{segment_file_name(self.base_offset, suffix)}"
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        if self._offset_index is None:
+            self._offset_index = OffsetIndex(self.path(OFFSET_INDEX_SUFFIX))
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            self._time_index = TimeIndex(self.path(TIME_INDEX_SUFFIX))
+        return self._time_index
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp of the segment, -1 when it has none. A sealed segment's time index ends with it."""
+        if self._max_timestamp == -2:
+            self._load_max_timestamp()
+        return self._max_timestamp
+
+    @property
+    def max_timestamp_offset(self) -> int:
+        """The last offset of the batch with the largest timestamp."""
+        if self._max_timestamp == -2:
+            self._load_max_timestamp()
+        return self._max_timestamp_offset
+
+    def note_max_timestamp(self, timestamp: int, offset: int) -> None:
+        """Sets the largest timestamp, which the log knows as it appends."""
+        self._max_timestamp = timestamp
+        self._max_timestamp_offset = offset
+
+    def open(self, pool: FilePool) -> OpenFile:
+        """The segment's file, opened when it is not.
+
+        An active segment is appended to and read through one descriptor: O_APPEND makes each write go to the end,
+        wherever a sendfile of the same descriptor has left its position.
+        """
+        if self.file is None:
+            self.file = OpenFile(self.path(), (os.O_RDWR | os.O_APPEND) if self.is_active else os.O_RDONLY)
+            pool.opened(self)
+        else:
+            self.recently_used = True
+        return self.file
+
+    def locate(self, offset: int, pool: FilePool, pread: Pread = os.pread) -> int:
+        """The position of the batch that has `offset`, or of the next one; `size` when there is none."""
+        if offset <= self.base_offset:
+            return 0
+        start = self.offset_index.position_of(offset - self.base_offset, pread)
+        return find_batch(self.open(pool).fd, start, self.size, offset, pread)
+
+    def note_entries(self, entries: list[tuple[int, int, int, int]]) -> None:
+        """Adds index entries: (last offset, position, largest timestamp, its offset), in order of offsets."""
+        offset_index, time_index, base_offset = self.offset_index, self.time_index, self.base_offset
+        for last_offset, position, max_timestamp, max_timestamp_offset in entries:
+            offset_index.append(last_offset - base_offset, position)
+            time_index.append(max_timestamp, max_timestamp_offset - base_offset)
+
+    def seal(self) -> None:
+        """Ends the segment's life as the active one: its time index gets the largest timestamp as its last entry.
+
+        Raises:
+            OSError: the indexes' tails could not be written; they stay in memory and serve from there.
+        """
+        self.is_active = False
+        self.complete_time_index()
+        self.write_indexes()
+
+    def complete_time_index(self) -> None:
+        """Makes the time index end with the largest timestamp, so that nobody has to look for it in the log."""
+        if self.max_timestamp >= 0:
+            self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+
+    def write_indexes(self) -> None:
+        """Moves the indexes' tails to their files."""
+        if self._offset_index is not None:
+            self._offset_index.write_tail()
+        if self._time_index is not None:
+            self._time_index.write_tail()
+
+    def indexes_dropped(self) -> None:
+        """Both index files are empty now."""
+        self._offset_index = OffsetIndex(self.path(OFFSET_INDEX_SUFFIX), 0)
+        self._time_index = TimeIndex(self.path(TIME_INDEX_SUFFIX), 0)
+        self.note_max_timestamp(-1, self.base_offset)
+
+    def view(self) -> SegmentView:
+        """The segment as a thread may see it; index entries that are only in memory are left out."""
+        return SegmentView(
+            self.path(),
+            self.base_offset,
+            self.size,
+            self.path(OFFSET_INDEX_SUFFIX),
+            self.offset_index.count,
+            self.path(TIME_INDEX_SUFFIX),
+            self.time_index.count,
+            self.max_timestamp,
+            self.max_timestamp_offset,
+        )
+
+    def truncate(self, position: int, offset: int) -> None:
+        """Cuts the file at a batch's begin and drops what the indexes say of `offset` and later ones."""
+        os.truncate(self.path(), position)
+        self.size = position
+        self.offset_index.truncate(max(offset - self.base_offset, 0))
+        self.time_index.truncate(max(offset - self.base_offset, 0))
+        self._max_timestamp = -2
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path()!r}, {self.size} bytes)"
+
+    def _load_max_timestamp(self) -> None:
+        index = self.time_index
+        self._max_timestamp = index.last_timestamp
+        self._max_timestamp_offset = self.base_offset + index.last_offset

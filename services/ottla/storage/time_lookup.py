@@ -1,0 +1,70 @@
+"""Offsets by time: time index, then offset index, then the batches, and at last the records of one batch.
+
+Plain functions on files. They open, and often decompress, a batch, so they run in a thread.
+Source: Kafka's `UnifiedLog.fetchOffsetByTimestamp`, KIP-32 and KIP-734.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ottla.record.batch import TIMESTAMP_TYPE_MASK, BatchHeader
+from ottla.record.records import read_records
+from ottla.storage.batch_walk import headers
+from ottla.storage.indexes import OffsetIndex, TimeIndex
+from ottla.storage.segment import SegmentView
+
+
+class TimestampedOffset(NamedTuple):
+    """A record found by its time."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+def first_at_or_after(views: Sequence[SegmentView], timestamp: int, start_offset: int) -> TimestampedOffset | None:
+    """The first record from `start_offset` on whose timestamp is at least `timestamp`.
+
+    Raises:
+        FileNotFoundError: a segment was deleted meanwhile.
+        DecompressedTooLarge: its batch unpacks to more than is allowed.
+    """
+    for view in views:
+        if view.max_timestamp < timestamp:
+            continue
+        # All records up to the entry before are older, so the one sought lies after it.
+        entry_offset = TimeIndex(view.time_index_path, view.time_index_count).offset_before(timestamp - 1)
+        begin = max(entry_offset, start_offset - view.base_offset, 0)
+        position = OffsetIndex(view.offset_index_path, view.offset_index_count).position_of(begin)
+        descriptor = os.open(view.log_path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for at, header in headers(descriptor, position, view.size):
+                if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
+                    found = _first_record(descriptor, at, header, timestamp, start_offset)
+                    if found is not None:
+                        return found
+        finally:
+            os.close(descriptor)
+    return None
+
+
+def first_with_max_timestamp(views: Sequence[SegmentView], start_offset: int) -> TimestampedOffset | None:
+    """The first record that has the largest timestamp of the log; None when the log is empty (KIP-734)."""
+    candidates = [view for view in views if view.size and view.max_timestamp >= 0]
+    if not candidates:
+        return None
+    largest = max(view.max_timestamp for view in candidates)
+    return first_at_or_after([view for view in candidates if view.max_timestamp == largest], largest, start_offset)
+
+
+def _first_record(descriptor: int, position: int, header: BatchHeader, timestamp: int, start_offset: int) -> TimestampedOffset | None:
+    if header.attributes & TIMESTAMP_TYPE_MASK:
+        # LogAppendTime: every record of the batch has the batch's time, so none needs to be opened.
+        return TimestampedOffset(header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch)
+    for record in read_records(os.pread(descriptor, header.size, position)):
+        if record.timestamp >= timestamp and record.offset >= start_offset:
+            return TimestampedOffset(record.timestamp, record.offset, header.leader_epoch)
+    return None
