@@ -24,12 +24,12 @@ from ottla.config.log_defaults import LogDefaults, TopicManagement
 from ottla.config.network import NetworkSettings
 from ottla.config.properties import Properties
 from ottla.config.refused import why_refused
-from ottla.config.settings import Dynamic, SettingDefinition, unknown_setting
+from ottla.config.settings import Dynamic, SettingDefinition, Settings, unknown_setting
 from ottla.config.tls import TlsSettings
 from ottla.errors import ConfigurationError
 from ottla.model import Endpoint
 
-PARTS: Final[Mapping[str, type]] = {
+PARTS: Final[Mapping[str, type[Settings]]] = {
     "The broker and its cluster": IdentitySettings,
     "Listeners, connections and requests": NetworkSettings,
     "TLS": TlsSettings,
