@@ -7,9 +7,9 @@ and wrap from 2^31-1 to 0; a new epoch starts at 0.
     states.check(header)     before an append by a client: raises, or names the batch that this one repeats
     states.update(header, …) after it was staged, and for every batch that a follower or recovery reads
 
-An append that failed after its update is undone by `forget_from`; when a log is truncated, by `restore` from the last
-snapshot and another pass over the batches after it. Both calls are on the produce path: plain attributes, and no
-object a batch but one tuple.
+Both are on the produce path: plain attributes, and no object a batch but one tuple. An append that failed after its
+update is undone by `forget_from`; a log that is cut further back does `restore` from the last snapshot before its end
+and another pass over the batches after it.
 
 Transactions have no coordinator here yet, but what their batches and markers say of the log is kept, because the
 snapshot has fields for it and a fetch needs the first undecided offset.
@@ -129,7 +129,8 @@ class ProducerStates:
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
         self._ongoing: dict[int, int] = {}  # first offset of each open transaction -> its producer
-        self._completed: dict[int, int] = {}  # first offset -> offset of a marker that the high watermark has yet to pass
+        # first offset -> (marker's offset, producer) of those whose marker the high watermark has yet to pass
+        self._completed: dict[int, tuple[int, int]] = {}
 
     def check(self, header: BatchHeader) -> Duplicate | None:
         """Whether a client's batch may be appended: None if so, the stored batch if this one repeats it.
@@ -226,7 +227,7 @@ class ProducerStates:
             return None
         state.transaction_first_offset = NO_OFFSET
         del self._ongoing[first_offset]
-        self._completed[first_offset] = last_offset
+        self._completed[first_offset] = (last_offset, state.producer_id)
         return CompletedTransaction(state.producer_id, first_offset, last_offset, marker.control_type is ControlRecordType.ABORT)
 
     @property
@@ -246,7 +247,7 @@ class ProducerStates:
     def advance_high_watermark(self, high_watermark: int) -> None:
         """Lets go of decided transactions whose markers lie below it (also for a log start that moved up)."""
         if self._completed:
-            self._completed = {first: last for first, last in self._completed.items() if last >= high_watermark}
+            self._completed = {first: ended for first, ended in self._completed.items() if ended[0] >= high_watermark}
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forgets producers that have written nothing for `producer.id.expiration.ms`; says how many.
@@ -269,8 +270,14 @@ class ProducerStates:
         """Takes back what `update` noted of batches at `offset` and later, which could not be written after all.
 
         What a client can send again is among its last five batches, those taken back included, so nothing that is
-        still needed was pushed out by them. For a log that is cut further back, `restore` from a snapshot.
+        still needed was pushed out by them. The sequence that comes next is that of the first batch taken back, also
+        for a producer that has nothing else here: what it sent after the failed batch must not overtake it.
         """
+        for first_offset, (last_offset, producer_id) in list(self._completed.items()):
+            if last_offset >= offset and producer_id in self._states:
+                del self._completed[first_offset]
+                self._ongoing[first_offset] = producer_id
+                self._states[producer_id].transaction_first_offset = first_offset
         for state in self._states.values():
             while state.batches and state.batches[-1][2] >= offset:
                 state.next_sequence = state.batches.pop()[0]
@@ -292,7 +299,8 @@ class ProducerStates:
             ProducerSnapshotEntry(
                 producer_id=state.producer_id,
                 producer_epoch=state.producer_epoch,
-                last_sequence=state.last_sequence,
+                # Kafka has -1 here without a batch, and does not look at it; ours may be waiting for one that failed.
+                last_sequence=state.last_sequence if state.batches or not state.next_sequence else state.next_sequence - 1,
                 last_offset=state.last_offset,
                 offset_delta=state.batches[-1][3] - state.batches[-1][2] if state.batches else 0,
                 timestamp=state.last_timestamp,
@@ -314,7 +322,7 @@ class ProducerStates:
                 base_sequence = (entry.last_sequence - entry.offset_delta) & SEQUENCE_MASK
                 base_offset = entry.last_offset - entry.offset_delta
                 state.batches.append((base_sequence, entry.last_sequence, base_offset, entry.last_offset, entry.timestamp))
-                state.next_sequence = (entry.last_sequence + 1) & SEQUENCE_MASK
+            state.next_sequence = (entry.last_sequence + 1) & SEQUENCE_MASK
             if entry.current_transaction_first_offset >= 0:
                 state.transaction_first_offset = entry.current_transaction_first_offset
                 self._ongoing[entry.current_transaction_first_offset] = entry.producer_id

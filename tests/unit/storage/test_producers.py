@@ -228,6 +228,43 @@ def test_after_a_failed_write_the_snapshot_and_the_log_bring_the_state_back() ->
     assert append(states, batch(20, 10), 20) is None
 
 
+def test_batches_that_could_not_be_written_are_taken_back() -> None:
+    """Offsets 20 and on did not reach the disk: what lies before is still a duplicate, what was lost may come again, in order."""
+    states = ProducerStates()
+    for sequence in (0, 10, 20, 30):
+        append(states, batch(sequence, 10), sequence)
+    append(states, batch(5, 10, producer_id=8), 40)
+    states.forget_from(20)
+    assert states.check(batch(10, 10)) == Duplicate(10, 19, 5)
+    with pytest.raises(OutOfOrderSequenceNumber, match="sequence 30 came, 20 is expected"):
+        states.check(batch(30, 10))
+    assert append(states, batch(20, 10), 20) is None
+    with pytest.raises(OutOfOrderSequenceNumber, match="sequence 15 came, 5 is expected"):
+        states.check(batch(15, producer_id=8))
+    assert append(states, batch(5, 10, producer_id=8), 30) is None
+
+
+def test_a_producer_whose_only_batch_was_taken_back_still_waits_for_it_after_a_restart() -> None:
+    states = ProducerStates()
+    append(states, batch(50, 10), 0)
+    states.forget_from(0)
+    restarted = ProducerStates()
+    restarted.restore(states.snapshot())
+    with pytest.raises(OutOfOrderSequenceNumber, match="sequence 60 came, 50 is expected"):
+        restarted.check(batch(60))
+    assert append(restarted, batch(50, 10), 0) is None
+
+
+def test_transactions_that_began_or_ended_in_what_was_lost_are_taken_back() -> None:
+    states = ProducerStates()
+    append(states, batch(0, 5, producer_id=1, attributes=TRANSACTIONAL_MASK), 0)
+    states.update(batch(-1, producer_id=1, attributes=TRANSACTIONAL_MASK | CONTROL_MASK), 5, 5, 5, COMMIT)
+    append(states, batch(0, 5, producer_id=2, attributes=TRANSACTIONAL_MASK), 6)
+    states.forget_from(5)
+    assert (states.first_undecided_offset, states.first_unstable_offset) == (0, 0)
+    assert [state.transaction_first_offset for state in states] == [0, -1]
+
+
 class Producers(RuleBasedStateMachine):
     """Three producers that send, repeat, skip, restart and are forgotten.
 
