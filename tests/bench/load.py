@@ -11,6 +11,7 @@ server's CPU clock is read at the same two moments.
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
 import ssl
@@ -26,6 +27,8 @@ RECEIVE_SIZE: Final = 8 << 20
 CHUNK_SIZE: Final = 1 << 20
 STALL_SECONDS: Final = 20.0
 TLS_RECORDS_A_ROUND: Final = 64
+# More than the fields before an answer's first records, less than the smallest answer with a batch in it.
+SCAN_HEAD_SIZE: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,20 @@ class FetchLoad(Load):
 
 
 @dataclass(frozen=True, slots=True)
+class ScanLoad:
+    """One consumer that reads a partition from offset 0 to its end, as fast as it is answered, one request at a time."""
+
+    port: int
+    server_pid: int
+    topic: str
+    version: int
+    batch_size: int
+    messages_per_batch: int
+    max_bytes: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What was measured between the two moments."""
 
@@ -82,6 +99,8 @@ class Outcome:
     answer_size: int
     total_requests: int
     generator_cpu_seconds: float
+    begun_at: float
+    """On the machine's monotonic clock, as every process here sees it."""
 
 
 class Meter:
@@ -122,6 +141,7 @@ class Meter:
             answer_size=answer_size,
             total_requests=total_requests,
             generator_cpu_seconds=self._ended[2] - self._begun[2],
+            begun_at=self._begun[0],
         )
 
 
@@ -186,13 +206,13 @@ class Selector:
         return [(self._streams[number], bool(event & ~select.EPOLLOUT), bool(event & select.EPOLLOUT)) for number, event in events]
 
 
-def receive(stream: Stream, buffer: bytearray) -> int:
+def receive(stream: Stream, buffer: bytearray | memoryview, flags: int = socket.MSG_TRUNC) -> int:
     """Bytes that came, 0 when there is nothing now; the bytes of a plain socket are dropped in the kernel."""
     try:
         if isinstance(stream.socket, ssl.SSLSocket):
             count = stream.socket.recv_into(buffer)
         else:
-            count = stream.socket.recv_into(buffer, 0, socket.MSG_TRUNC)
+            count = stream.socket.recv_into(buffer, 0, flags)
     except (BlockingIOError, ssl.SSLWantReadError):
         return 0
     if not count:
@@ -300,9 +320,50 @@ def fetch(load: FetchLoad) -> Outcome:
     return meter.outcome(answer_size, answered)
 
 
+def scan(load: ScanLoad) -> Outcome:
+    """Gives way to everything else on its CPU: what is measured beside it shall not wait for it."""
+    os.nice(10)
+    stream = Stream(load.port)
+    stream.socket.settimeout(STALL_SECONDS)
+    head, sink = bytearray(SCAN_HEAD_SIZE), bytearray(RECEIVE_SIZE)
+    offset = requests = received = 0
+    begun_at, server_cpu, own_cpu = time.perf_counter(), cpu_seconds(load.server_pid), time.process_time()
+    while offset < load.end_offset:
+        read = wire.PartitionRead(0, offset, load.max_bytes)
+        stream.socket.sendall(wire.fetch_request(load.version, load.topic, [read], max_bytes=0x7FFFFFFF))
+        filled = 0
+        while filled < SCAN_HEAD_SIZE:
+            filled += receive(stream, memoryview(head)[filled:], flags=0)
+        part = wire.fetch_answer(load.version, bytes(head), head_only=True)[0]
+        batches = part.records_size // load.batch_size
+        if part.error_code or not batches:
+            raise wire.UnexpectedAnswer(f"Fetch of {load.topic}-0 from {offset}: {part}")
+        left = wire.FRAME_PREFIX_SIZE + wire.INT32.unpack_from(head)[0] - SCAN_HEAD_SIZE
+        while left:
+            left -= receive(stream, memoryview(sink)[:left])
+        offset += batches * load.messages_per_batch
+        received += part.records_size
+        requests += 1
+    return Outcome(
+        requests=requests,
+        bytes=received,
+        seconds=time.perf_counter() - begun_at,
+        server_cpu_seconds=cpu_seconds(load.server_pid) - server_cpu,
+        answer_size=0,
+        total_requests=requests,
+        generator_cpu_seconds=time.process_time() - own_cpu,
+        begun_at=begun_at,
+    )
+
+
 def main() -> None:
     arguments = json.loads(sys.argv[1])
-    outcome = produce(ProduceLoad(**arguments)) if "message_size" in arguments else fetch(FetchLoad(**arguments))
+    if "message_size" in arguments:
+        outcome = produce(ProduceLoad(**arguments))
+    elif "end_offset" in arguments:
+        outcome = scan(ScanLoad(**arguments))
+    else:
+        outcome = fetch(FetchLoad(**arguments))
     sys.stdout.write(json.dumps(asdict(outcome)) + "\n")
 
 

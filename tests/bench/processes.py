@@ -130,9 +130,11 @@ def start_module(module: str, arguments: Mapping[str, Any], *, cpu: int | None) 
     return Child([sys.executable, "-m", module, json.dumps(arguments)], cpu=cpu)
 
 
-def collect(child: Child, *, timeout: float) -> dict[str, Any]:
-    """Waits for a child made by `start_module` and gives what it printed; it is stopped in any case."""
+def collect(child: Child, *, timeout: float, end_now: bool = False) -> dict[str, Any]:
+    """Waits for a child made by `start_module` and gives what it printed; `end_now` sends it SIGTERM first."""
     try:
+        if end_now:
+            child.process.terminate()
         output, errors = child.process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         raise ChildFailed(f"{' '.join(child.command)} took over {timeout:.0f} s") from None

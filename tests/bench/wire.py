@@ -8,6 +8,7 @@ encoding), CreateTopics 2, Metadata 4, ListOffsets 1, ApiVersions 0.
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -23,9 +24,6 @@ CREATE_TOPICS: Final = 19
 
 CLIENT_ID: Final = b"bench"
 NO_TAGS: Final = b"\0"
-# A fixed CreateTime: 2025-01-01. Retention by time must be off, or larger than the age of this.
-BASE_TIMESTAMP_MS: Final = 1_735_689_600_000
-
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
@@ -79,13 +77,14 @@ def compact_string(text: bytes) -> bytes:
 
 
 def record_batch(messages: int, message_size: int) -> bytes:
-    """An uncompressed magic-2 batch of `messages` values without keys, all with the batch's own timestamp."""
+    """An uncompressed magic-2 batch of `messages` values without keys, all with the time of now (retention looks at it)."""
+    now_ms = time.time_ns() // 1_000_000
     value = bytes(ord("a") + index % 26 for index in range(message_size))
     records = bytearray()
     for offset_delta in range(messages):
         record = b"\0" + varint(0) + varint(offset_delta) + varint(-1) + varint(message_size) + value + varint(0)
         records += varint(len(record)) + record
-    body = struct.pack(">hiqqqhii", 0, messages - 1, BASE_TIMESTAMP_MS, BASE_TIMESTAMP_MS, -1, -1, -1, messages) + records
+    body = struct.pack(">hiqqqhii", 0, messages - 1, now_ms, now_ms, -1, -1, -1, messages) + records
     return struct.pack(">qiibI", 0, len(body) + 9, 0, 2, crc32c(body)) + body
 
 
@@ -185,8 +184,11 @@ class Reader:
             self.position += self.unsigned_varint()
 
 
-def fetch_answer(version: int, answer: bytes) -> list[FetchedPartition]:
-    """Every partition of an answer about one topic; `answer` starts with the frame's length."""
+def fetch_answer(version: int, answer: bytes, *, head_only: bool = False) -> list[FetchedPartition]:
+    """Every partition of an answer about one topic; `answer` starts with the frame's length.
+
+    With `head_only` the answer may be cut after the first partition's fields, and only that one is given.
+    """
     flexible = version >= 12
     reader = Reader(answer, 8)
     if flexible:
@@ -209,6 +211,8 @@ def fetch_answer(version: int, answer: bytes) -> list[FetchedPartition]:
             reader.int32()  # preferred_read_replica
             size = max(0, reader.unsigned_varint() - 1 if flexible else reader.int32())
             fetched.append(FetchedPartition(partition, partition_error, high_watermark, reader.position, size))
+            if head_only:
+                return fetched
             reader.position += size
             if flexible:
                 reader.skip_tags()
