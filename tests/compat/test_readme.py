@@ -1,101 +1,105 @@
-"""The README's examples do what they show: commands, Python and properties, in their order, against one broker.
+"""The README is true: its examples run, from the first to the last against one broker, and print what stands under them.
 
-A `console` block holds commands after `$ ` and, where it matters, the whole output beneath. Blocks that are indented and
-not fenced are for a person at a terminal and are not run.
+A `console` block is a dialogue: a line after `$ ` is typed, the lines up to the next `$ ` are what must come. Nothing
+there means that the output is not part of the example, only that the command succeeds. The examples say
+127.0.0.1:9092, where a reader's broker is; here they are led to the test's, which is on a free port.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import pytest
 
+from ottla.cli.main import run
 from ottla.config.broker import BrokerSettings
 from ottla.config.properties import parse
+from ottla.testing import EmbeddedCluster
 
-README: Final = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-READY_SECONDS: Final = 20.0
+README = Path(__file__).parents[2] / "README.md"
+READERS_ADDRESS = "127.0.0.1:9092"
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """A line after `$ ` and what it prints; no output means that it does not matter here."""
+class Example:
+    """A fenced block of the README."""
 
-    line: str
-    output: str
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+    language: str
+    text: str
+    line: int
 
 
-def commands() -> Iterator[Command]:
-    for block in blocks("console"):
-        for example in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            line, _, output = example.partition("\n")
-            yield Command(line, output)
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A command and what must come of it; None when the example does not say."""
+
+    command: str
+    output: str | None
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker as the first example starts it, but on a free port."""
-    pid_file = tmp_path_factory.mktemp("readme") / "pid"
-    program = [sys.executable, "-m", "ottla.cli", "dev", "--ephemeral", "--port", "0", "--pid-file", str(pid_file)]
-    broker = subprocess.Popen(program, stdout=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + READY_SECONDS
-        while not pid_file.exists() or len(pid_file.read_text().splitlines()) < 2:
-            assert broker.poll() is None, f"ottla dev ended with {broker.returncode}"
-            assert time.monotonic() < deadline, f"ottla dev was not ready after {READY_SECONDS:.0f} s"
-            time.sleep(0.02)
-        yield pid_file.read_text().splitlines()[1]
-    finally:
-        broker.send_signal(signal.SIGTERM)
-        broker.wait(20)
+def examples() -> list[Example]:
+    text = README.read_text(encoding="utf-8")
+    fences = re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [Example(found[1], found[2], text[: found.start()].count("\n") + 1) for found in fences]
 
 
-def run(command: str, address: str, directory: Path) -> str:
-    # The installed commands lie beside the interpreter that runs this.
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "OTTLA_BOOTSTRAP_SERVER": address, "COLUMNS": "120"}
-    done = subprocess.run(["bash", "-c", command], cwd=directory, env=environment, capture_output=True, text=True, timeout=50)
-    assert done.returncode == 0, f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
-    return done.stdout
+def exchanges(block: str) -> Iterator[Exchange]:
+    for piece in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, _, output = piece.partition("\n")
+        while command.endswith("\\"):
+            following, _, output = output.partition("\n")
+            command = command[:-1] + following
+        yield Exchange(command, output or None)
 
 
-def test_the_commands_print_what_the_readme_shows(address: str, tmp_path: Path) -> None:
-    shown = list(commands())
-    assert len(shown) > 8
-    for each in shown:
-        printed = run(each.line, address, tmp_path)
-        if each.output:
-            assert printed == each.output, each.line
+def type_in(exchange: Exchange, where: str, directory: Path, environment: dict[str, str]) -> None:
+    shell = ["bash", "-o", "pipefail", "-c", exchange.command]
+    done = subprocess.run(shell, cwd=directory, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, f"{where}: {exchange.command}\n{done.stderr}"
+    if exchange.output is not None:
+        assert done.stdout == exchange.output, f"{where}: {exchange.command}"
 
 
-def test_the_program_that_publishes_does(address: str, tmp_path: Path) -> None:
-    (program,) = (block for block in blocks("python") if "produce(" in block and "def test" not in block)
-    (tmp_path / "publish.py").write_text(program.replace("127.0.0.1:9092", address))
-    run(f"{sys.executable} publish.py", address, tmp_path)
-    assert len(run("ottla consume readings", address, tmp_path).splitlines()) == 1_000
+@pytest.mark.timeout(180)
+def test_the_examples_do_what_the_readme_says(tmp_path: Path) -> None:
+    with EmbeddedCluster() as cluster:
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "OTTLA_BOOTSTRAP_SERVER": cluster.bootstrap_servers,
+        }
+        for number, example in enumerate(examples()):
+            where = f"README.md:{example.line}"
+            if example.language == "console":
+                for exchange in exchanges(example.text):
+                    type_in(exchange, where, tmp_path, environment)
+            elif example.language == "python":
+                is_test = "def test_" in example.text
+                script = tmp_path / f"test_example_{number}.py"
+                script.write_text(example.text.replace(READERS_ADDRESS, cluster.bootstrap_servers))
+                command = [sys.executable, *(("-m", "pytest", "-q", "-p", "no:cacheprovider") if is_test else ()), str(script)]
+                done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False)
+                assert done.returncode == 0, f"{where}\n{done.stdout}{done.stderr}"
+            elif example.language == "properties":
+                BrokerSettings.from_properties(parse(example.text, where))
+            else:
+                pytest.fail(f"{where}: nobody checks a block of {example.language}")
 
 
-def test_the_example_of_a_test_passes_in_a_project_of_its_own(tmp_path: Path) -> None:
-    (test,) = (block for block in blocks("python") if "def test" in block)
-    (tmp_path / "test_example.py").write_text(test)
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q"], cwd=tmp_path, capture_output=True, text=True, timeout=50)
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
+def test_every_kind_of_example_is_there() -> None:
+    """A fence that is written in another way would not be found, and not be run."""
+    kinds = [example.language for example in examples()]
+    assert {"console", "python", "properties"} <= set(kinds)
+    assert sum(len(list(exchanges(each.text))) for each in examples() if each.language == "console") >= 8
 
 
-@pytest.mark.parametrize("text", blocks("properties"))
-def test_the_properties_are_accepted_and_have_an_effect(text: str) -> None:
-    settings = BrokerSettings.from_properties(parse(text, "README.md"))
-    assert not settings.without_effect()
+def test_the_table_of_commands_is_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    helped = set(re.findall(r"^│ ([a-z]+) +", capsys.readouterr().out, re.MULTILINE))
+    assert set(re.findall(r"^\| `ottla ([a-z-]+)` \|", README.read_text(encoding="utf-8"), re.MULTILINE)) == helped

@@ -63,7 +63,11 @@ class EmbeddedCluster:
     @property
     def bootstrap_servers(self) -> str:
         """What a client is configured with: `127.0.0.1:PORT`. It stays the same over a restart."""
-        return f"127.0.0.1:{self._started().port}"
+        return self._started().broker.bootstrap_servers
+
+    def address(self, listener: str) -> str:
+        """The address of one listener, for a cluster whose `listeners` are given in its settings."""
+        return f"127.0.0.1:{self._started().broker.port(listener)}"
 
     @property
     def data_directory(self) -> Path:
@@ -73,17 +77,16 @@ class EmbeddedCluster:
         return self._directory
 
     def start(self) -> EmbeddedCluster:
-        """Starts the broker and returns when it answers."""
+        """Starts the broker, creates the topics and returns when it answers. Topics that are there already are kept."""
         if self._running is not None:
             raise ClusterError("the cluster is running already")
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="ottla-test-"))
         try:
             self._running = _BrokerThread(self._properties())
-            if self._port == 0:  # not at a restart: topics are kept, or deleted by the test
-                for name, partitions in self._topics.items():
-                    self.create_topic(name, partitions=partitions)
-            self._port = self._running.port
+            self._port = int(self.bootstrap_servers.rpartition(":")[2])
+            for name, partitions in self._topics.items():
+                self.create_topic(name, partitions=partitions)
         except BaseException:
             self.stop()
             raise
@@ -107,12 +110,20 @@ class EmbeddedCluster:
         self._running = _BrokerThread(self._properties())
 
     def create_topic(self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
-        """Creates a topic and returns its name; `settings` are the topic's, under Kafka's names."""
+        """Creates a topic, unless it is there, and returns its name; `settings` are the topic's, under Kafka's names.
+
+        It goes through the first listener, which must be one without TLS.
+        """
+        from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import AdminClient, NewTopic
 
-        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{self._started().port}"})
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         topic = NewTopic(name, partitions, 1, config=dict(settings or {}))
-        admin.create_topics([topic], operation_timeout=10)[name].result(15)
+        try:
+            admin.create_topics([topic], operation_timeout=10)[name].result(15)
+        except KafkaException as exception:
+            if exception.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
         return name
 
     def _properties(self) -> dict[str, str]:
@@ -145,7 +156,7 @@ class _BrokerThread:
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self._request_stop: Callable[[], object] = lambda: None
-        self.port = 0
+        self.broker: Broker
         # A daemon: a test run that is interrupted between start and stop must still be able to end.
         self._thread = threading.Thread(target=self._run, name="ottla-embedded-broker", daemon=True)
         self._thread.start()
@@ -182,10 +193,9 @@ class _BrokerThread:
 
         loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         stopped = asyncio.Event()
-        broker: Broker = Broker(BrokerSettings.from_properties(self._properties))
+        self.broker = broker = Broker(BrokerSettings.from_properties(self._properties))
         await broker.start()
         try:
-            self.port = broker.port(LISTENER)
             self._request_stop = lambda: loop.call_soon_threadsafe(stopped.set)
             self._ready.set()
             await stopped.wait()

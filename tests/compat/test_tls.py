@@ -1,0 +1,171 @@
+"""A TLS listener beside a plain one: encrypted, checked against a certificate authority, mutual where it is asked for."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from ottla.cli.main import run
+from ottla.testing import EmbeddedCluster
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """PEM files: an authority, and what it signed for the broker and for a client (key and certificate in one file)."""
+
+    authority: Path
+    broker: Path
+    client: Path
+
+
+def _issue(
+    path: Path, name: str, issuer: tuple[x509.Name, ec.EllipticCurvePrivateKey] | None
+) -> tuple[x509.Name, ec.EllipticCurvePrivateKey]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if issuer is None else issuer[0])
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+    )
+    if issuer is not None:
+        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+    certificate = builder.sign(key if issuer is None else issuer[1], hashes.SHA256())
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    if issuer is not None:
+        pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()) + pem
+    path.write_bytes(pem)
+    return subject, key
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    directory = tmp_path_factory.mktemp("certificates")
+    made = Certificates(directory / "authority.pem", directory / "broker.pem", directory / "client.pem")
+    authority = _issue(made.authority, "Test Authority", None)
+    _issue(made.broker, "localhost", authority)
+    _issue(made.client, "a client", authority)
+    return made
+
+
+def tls_settings(certificates: Certificates, **more: str) -> dict[str, str]:
+    return {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(certificates.broker),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificates.authority),
+        **more,
+    }
+
+
+@pytest.fixture(scope="module")
+def cluster(certificates: Certificates) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(settings=tls_settings(certificates), topics={"secret": 1}) as running:
+        yield running
+
+
+def client_options(certificates: Certificates) -> list[str]:
+    return ["-X", "security.protocol=ssl", "-X", f"ssl.ca.location={certificates.authority}"]
+
+
+def test_large_messages_come_back_over_tls(cluster: EmbeddedCluster, certificates: Certificates) -> None:
+    import confluent_kafka
+
+    configuration = {
+        "bootstrap.servers": cluster.address("SSL"),
+        "security.protocol": "ssl",
+        "ssl.ca.location": str(certificates.authority),
+    }
+    values = [bytes([number]) * (number * 3001) for number in range(200)]
+    producer = confluent_kafka.Producer({**configuration, "enable.idempotence": True})
+    for value in values:
+        producer.produce("secret", value)
+    assert producer.flush(30) == 0
+    consumer = confluent_kafka.Consumer({**configuration, "group.id": "unused"})
+    try:
+        consumer.assign([confluent_kafka.TopicPartition("secret", 0, 0)])
+        read: list[bytes | None] = []
+        while len(read) < len(values):
+            messages = consumer.consume(200, 10.0)
+            assert messages, f"only {len(read)} of {len(values)} came back"
+            read += [message.value() for message in messages]
+        assert read == values
+    finally:
+        consumer.close()
+
+
+def test_kafka_python_speaks_tls_with_it(cluster: EmbeddedCluster, certificates: Certificates) -> None:
+    import kafka
+
+    secure = {"bootstrap_servers": cluster.address("SSL"), "security_protocol": "SSL", "ssl_cafile": str(certificates.authority)}
+    producer = kafka.KafkaProducer(**secure)
+    assert producer.send("by-kafka-python", b"hello").get(20).offset == 0
+    producer.close()
+
+
+def test_the_command_line_reaches_it_with_properties(
+    cluster: EmbeddedCluster, certificates: Certificates, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    messages = tmp_path / "messages"
+    messages.write_text("one\ntwo\n")
+    address = ["-b", cluster.address("SSL")]
+    assert run(["produce", "by-command", str(messages), *address, *client_options(certificates)]) == 0
+    properties = tmp_path / "client.properties"
+    properties.write_text(f"security.protocol=ssl\nssl.ca.location={certificates.authority}\n")
+    assert run(["consume", "by-command", *address, "--command-config", str(properties)]) == 0
+    assert capfd.readouterr().out == "one\ntwo\n"
+    assert run(["topics", "describe", "by-command", *address, "--command-config", str(properties)]) == 0
+    assert "2 messages" in capfd.readouterr().out
+
+
+def test_kcat_speaks_tls_with_it(kcat: str, cluster: EmbeddedCluster, certificates: Certificates) -> None:
+    options = [kcat, "-b", cluster.address("SSL"), *client_options(certificates)]
+    subprocess.run([*options, "-P", "-t", "by-kcat", "-p", "0"], input=b"hello\n", check=True, timeout=30)
+    done = subprocess.run(
+        [*options, "-C", "-t", "by-kcat", "-p", "0", "-o", "beginning", "-e", "-q"], capture_output=True, check=True, timeout=30
+    )
+    assert done.stdout == b"hello\n"
+
+
+def test_a_plain_client_at_the_tls_listener_gets_nowhere_and_the_others_do_not_notice(
+    cluster: EmbeddedCluster, certificates: Certificates
+) -> None:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    with pytest.raises(KafkaException):
+        AdminClient({"bootstrap.servers": cluster.address("SSL"), "log_level": 0}).list_topics(timeout=3)
+    secure = {"security.protocol": "ssl", "ssl.ca.location": str(certificates.authority)}
+    assert "secret" in AdminClient({"bootstrap.servers": cluster.address("SSL"), **secure}).list_topics(timeout=10).topics
+
+
+def test_client_auth_required_keeps_out_who_has_no_certificate(certificates: Certificates) -> None:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    with EmbeddedCluster(settings=tls_settings(certificates, **{"ssl.client.auth": "required"})) as cluster:
+        stranger = {"bootstrap.servers": cluster.address("SSL"), "security.protocol": "ssl", "ssl.ca.location": str(certificates.authority)}
+        with pytest.raises(KafkaException):
+            AdminClient({**stranger, "log_level": 0}).list_topics(timeout=3)
+        known = {**stranger, "ssl.certificate.location": str(certificates.client), "ssl.key.location": str(certificates.client)}
+        assert AdminClient(known).list_topics(timeout=10).brokers

@@ -1,0 +1,94 @@
+"""The embedded cluster: a broker in the test's own process."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from ottla.errors import ConfigurationError
+from ottla.testing import EmbeddedCluster
+from ottla.testing.cluster import ClusterError
+
+
+def publish(cluster: EmbeddedCluster, topic: str, value: bytes) -> None:
+    import confluent_kafka
+
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer.produce(topic, value)
+    assert producer.flush(20) == 0
+
+
+def read_one(cluster: EmbeddedCluster, topic: str) -> bytes | None:
+    import confluent_kafka
+
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused"})
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        message = consumer.poll(20)
+        assert message is not None and message.error() is None
+        return message.value()
+    finally:
+        consumer.close()
+
+
+def test_a_message_goes_in_and_comes_out() -> None:
+    with EmbeddedCluster(topics={"clicks": 2}) as cluster:
+        publish(cluster, "clicks-too", b"hello")  # created by being used
+        assert read_one(cluster, "clicks-too") == b"hello"
+        assert (cluster.data_directory / "log" / "clicks-1").is_dir()
+
+
+def test_data_and_address_outlive_a_restart() -> None:
+    with EmbeddedCluster(topics={"clicks": 1}) as cluster:
+        before = cluster.bootstrap_servers
+        publish(cluster, "clicks", b"hello")
+        cluster.restart()
+        assert cluster.bootstrap_servers == before
+        assert read_one(cluster, "clicks") == b"hello"
+
+
+def test_nothing_is_left_of_a_temporary_cluster() -> None:
+    with EmbeddedCluster() as cluster:
+        directory, (host, _, port) = cluster.data_directory, cluster.bootstrap_servers.rpartition(":")
+        assert directory.is_dir()
+    assert not directory.exists()
+    assert not any("ottla" in thread.name for thread in threading.enumerate())
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), 5)
+
+
+def test_a_given_directory_is_kept_and_used_again(tmp_path: Path) -> None:
+    with EmbeddedCluster(topics={"clicks": 1}, data_directory=tmp_path) as cluster:
+        publish(cluster, "clicks", b"hello")
+    with EmbeddedCluster(topics={"clicks": 1}, data_directory=tmp_path) as cluster:
+        assert read_one(cluster, "clicks") == b"hello"
+
+
+def test_settings_are_the_brokers_under_kafkas_names() -> None:
+    import confluent_kafka
+
+    refused: list[int] = []
+    with EmbeddedCluster(settings={"message.max.bytes": "1000"}, topics={"small": 1}) as cluster:
+        producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers})
+        producer.produce("small", b"x" * 5000, on_delivery=lambda error, _: refused.append(error.code()))
+        producer.flush(20)
+    assert refused == [confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE]
+
+
+def test_a_wrong_setting_is_raised_in_the_test_and_leaves_nothing() -> None:
+    with pytest.raises(ConfigurationError, match=r"log\.segment\.bytes"):
+        EmbeddedCluster(settings={"log.segment.byte": "5"}).start()
+    assert not any("ottla" in thread.name for thread in threading.enumerate())
+
+
+def test_more_than_one_broker_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="3 brokers"):
+        EmbeddedCluster(brokers=3)
+
+
+def test_an_address_before_the_start_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(ClusterError, match="`with`"):
+        _ = EmbeddedCluster().bootstrap_servers
