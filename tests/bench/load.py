@@ -206,13 +206,11 @@ class Selector:
         return [(self._streams[number], bool(event & ~select.EPOLLOUT), bool(event & select.EPOLLOUT)) for number, event in events]
 
 
-def receive(stream: Stream, buffer: bytearray | memoryview, flags: int = socket.MSG_TRUNC) -> int:
-    """Bytes that came, 0 when there is nothing now; the bytes of a plain socket are dropped in the kernel."""
+def receive(stream: Stream, buffer: bytearray | memoryview, *, keep: bool = False) -> int:
+    """Bytes that came, 0 when there is nothing now; those of a plain socket are dropped in the kernel, unless kept."""
+    flags = 0 if keep or isinstance(stream.socket, ssl.SSLSocket) else socket.MSG_TRUNC
     try:
-        if isinstance(stream.socket, ssl.SSLSocket):
-            count = stream.socket.recv_into(buffer)
-        else:
-            count = stream.socket.recv_into(buffer, 0, flags)
+        count = stream.socket.recv_into(buffer, 0, flags)
     except (BlockingIOError, ssl.SSLWantReadError):
         return 0
     if not count:
@@ -333,7 +331,7 @@ def scan(load: ScanLoad) -> Outcome:
         stream.socket.sendall(wire.fetch_request(load.version, load.topic, [read], max_bytes=0x7FFFFFFF))
         filled = 0
         while filled < SCAN_HEAD_SIZE:
-            filled += receive(stream, memoryview(head)[filled:], flags=0)
+            filled += receive(stream, memoryview(head)[filled:], keep=True)
         part = wire.fetch_answer(load.version, bytes(head), head_only=True)[0]
         batches = part.records_size // load.batch_size
         if part.error_code or not batches:
