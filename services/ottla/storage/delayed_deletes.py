@@ -1,0 +1,64 @@
+"""Files and directories that are to be deleted, but not yet: `file.delete.delay.ms`.
+
+They were renamed first, so a start after a crash finds and sweeps them. What is deleted here is deleted in a thread:
+unlinking a 1 GiB file can take a file system tens of milliseconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from ottla.clock import Clock
+from ottla.lifecycle import Offload
+
+log = logging.getLogger(__name__)
+
+NEVER: Final = float("inf")
+
+
+class DelayedDeletes:
+    """A queue by due time. One event loop owns it."""
+
+    def __init__(self, clock: Clock, offload: Offload) -> None:
+        self._clock: Final = clock
+        self._offload: Final = offload
+        self._waiting: list[tuple[float, int, str]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, paths: Iterable[str], delay_ms: int) -> None:
+        """Deletes files, or whole directories, after a time."""
+        due = self._clock.monotonic() + delay_ms / 1000
+        for path in paths:
+            self._count += 1
+            heapq.heappush(self._waiting, (due, self._count, path))
+
+    async def run_due(self) -> int:
+        """Deletes what is due, and says how many there were."""
+        now = self._clock.monotonic()
+        due = []
+        while self._waiting and self._waiting[0][0] <= now:
+            due.append(heapq.heappop(self._waiting)[2])
+        if due:
+            await self._offload(delete_all, due)
+        return len(due)
+
+
+def delete_all(paths: Sequence[str]) -> None:
+    """Deletes files and directories; what can not be deleted is told in the log and left for the next start."""
+    for name in paths:
+        path = Path(name)
+        try:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s stays until the next start: %s", path, error)

@@ -1,0 +1,171 @@
+"""One of `log.dirs`: taking possession of it at start, its checkpoints, and giving it back.
+
+    .lock                                held by flock while a broker uses the directory
+    meta.properties                      whose it is
+    .kafka_cleanshutdown                 the last user closed everything
+    recovery-point-offset-checkpoint     log-start-offset-checkpoint     replication-offset-checkpoint
+
+Functions that block, for a thread. That a directory is broken is not an error of the broker (the others go on); that
+it belongs to somebody else is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ottla.errors import OttlaError
+from ottla.model import TopicPartition
+from ottla.storage.checkpoints import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    MalformedCheckpoint,
+    read_offsets,
+    write_offsets,
+)
+from ottla.storage.clean_shutdown import take_clean_shutdown
+from ottla.storage.file_names import DELETED_DIRECTORY_SUFFIX, is_marked_directory, partition_of_directory
+from ottla.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from ottla.storage.mounts import file_system_of
+from ottla.storage.partition_metadata import PARTITION_METADATA
+
+log = logging.getLogger(__name__)
+
+LOCK: Final = ".lock"
+
+
+class LogDirectoryInUse(OttlaError):
+    """Another process, or another broker in this one, has the directory open."""
+
+
+class ForeignLogDirectory(OttlaError):
+    """The directory belongs to another broker or another cluster."""
+
+
+@dataclass(slots=True)
+class LogDirectory:
+    """A directory that this process has locked, and what was found in it."""
+
+    path: Path
+    lock: int  # the descriptor that holds it
+    is_clean: bool
+    broker_epoch: int
+    partitions: dict[TopicPartition, Path] = field(default_factory=dict)
+    deleted: list[Path] = field(default_factory=list)  # partitions whose files wait to go
+    recovery_points: Mapping[TopicPartition, int] = field(default_factory=dict)
+    log_start_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
+    written: dict[str, Mapping[TopicPartition, int]] = field(default_factory=dict)  # checkpoints by name, as last written
+
+    def unlock(self) -> None:
+        """Lets others have the directory."""
+        os.close(self.lock)
+        self.lock = -1
+
+
+def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: int) -> LogDirectory:
+    """Locks a log directory, checks whose it is, and looks what is in it; makes it when it is not there.
+
+    Raises:
+        LogDirectoryInUse: somebody else has it open.
+        ForeignLogDirectory: it is another broker's or another cluster's.
+        OSError: it can not be read or written.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    descriptor = _lock(path)
+    try:
+        _own(path, broker_id, cluster_id, now_ms)
+        shutdown = take_clean_shutdown(path)
+        found = LogDirectory(path, descriptor, shutdown is not None, -1 if shutdown is None else shutdown.broker_epoch)
+        _list(path, found)
+        found.recovery_points = _offsets(path / RECOVERY_POINT_CHECKPOINT)
+        found.log_start_offsets = _offsets(path / LOG_START_OFFSET_CHECKPOINT)
+        found.high_watermarks = _offsets(path / HIGH_WATERMARK_CHECKPOINT)
+        mounted = file_system_of(path)
+        if mounted == "overlay":
+            log.warning("%s lies on a container's overlay file system, which appends far slower than a volume and goes with it", path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return found
+
+
+def write_checkpoint(path: Path, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replaces one of the directory's checkpoint files."""
+    write_offsets(path / name, offsets)
+
+
+def _lock(path: Path) -> int:
+    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise LogDirectoryInUse(
+            f"{path} is in use by another broker, which holds {path / LOCK}; two brokers can not share a log directory"
+        ) from None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _own(path: Path, broker_id: int, cluster_id: str | None, now_ms: int) -> None:
+    meta = read_meta_properties(path)
+    if meta is not None:
+        if meta.broker_id is not None and meta.broker_id != broker_id:
+            raise ForeignLogDirectory(
+                f"{path} belongs to broker {meta.broker_id}, and broker.id is {broker_id}; if the directory was moved on purpose, "
+                f"set broker.id={meta.broker_id}"
+            )
+        if meta.cluster_id is not None and cluster_id is not None and meta.cluster_id != cluster_id:
+            raise ForeignLogDirectory(
+                f"{path} belongs to cluster {meta.cluster_id}, and this is cluster {cluster_id}; is the coordination service the right one?"
+            )
+        if meta.broker_id is not None and (meta.cluster_id is not None or cluster_id is None):
+            return
+    directory_id = None if meta is None else meta.directory_id
+    known_cluster_id = cluster_id if meta is None or meta.cluster_id is None else meta.cluster_id
+    write_meta_properties(path, MetaProperties(broker_id, known_cluster_id, directory_id), now_ms)
+
+
+def _list(path: Path, found: LogDirectory) -> None:
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if not entry.is_dir():
+                continue
+            topic_partition = partition_of_directory(entry.name)
+            if is_marked_directory(entry.name):
+                if entry.name.endswith(DELETED_DIRECTORY_SUFFIX):
+                    found.deleted.append(path / entry.name)
+                else:
+                    log.warning("%s was set aside and is left alone", entry.path)
+            elif topic_partition is not None:
+                found.partitions[topic_partition] = path / entry.name
+            else:
+                # Kafka refuses to start here, most famously over a file system's own lost+found.
+                log.info("%s is no partition's directory and is left alone", entry.path)
+
+
+def _offsets(path: Path) -> Mapping[TopicPartition, int]:
+    try:
+        return read_offsets(path)
+    except MalformedCheckpoint as error:
+        # Nothing is lost by starting from 0: more is checked, or the leader finds the high watermark again.
+        log.warning("The checkpoint is passed over: %s", error)
+        return {}
+
+
+def make_partition_directory(directory: Path, topic_metadata: bytes | None) -> None:
+    """A new partition's directory, with its topic's id. Not synced: the log's first flush does it."""
+    directory.mkdir(exist_ok=True)
+    if topic_metadata is not None:
+        with contextlib.closing(open(directory / PARTITION_METADATA, "wb", buffering=0)) as file:
+            file.write(topic_metadata)

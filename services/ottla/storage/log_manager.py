@@ -1,0 +1,467 @@
+"""All logs of a broker, in several log directories, one of which may fail without taking the others down.
+
+    start        lock, check and load each directory, its logs several at a time
+    meanwhile    retention, flushes by age, checkpoints, deletions
+    shutdown     flush and close each log, then say so in `.kafka_cleanshutdown`
+
+A directory that can not be used, from the start or after an error of its disk, is offline: its logs raise
+KafkaStorageError and it gets no new ones. A directory that is somebody else's stops the broker instead.
+
+One event loop owns it; whatever blocks goes through `offload`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+from uuid import UUID, uuid4
+
+from ottla.clock import Clock
+from ottla.config.broker import BrokerSettings
+from ottla.config.topic import TopicSettings
+from ottla.errors import KafkaStorageError, OttlaError
+from ottla.lifecycle import Offload
+from ottla.model import ZERO_TOPIC_ID, TopicPartition
+from ottla.storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from ottla.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_shutdown
+from ottla.storage.delayed_deletes import DelayedDeletes
+from ottla.storage.file_names import deleted_directory_name, partition_directory_name
+from ottla.storage.file_pool import FilePool
+from ottla.storage.log import PASSING, Log
+from ottla.storage.log_context import FileOperations, LogContext
+from ottla.storage.log_directory import LogDirectory, make_partition_directory, open_directory, write_checkpoint
+from ottla.storage.partition_metadata import encode_topic_id
+from ottla.storage.periodic import Periodic
+from ottla.storage.recovery import LoadedLog, load_log
+
+log = logging.getLogger(__name__)
+
+LOADED_AT_ONCE: Final = 32  # logs a thread loads before it looks for more: a hop to a thread costs as much as a small log
+CLOSED_AT_ONCE: Final = 8
+LOOKED_AT_ONCE: Final = 50  # logs between two chances for other work, in rounds over all of them
+MOST_FLUSH_TICK_MS: Final = 1000
+DELETE_TICK_MS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    """A log directory as DescribeLogDirs shows it; sizes are -1 where it is offline."""
+
+    path: Path
+    error: str | None
+    total_bytes: int
+    usable_bytes: int
+    partitions: Mapping[TopicPartition, int]
+
+
+class LogManager:
+    """The logs of one broker.
+
+    Args:
+        directories: `log.dirs`.
+        topic_settings: the settings of a topic by its name.
+        files: the system calls of which a test wants to see failures.
+        new_id: for the names of deleted directories.
+    """
+
+    def __init__(
+        self,
+        directories: Sequence[Path],
+        settings: BrokerSettings,
+        clock: Clock,
+        offload: Offload,
+        topic_settings: Callable[[str], TopicSettings],
+        *,
+        files: FileOperations = os,
+        new_id: Callable[[], UUID] = uuid4,
+    ) -> None:
+        self.topic_settings: Final = topic_settings
+        # What the replicas know of high watermarks, for the checkpoint and so that retention stays below them.
+        self.high_watermarks: Callable[[], Mapping[TopicPartition, int]] = dict
+        # Told a directory that has failed, and why, once its logs are offline.
+        self.directory_failed: Callable[[Path, str], None] = lambda directory, reason: None
+        self._paths: Final = tuple(directories)
+        self._settings: Final = settings
+        self._clock: Final = clock
+        self._offload: Final = offload
+        self._new_id: Final = new_id
+        self._file_pool: Final = FilePool.from_limits()
+        self._deletes: Final = DelayedDeletes(clock, offload)
+        self._directories: dict[Path, LogDirectory] = {}
+        self._contexts: dict[Path, LogContext] = {}
+        self._offline: dict[Path, str] = {}
+        self._logs: dict[TopicPartition, Log] = {}
+        self._partition_counts: dict[Path, int] = {}
+        self._recorded_high_watermarks: dict[TopicPartition, int] = {}
+        self._sealed: dict[TopicPartition, None] = {}  # logs that rolled and wait for an fsync, in order
+        self._sealed_event = asyncio.Event()
+        self._periodic: Final = Periodic()
+        context = LogContext(clock, offload, self._file_pool, files, flush_soon=self._note_sealed, delete_later=self._deletes.add)
+        for path in self._paths:
+            self._contexts[path] = replace(context, directory_failed=partial(self._fail_directory, path))
+
+    # Looking.
+
+    @property
+    def logs(self) -> Mapping[TopicPartition, Log]:
+        """Every log, those in directories that have failed since included."""
+        return MappingProxyType(self._logs)
+
+    @property
+    def offline_directories(self) -> Mapping[Path, str]:
+        """Which directories have failed, and why."""
+        return MappingProxyType(self._offline)
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether the last stop was a clean one in every directory that is used."""
+        return all(each.is_clean for each in self._directories.values())
+
+    def get(self, topic_partition: TopicPartition) -> Log | None:
+        """The partition's log, if it has one here."""
+        return self._logs.get(topic_partition)
+
+    def recorded_high_watermark(self, topic_partition: TopicPartition) -> int | None:
+        """The high watermark that the checkpoint had at the start."""
+        return self._recorded_high_watermarks.get(topic_partition)
+
+    def describe_directories(self) -> list[LogDirDescription]:
+        """Each directory with the sizes of its partitions."""
+        sizes: dict[Path, dict[TopicPartition, int]] = {path: {} for path in self._paths}
+        for key, each in self._logs.items():
+            sizes[each.directory.parent][key] = each.size
+        descriptions = []
+        for path in self._paths:
+            reason = self._offline.get(path)
+            total, usable = -1, -1
+            if reason is None:
+                try:
+                    space = os.statvfs(path)
+                    total, usable = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
+                except OSError as error:
+                    reason = str(error)
+            descriptions.append(LogDirDescription(path, reason, total, usable, sizes[path] if reason is None else {}))
+        return descriptions
+
+    # Starting and stopping.
+
+    async def start(self, cluster_id: str | None = None) -> None:
+        """Opens the directories and loads their logs; the rounds of retention, flushes and checkpoints begin.
+
+        Args:
+            cluster_id: the cluster that the directories have to belong to; None leaves that unchecked.
+
+        Raises:
+            LogDirectoryInUse: another broker has one of them open.
+            ForeignLogDirectory: one is another broker's or cluster's.
+            KafkaStorageError: none of them can be used.
+        """
+        begin = self._clock.monotonic()
+        try:
+            for path in self._paths:
+                await self._open(path, cluster_id)
+            await asyncio.gather(*(self._load(directory) for directory in list(self._directories.values())))
+            self._check_any_online()
+        except BaseException:
+            for directory in self._directories.values():
+                if directory.lock >= 0:
+                    directory.unlock()
+            raise
+        log.info(
+            "%d logs loaded from %d of %d directories in %.3f s, after %s stop",
+            len(self._logs),
+            len(self._directories) - len(self._offline),
+            len(self._paths),
+            self._clock.monotonic() - begin,
+            "a clean" if self.was_clean else "an unclean",
+        )
+        self._begin_rounds()
+
+    async def shutdown(self, clean: bool = True, broker_epoch: int = NO_BROKER_EPOCH) -> None:
+        """Closes all logs and gives the directories back.
+
+        Args:
+            clean: flush, and say in each directory that nothing needs to be checked at the next start. A directory
+                where anything failed is left without that word.
+            broker_epoch: this broker's registration, which the next start compares (KIP-966).
+        """
+        await self._periodic.stop()
+        if clean:
+            closing = asyncio.Semaphore(CLOSED_AT_ONCE)
+            unclean = {path for path in await asyncio.gather(*(self._close(each, closing) for each in self._logs.values())) if path}
+            for path, directory in self._directories.items():
+                if path in self._offline or path in unclean:
+                    continue
+                try:
+                    await self._write_checkpoints_of(directory)
+                    await self._offload(write_clean_shutdown, path, broker_epoch)
+                except OSError as error:
+                    log.error("%s: closed, but not marked as closed: %s", path, error)
+        else:
+            for each in self._logs.values():
+                each.release_files()
+        for directory in self._directories.values():
+            if directory.lock >= 0:
+                directory.unlock()
+
+    async def _close(self, each: Log, closing: asyncio.Semaphore) -> Path | None:
+        """Closes a log; its directory if that failed."""
+        async with closing:
+            try:
+                if not each.is_offline:
+                    await each.close()
+                    return None
+            except KafkaStorageError as error:
+                log.error("%s was not closed cleanly: %s", each.topic_partition, error)
+        return each.directory.parent
+
+    async def _open(self, path: Path, cluster_id: str | None) -> None:
+        try:
+            directory = await self._offload(open_directory, path, self._settings.broker_id, cluster_id, self._clock.time_ms())
+        except OSError as error:
+            self._fail_directory(path, error)
+            return
+        self._directories[path] = directory
+        self._partition_counts[path] = 0
+        self._recorded_high_watermarks.update(directory.high_watermarks)
+        self._deletes.add([str(each) for each in directory.deleted], self._settings.log_segment_delete_delay_ms)
+
+    async def _load(self, directory: LogDirectory) -> None:
+        waiting = iter(sorted(directory.partitions.items()))
+        threads = self._settings.num_recovery_threads_per_data_dir
+        await asyncio.gather(*(self._load_some(directory, waiting) for _ in range(threads)))
+
+    async def _load_some(self, directory: LogDirectory, waiting: Iterator[tuple[TopicPartition, Path]]) -> None:
+        """One of the threads of a directory: takes the next few logs until none is left."""
+        at_once = LOADED_AT_ONCE if directory.is_clean else 1
+        while directory.path not in self._offline:
+            few = list(islice(waiting, at_once))
+            if not few:
+                return
+            intervals = [self.topic_settings(key.topic).index_interval_bytes for key, _ in few]
+            try:
+                loaded = await self._offload(_load_logs, directory, few, intervals)
+            except OSError as error:
+                self._fail_directory(directory.path, error)
+                return
+            for (key, path), each in zip(few, loaded, strict=True):
+                other = self._logs.get(key)
+                if other is not None:
+                    raise OttlaError(f"{key} has two directories: {other.directory} and {path}; one of them has to be moved away")
+                self._add(key, path, each)
+
+    def _add(self, key: TopicPartition, path: Path, loaded: LoadedLog) -> Log:
+        added = Log(key, path, self.topic_settings(key.topic), loaded, self._contexts[path.parent])
+        self._logs[key] = added
+        self._partition_counts[path.parent] += 1
+        return added
+
+    # Partitions.
+
+    def create(self, topic_partition: TopicPartition, topic_id: UUID | None, *, is_new: bool = True) -> Log:
+        """A log for a partition that has none here, in the directory with the fewest partitions.
+
+        Args:
+            is_new: the partition has just been made; otherwise it may lie in a directory that is offline.
+
+        Raises:
+            KafkaStorageError: no directory takes it.
+        """
+        assert topic_partition not in self._logs, topic_partition
+        if self._offline and not is_new:
+            raise KafkaStorageError(f"{topic_partition} may lie in a directory that is offline: {_listed(self._offline)}")
+        metadata = None if topic_id is None or topic_id == ZERO_TOPIC_ID else encode_topic_id(topic_id)
+        online = [path for path in self._directories if path not in self._offline]
+        for path in sorted(online, key=lambda each: self._partition_counts[each]):
+            directory = path / partition_directory_name(topic_partition)
+            try:
+                make_partition_directory(directory, metadata)
+                loaded = load_log(directory, index_interval_bytes=self.topic_settings(topic_partition.topic).index_interval_bytes)
+            except OSError as error:
+                if error.errno not in PASSING:
+                    self._fail_directory(path, error)
+                log.error("%s could not be made in %s: %s", topic_partition, path, error)
+                continue
+            return self._add(topic_partition, directory, loaded)
+        raise KafkaStorageError(f"{topic_partition}: no log directory takes it; offline: {_listed(self._offline) or 'none'}")
+
+    async def delete(self, topic_partition: TopicPartition) -> None:
+        """Takes a partition's log away. Its directory gets another name at once; the files go later."""
+        deleted = self._logs.pop(topic_partition, None)
+        if deleted is None:
+            return
+        path = deleted.directory.parent
+        self._sealed.pop(topic_partition, None)
+        self._recorded_high_watermarks.pop(topic_partition, None)
+        self._partition_counts[path] -= 1
+        was_offline = deleted.is_offline
+        deleted.fail("it was deleted")
+        if was_offline:
+            return
+        aside = path / deleted_directory_name(topic_partition, self._new_id())
+        try:
+            deleted.directory.rename(aside)
+        except OSError as error:
+            self._fail_directory(path, error)
+            return
+        self._deletes.add([str(aside)], deleted.settings.file_delete_delay_ms)
+        log.info("%s is deleted: %s goes in %d ms", topic_partition, aside, deleted.settings.file_delete_delay_ms)
+
+    # Rounds.
+
+    async def run_retention_once(self) -> int:
+        """Deletes the segments that no topic's policy keeps, and says how many."""
+        deleted = 0
+        high_watermarks = self.high_watermarks()
+        now_ms = self._clock.time_ms()
+        for index, each in enumerate(list(self._logs.values())):
+            if index % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if each.is_offline:
+                continue
+            try:
+                deleted += each.delete_old_segments(now_ms, high_watermarks.get(each.topic_partition))
+            except KafkaStorageError as error:
+                log.error("%s: retention failed: %s", each.topic_partition, error)
+        return deleted
+
+    async def flush_due_logs(self) -> int:
+        """Syncs logs whose oldest unflushed records have waited for `flush.ms`, and says how many there were."""
+        now_ms = self._clock.time_ms()
+        flushed = 0
+        for each in list(self._logs.values()):
+            if each.unflushed_messages and not each.is_offline and now_ms - each.last_flush_ms >= each.settings.flush_ms:
+                flushed += await self._flush(each, None)
+        return flushed
+
+    async def flush_sealed_segments(self) -> int:
+        """Syncs the segments that logs have rolled, so that a crash leaves only active segments to be checked."""
+        flushed = 0
+        while self._sealed:
+            key = next(iter(self._sealed))
+            del self._sealed[key]
+            each = self._logs.get(key)
+            if each is not None and not each.is_offline:
+                flushed += await self._flush(each, each.segments[-1].base_offset)
+        return flushed
+
+    async def write_checkpoints(self) -> None:
+        """Writes recovery points, log start offsets and high watermarks of every directory."""
+        for directory in list(self._directories.values()):
+            if directory.path not in self._offline:
+                try:
+                    await self._write_checkpoints_of(directory)
+                except OSError as error:
+                    self._checkpoint_failed(directory.path, error)
+
+    async def write_high_watermarks(self) -> None:
+        """Writes only the high watermarks, which change most."""
+        for directory in list(self._directories.values()):
+            if directory.path not in self._offline:
+                try:
+                    await self._write(directory, HIGH_WATERMARK_CHECKPOINT, self._high_watermarks_of(directory.path))
+                except OSError as error:
+                    self._checkpoint_failed(directory.path, error)
+
+    def expire_producers(self) -> int:
+        """Forgets idempotent producers that have been idle for `producer.id.expiration.ms`, and says how many."""
+        now_ms, expiration_ms = self._clock.time_ms(), self._settings.producer_id_expiration_ms
+        return sum(each.producers.expire(now_ms, expiration_ms) for each in self._logs.values() if len(each.producers))
+
+    def _begin_rounds(self) -> None:
+        settings = self._settings
+        every = self._periodic.every
+        every(settings.log_retention_check_interval_ms, "retention", self.run_retention_once)
+        every(min(settings.log_flush_scheduler_interval_ms, MOST_FLUSH_TICK_MS), "flushes by age", self.flush_due_logs)
+        every(settings.log_flush_offset_checkpoint_interval_ms, "checkpoints", self._minute)
+        every(settings.replica_high_watermark_checkpoint_interval_ms, "high watermarks", self.write_high_watermarks)
+        every(settings.producer_id_expiration_check_interval_ms, "producer expiry", self._expire)
+        every(DELETE_TICK_MS, "deletions", self._deletes.run_due)
+        self._periodic.whenever(self._sealed_event, "sealed segments", self.flush_sealed_segments)
+
+    async def _minute(self) -> None:
+        await self.write_checkpoints()
+        for each in self._logs.values():
+            each.cool_down()
+
+    async def _expire(self) -> None:
+        self.expire_producers()
+
+    async def _flush(self, each: Log, offset: int | None) -> bool:
+        try:
+            await each.flush(offset)
+        except KafkaStorageError as error:
+            log.error("%s was not flushed: %s", each.topic_partition, error)
+            return False
+        return True
+
+    async def _write_checkpoints_of(self, directory: LogDirectory) -> None:
+        logs = [each for each in self._logs.values() if each.directory.parent == directory.path]
+        starts = {each.topic_partition: each.log_start_offset for each in logs if each.log_start_offset > each.segments[0].base_offset}
+        await self._write(directory, RECOVERY_POINT_CHECKPOINT, {each.topic_partition: each.recovery_point for each in logs})
+        await self._write(directory, LOG_START_OFFSET_CHECKPOINT, starts)
+        await self._write(directory, HIGH_WATERMARK_CHECKPOINT, self._high_watermarks_of(directory.path))
+
+    async def _write(self, directory: LogDirectory, name: str, offsets: dict[TopicPartition, int]) -> None:
+        if directory.written.get(name) != offsets:  # an idle broker writes nothing
+            await self._offload(write_checkpoint, directory.path, name, offsets)
+            directory.written[name] = offsets
+
+    def _high_watermarks_of(self, path: Path) -> dict[TopicPartition, int]:
+        current = self.high_watermarks()
+        logs = [key for key, each in self._logs.items() if each.directory.parent == path]
+        known = {**self._recorded_high_watermarks, **current}
+        return {key: known[key] for key in logs if key in known}
+
+    def _note_sealed(self, topic_partition: TopicPartition) -> None:
+        self._sealed[topic_partition] = None
+        self._sealed_event.set()
+
+    # Failing.
+
+    def _checkpoint_failed(self, path: Path, error: OSError) -> None:
+        if error.errno in PASSING:
+            log.error("%s: a checkpoint was not written: %s", path, error)
+        else:
+            self._fail_directory(path, error)
+
+    def _fail_directory(self, path: Path, error: OSError) -> None:
+        """Takes a directory and its logs offline, for good: a disk that has failed once is not to be trusted."""
+        if path in self._offline:
+            return
+        self._offline[path] = str(error)
+        log.error("The log directory %s has failed and is offline: %s", path, error)
+        for each in self._logs.values():
+            if each.directory.parent == path:
+                each.fail(f"{path}: {error}")
+        self.directory_failed(path, str(error))
+
+    def _check_any_online(self) -> None:
+        if len(self._offline) == len(self._paths):
+            raise KafkaStorageError(f"no log directory can be used: {_listed(self._offline)}")
+
+
+def _load_logs(directory: LogDirectory, partitions: Sequence[tuple[TopicPartition, Path]], intervals: Sequence[int]) -> list[LoadedLog]:
+    """Loads a few logs; runs in a thread."""
+    return [
+        load_log(
+            path,
+            index_interval_bytes=interval,
+            recovery_point=directory.recovery_points.get(key, 0),
+            log_start_offset=directory.log_start_offsets.get(key, 0),
+            clean=directory.is_clean,
+        )
+        for (key, path), interval in zip(partitions, intervals, strict=True)
+    ]
+
+
+def _listed(offline: Mapping[Path, str]) -> str:
+    return "; ".join(f"{path}: {reason}" for path, reason in offline.items())
