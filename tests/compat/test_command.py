@@ -1,0 +1,210 @@
+"""The `ottla` command against a broker, run as a person runs it: as a program, with pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ottla.testing import EmbeddedCluster
+
+Ottla = Callable[..., "subprocess.CompletedProcess[str]"]
+COMMAND = [sys.executable, "-m", "ottla.cli"]
+
+
+@pytest.fixture
+def ottla(ottla_bootstrap_servers: str) -> Ottla:
+    """Runs the command and expects success, unless another code is given."""
+
+    def call(*arguments: str, given: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            input=given,
+            env={**os.environ, "OTTLA_BOOTSTRAP_SERVER": ottla_bootstrap_servers},
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    return call
+
+
+def test_lines_go_in_and_come_out(ottla: Ottla, ottla_topic: str) -> None:
+    ottla("produce", ottla_topic, given="one\ntwo\n\nlast without a newline")
+    assert ottla("consume", ottla_topic).stdout == "one\ntwo\n\nlast without a newline\n"
+
+
+def test_keys_headers_timestamps_codecs_and_nulls(ottla: Ottla, ottla_topic: str) -> None:
+    ottla(
+        "produce",
+        ottla_topic,
+        "-K",
+        ":",
+        "-Z",
+        "-H",
+        "a=1",
+        "-H",
+        "b",
+        "-z",
+        "zstd",
+        "--timestamp",
+        "2013-07-04T12:00:00Z",
+        given="k:v\nk:\n:v\n",
+    )
+    text = ottla("consume", ottla_topic, "--position", "--timestamp", "--headers", "--key", "--null", "NULL").stdout
+    time_and_headers = "2013-07-04T12:00:00.000Z\ta=1,b=NULL"
+    assert text.splitlines() == [
+        f"{ottla_topic}-0@0\t{time_and_headers}\tk\tv",
+        f"{ottla_topic}-0@1\t{time_and_headers}\tk\tNULL",
+        f"{ottla_topic}-0@2\t{time_and_headers}\tNULL\tv",
+    ]
+    assert ottla("consume", ottla_topic, "-f", r"%o:%K:%S|").stdout == "0:1:1|1:1:-1|2:-1:1|"
+
+
+def test_each_start_and_end(ottla: Ottla, ottla_topic: str) -> None:
+    for number in range(10):
+        ottla("produce", ottla_topic, "--timestamp", str(1_000 + 10 * number), given=f"{number}\n")
+
+    def read(*options: str) -> str:
+        return "".join(ottla("consume", ottla_topic, *options).stdout.split())
+
+    assert read() == "0123456789"
+    assert read("-o", "7") == "789"
+    assert read("-o", "-3") == "789"
+    assert read("-o", "end") == ""
+    assert read("-o", "3", "-c", "2") == "34"
+    assert read("-o", "s@1035") == "456789"
+    assert read("-o", "e@1035") == "0123"
+    assert read("-o", "s@1020", "-o", "e@1040") == "23"
+    assert read("-o", "s@99999") == ""
+    assert read("-o", "4", "-e", "-p", "0", "--isolation", "read_committed") == "456789"
+
+
+def test_a_topic_is_copied_by_a_pipe(ottla: Ottla, ottla_topic: str) -> None:
+    ottla("produce", ottla_topic, "-K", ":", "-H", "h=1", "--timestamp", "1234", given="k:v\nnone\n")
+    lines = ottla("consume", ottla_topic, "--json").stdout
+    ottla("topics", "create", f"{ottla_topic}-copy")
+    ottla("produce", f"{ottla_topic}-copy", "--json", given=lines)
+    copied = [json.loads(line) for line in ottla("consume", f"{ottla_topic}-copy", "--json").stdout.splitlines()]
+    assert [{**each, "topic": ottla_topic} for each in copied] == [json.loads(line) for line in lines.splitlines()]
+
+
+def test_follow_prints_what_comes_and_ends_quietly_at_ctrl_c(ottla: Ottla, ottla_topic: str, ottla_bootstrap_servers: str) -> None:
+    ottla("produce", ottla_topic, given="before\n")
+    command = [*COMMAND, "consume", ottla_topic, "--follow", "-o", "end", "-b", ottla_bootstrap_servers]
+    follower = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        time.sleep(1.0)  # until it follows; there is no sign of that on the outside
+        ottla("produce", ottla_topic, given="after\n")
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "after\n"
+        follower.send_signal(signal.SIGINT)
+        out, err = follower.communicate(timeout=20)
+        assert (follower.returncode, out, err) == (0, "", "")
+    finally:
+        follower.kill()
+
+
+def test_a_reader_that_has_seen_enough_ends_it_without_a_word(ottla: Ottla, ottla_topic: str, ottla_bootstrap_servers: str) -> None:
+    ottla("produce", ottla_topic, given="0123456789\n" * 20_000)
+    command = f"{' '.join(COMMAND)} consume {ottla_topic} -b {ottla_bootstrap_servers} | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=50, check=True)
+    assert (done.stdout, done.stderr) == ("0123456789\n", "")
+
+
+def test_topics_from_creation_to_deletion(ottla: Ottla) -> None:
+    assert ottla("topics", "create", "made-by-hand", "-p", "3", "-c", "retention.ms=1000").stdout == "Created topic 'made-by-hand'.\n"
+    again = ottla("topics", "create", "made-by-hand", code=1)
+    assert again.stderr.startswith("ottla: topic 'made-by-hand' exists already on ")
+    assert "exists already" in ottla("topics", "create", "made-by-hand", "--if-not-exists").stdout
+    ottla("produce", "made-by-hand", "-p", "1", given="one\ntwo\n")
+    (described,) = json.loads(ottla("topics", "describe", "made-by-hand", "--json").stdout)
+    assert described["configs"] == {"retention.ms": "1000"}
+    assert [(each["partition"], each["start_offset"], each["end_offset"]) for each in described["partitions"]] == [
+        (0, 0, 0),
+        (1, 0, 2),
+        (2, 0, 0),
+    ]
+    assert described["partitions"][1]["size"] > 61 and described["partitions"][0]["size"] == 0
+    ottla("topics", "alter", "made-by-hand", "-p", "4", "-c", "segment.bytes=1048576", "--delete-config", "retention.ms")
+    text = ottla("topics", "describe", "made-by-hand").stdout
+    assert "made-by-hand: 4 partitions, replication factor 1, 2 messages, " in text
+    assert "segment.bytes = 1048576" in text and "retention.ms" not in text
+    assert any(line.split()[:3] == ["made-by-hand", "4", "1"] for line in ottla("topics", "list").stdout.splitlines())
+    assert ottla("topics", "delete", "made-by-hand").stdout == "Deleted topic 'made-by-hand'.\n"
+    assert "does not exist" in ottla("topics", "delete", "made-by-hand", code=1).stderr
+    ottla("topics", "delete", "made-by-hand", "--if-exists")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["consume", "no-such-topic"], "topic 'no-such-topic' does not exist"),
+        (["topics", "describe", "no-such-topic"], "topic 'no-such-topic' does not exist"),
+        (["topics", "alter", "no-such-topic", "-p", "3"], "topic 'no-such-topic' does not exist"),
+        (["topics", "create", "bad name"], "topic 'bad name': "),
+        (["topics", "create", "refused", "-c", "retention.ms=soon"], "retention.ms"),
+        (["topics", "create", "refused", "-c", "retention=1"], "retention"),
+        (["topics", "create", "refused", "-r", "3"], "topic 'refused': "),
+    ],
+)
+def test_what_the_broker_refuses_is_told_in_one_sentence(ottla: Ottla, arguments: list[str], sentence: str) -> None:
+    errors = ottla(*arguments, code=1).stderr
+    assert errors.startswith("ottla: ") and sentence in errors
+    assert errors.count("\n") == 1
+
+
+def test_looking_for_a_topic_does_not_create_it(ottla: Ottla) -> None:
+    ottla("consume", "only-looked-for", code=1)
+    ottla("topics", "describe", "only-looked-for", code=1)
+    assert "only-looked-for" not in ottla("topics", "list").stdout
+
+
+def test_a_partition_that_is_not_there(ottla: Ottla, ottla_topic: str) -> None:
+    assert "no 7" in ottla("consume", ottla_topic, "-p", "7", code=1).stderr
+    assert "7" in ottla("produce", ottla_topic, "-p", "7", given="x\n", code=1).stderr
+
+
+def test_the_segments_of_a_running_broker_can_be_dumped(ottla: Ottla, ottla_topic: str, ottla_cluster: EmbeddedCluster) -> None:
+    ottla("produce", ottla_topic, "-K", ":", given="k:v\n")
+    (segment,) = (ottla_cluster.data_directory / "log" / f"{ottla_topic}-0").glob("*.log")
+    assert "k → v" in ottla("log", "dump", "--records", str(segment)).stdout
+
+
+def test_dev_keeps_data_for_the_next_start_and_ephemeral_does_not(tmp_path: Path) -> None:
+    from .broker_process import BrokerProcess
+
+    broker = BrokerProcess(tmp_path)
+    try:
+        subprocess.run([*COMMAND, "produce", "kept", "-b", broker.address], input=b"hello\n", check=True, timeout=30)
+        assert broker.terminate() == 0
+        broker.start()
+        done = subprocess.run([*COMMAND, "consume", "kept", "-b", broker.address], capture_output=True, check=True, timeout=30)
+        assert done.stdout == b"hello\n"
+        told = broker.log.read_text()
+        assert f"Ottla is ready on {broker.address} (" in told and str(broker.log_directory.parent) in told
+    finally:
+        broker.close()
+
+    ephemeral = subprocess.Popen([*COMMAND, "dev", "--ephemeral", "--port", "0"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert ephemeral.stdout is not None
+        ephemeral.stdout.readline()
+        directory = Path(ephemeral.stdout.readline().split()[1])
+        assert directory.is_dir()
+        ephemeral.send_signal(signal.SIGINT)
+        assert ephemeral.wait(20) == 0
+        assert not directory.exists()
+    finally:
+        ephemeral.kill()
