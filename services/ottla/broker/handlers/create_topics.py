@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ottla.broker.controller.controller import NewTopic
+from ottla.broker.controller.topics import NewTopic
 from ottla.broker.handlers.authorization import DENIED, may_create_topic, topic_allowed
 from ottla.broker.handlers.broker_config import broker_config
 from ottla.broker.handlers.config_entries import topic_entries
@@ -49,8 +49,7 @@ def new_topic_of(topic: Any) -> NewTopic:
     """What the controller is asked for.
 
     Raises:
-        InvalidRequest: it gives both numbers and an assignment.
-        InvalidReplicaAssignment: a partition is assigned twice, or the partitions are not 0, 1, 2 and so on.
+        InvalidReplicaAssignment: a partition is assigned twice.
         InvalidConfig: a setting has no value.
     """
     assignments: dict[int, tuple[BrokerId, ...]] = {}
@@ -58,12 +57,6 @@ def new_topic_of(topic: Any) -> NewTopic:
         if each.partition_index in assignments:
             raise InvalidReplicaAssignment(f"{topic.name}: partition {each.partition_index} is assigned twice")
         assignments[each.partition_index] = each.broker_ids
-    if assignments and (topic.num_partitions != -1 or topic.replication_factor != -1):
-        raise InvalidRequest(
-            f"{topic.name}: both an assignment and {topic.num_partitions} partitions with {topic.replication_factor} replicas are given"
-        )
-    if sorted(assignments) != list(range(len(assignments))):
-        raise InvalidReplicaAssignment(f"{topic.name}: partitions {sorted(assignments)} are assigned; they must be consecutive from 0 on")
     without_value = [each.name for each in topic.configs if each.value is None]
     if without_value:
         raise InvalidConfig(f"Null value not supported for topic configs: {','.join(without_value)}")

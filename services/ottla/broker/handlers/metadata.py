@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from ottla.broker.controller.controller import NewTopic
-from ottla.broker.controller.topics import validate_topic_name
+from ottla.broker.controller.topics import NewTopic, validate_topic_name
 from ottla.broker.handlers.authorization import NOT_ASKED, authorized_operations, may_create_topic, topic_allowed
 from ottla.broker.handlers.listeners import reachable_brokers
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
@@ -149,9 +148,7 @@ async def _by_name(name: str, context: RequestContext, parts: BrokerParts, may_c
 async def _create(name: str, parts: BrokerParts) -> TopicDescription:
     """The topic with the broker's defaults; or as somebody else made it while we waited for our turn."""
     with contextlib.suppress(TopicAlreadyExists):
-        await parts.controller.create_topic(
-            NewTopic(name=name, partition_count=-1, replication_factor=-1, assignments={}, configs={}), validate_only=False
-        )
+        await parts.controller.create_topic(NewTopic(name))
     description = parts.metadata.topic(name)
     if description is None:
         raise LeaderNotAvailable(f"{name} was created and is not here yet")

@@ -1,0 +1,46 @@
+"""AlterConfigs (key 33), versions 0-2: all settings of a topic or broker at once (KIP-133). v2 is flexible.
+
+What the request does not name goes back to its default; clients should prefer IncrementalAlterConfigs (KIP-339).
+The broker of no name stands for all brokers. Loggers are refused with INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ottla.broker.handlers.config_alterations import alter_each
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.errors import InvalidRequest
+from ottla.model import BrokerId
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+
+@handles(ApiKey.ALTER_CONFIGS, 0, 2)
+async def alter_configs(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = messages.response_schema(ApiKey.ALTER_CONFIGS, context.api_version)
+    validate_only = request.validate_only
+
+    async def change_topic(name: str, resource: Any) -> None:
+        await parts.controller.alter_topic_configs(name, replacement_of(resource), validate_only=validate_only)
+
+    async def change_broker(broker_id: BrokerId | None, resource: Any) -> None:
+        await parts.controller.alter_broker_configs(broker_id, replacement_of(resource), validate_only=validate_only)
+
+    responses = await alter_each(request, schema, context, parts, change_topic, change_broker)
+    return schema("AlterConfigsResponse", throttle_time=0, responses=responses)
+
+
+def replacement_of(resource: Any) -> dict[str, str]:
+    """All the settings that the resource is to have.
+
+    Raises:
+        InvalidRequest: one has no value, or is there twice.
+    """
+    without_value = [each.name for each in resource.configs if each.value is None]
+    if without_value:
+        raise InvalidRequest(f"Null value not supported for : {','.join(without_value)}")
+    replacement = {each.name: each.value for each in resource.configs}
+    if len(replacement) < len(resource.configs):
+        raise InvalidRequest("Error due to duplicate config keys")
+    return replacement

@@ -1,0 +1,76 @@
+"""What AlterConfigs and IncrementalAlterConfigs share: whose settings, who may change them, and one answer for each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ottla.broker.handlers.authorization import cluster_allowed, topic_allowed
+from ottla.broker.handlers.config_resources import ConfigResourceKind, broker_of
+from ottla.broker.handlers.registry import BrokerParts, RequestContext
+from ottla.broker.security.authorizer import Operation
+from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, InvalidRequest, TopicAuthorizationFailed, UnknownTopicOrPartition
+from ottla.model import BrokerId
+from ottla.protocol.messages import ResponseSchema
+
+ChangeTopic = Callable[[str, Any], Awaitable[None]]
+ChangeBroker = Callable[[BrokerId | None, Any], Awaitable[None]]
+
+
+async def alter_each(
+    request: Any,
+    schema: ResponseSchema,
+    context: RequestContext,
+    parts: BrokerParts,
+    change_topic: ChangeTopic,
+    change_broker: ChangeBroker,
+) -> list[Any]:
+    """Alters each resource of the request and gives the answers; one that is refused does not stop the others.
+
+    Args:
+        request: of either API.
+        schema: of its responses.
+        context: who asks.
+        parts: the broker's.
+        change_topic: performs the change of a topic, given its name and what the request says of it.
+        change_broker: the same for a broker; None stands for all of them.
+    """
+    times_named = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    responses = []
+    for resource in {(each.resource_type, each.resource_name): each for each in request.resources}.values():
+        kind, name = resource.resource_type, resource.resource_name
+        error_code, error_message = NONE, None
+        try:
+            if times_named[kind, name] > 1:
+                raise InvalidRequest("Each resource must appear at most once.")
+            if kind == ConfigResourceKind.TOPIC:
+                _check_topic(name, context, parts)
+                await change_topic(name, resource)
+            elif kind == ConfigResourceKind.BROKER:
+                if not cluster_allowed(parts, context, Operation.ALTER_CONFIGS):
+                    raise ClusterAuthorizationFailed(f"{context.principal} may not alter the settings of brokers")
+                await change_broker(broker_of(name, parts.settings.broker_id), resource)
+            else:
+                raise InvalidRequest(f"Unsupported resource type: {kind}")
+        except ApiError as error:
+            error_code, error_message = error.code, error.message
+        responses.append(
+            schema(
+                "AlterConfigsResourceResponse",
+                error_code=error_code,
+                error_message=error_message,
+                resource_type=kind,
+                resource_name=name,
+            )
+        )
+    return responses
+
+
+def _check_topic(name: str, context: RequestContext, parts: BrokerParts) -> None:
+    if not topic_allowed(parts, context, Operation.ALTER_CONFIGS, name):
+        raise TopicAuthorizationFailed(f"{context.principal} may not alter the settings of topic {name}")
+    if not name:
+        raise InvalidRequest("Default topic resources are not allowed.")
+    if parts.metadata.topic(name) is None:
+        raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")

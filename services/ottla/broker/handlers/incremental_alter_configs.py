@@ -1,0 +1,48 @@
+"""IncrementalAlterConfigs (key 44), versions 0-1: some settings of a topic or broker (KIP-339). v1 is flexible.
+
+Each setting is set, deleted, appended to or subtracted from; the last two are for lists such as cleanup.policy.
+The broker of no name stands for all brokers. Loggers are refused with INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ottla.broker.controller.configs import ConfigChange, ConfigOperation
+from ottla.broker.handlers.config_alterations import alter_each
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.errors import InvalidRequest
+from ottla.model import BrokerId
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+
+@handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1)
+async def incremental_alter_configs(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = messages.response_schema(ApiKey.INCREMENTAL_ALTER_CONFIGS, context.api_version)
+    validate_only = request.validate_only
+
+    async def change_topic(name: str, resource: Any) -> None:
+        await parts.controller.incremental_alter_topic_configs(name, changes_of(resource), validate_only=validate_only)
+
+    async def change_broker(broker_id: BrokerId | None, resource: Any) -> None:
+        await parts.controller.incremental_alter_broker_configs(broker_id, changes_of(resource), validate_only=validate_only)
+
+    responses = await alter_each(request, schema, context, parts, change_topic, change_broker)
+    return schema("IncrementalAlterConfigsResponse", throttle_time=0, responses=responses)
+
+
+def changes_of(resource: Any) -> list[ConfigChange]:
+    """What is to be done to the resource's settings.
+
+    Raises:
+        InvalidRequest: an operation has a number that Kafka does not know.
+    """
+    changes = []
+    for each in resource.configs:
+        try:
+            operation = ConfigOperation(each.config_operation)
+        except ValueError as error:
+            raise InvalidRequest(f"Unknown operation type {each.config_operation} for config key {each.name}") from error
+        changes.append(ConfigChange(each.name, operation, each.value))
+    return changes

@@ -1,0 +1,214 @@
+"""A broker without sockets, for tests that call handlers directly.
+
+Its parts are the real ones: a controller over the embedded coordination in memory, logs in a directory. A request goes
+through the codec in both directions, and kio, which knows Kafka's schemas, is on the client's side of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import io
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import MISSING, fields
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+from ottla.broker import handlers
+from ottla.broker.controller.changes import MetadataChange, PartitionsAdded, TopicConfigChanged, TopicCreated, TopicDeleted
+from ottla.broker.controller.controller import Controller
+from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.handlers.registry import APIS, BrokerParts, EncodedBody, RequestContext
+from ottla.broker.metadata import MetadataCache
+from ottla.broker.producer_ids import ProducerIds
+from ottla.broker.purgatory import Purgatory
+from ottla.broker.replication.replicas import ReplicaManager
+from ottla.broker.security.authorizer import Operation, Resource
+from ottla.clock import SystemClock
+from ottla.config.broker import BrokerSettings
+from ottla.coordination.embedded import EmbeddedZooKeeper
+from ottla.lifecycle import offload_nothing
+from ottla.model import ANONYMOUS, BrokerId, BrokerRegistration, Endpoint, Principal
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey, response_header_size
+from ottla.protocol.schema_fields import schema_fields
+from ottla.record.records import Record, build_batch
+from ottla.storage.log_manager import LogManager
+
+
+class Rules:
+    """An authorizer that allows everything but what is named."""
+
+    allows_all = False
+
+    def __init__(self) -> None:
+        self.denied: set[tuple[Operation, str]] = set()
+
+    def allowed(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+        return (operation, resource.name) not in self.denied
+
+
+class BrokerWithoutSockets:
+    """What a test talks to."""
+
+    def __init__(self, parts: BrokerParts, rules: Rules) -> None:
+        self.parts = parts
+        self.rules = rules
+
+    async def ask(self, key: ApiKey, version: int, /, *, listener_name: str = "PLAINTEXT", **values: Any) -> Any:
+        """Sends a request made of plain values and gives the response as kio reads it.
+
+        What the version lacks is left out, what is not given has its default or is zero.
+        """
+        out = io.BytesIO()
+        request = _message(load_request_schema(key, version), values)
+        entity_writer(type(request))(out, request)
+        frame = await self.ask_bytes(key, version, out.getvalue(), listener_name)
+        start = 4 + response_header_size(key, version)
+        response, size = entity_reader(load_response_schema(key, version))(frame, start)
+        assert start + size == len(frame)
+        return response
+
+    async def ask_bytes(self, key: ApiKey, version: int, body: bytes, listener_name: str = "PLAINTEXT") -> bytes:
+        """Sends a body and gives the framed response."""
+        api = APIS[key]
+        assert api.min_version <= version <= api.max_version
+        view = memoryview(bytearray(body)).toreadonly()
+        request = api.decode(view, version) if api.decode else messages.request_reader(key, version)(view)
+        context = RequestContext(ANONYMOUS, "test", version, 5, listener_name, "127.0.0.1")
+        response = api.handle(request, context, self.parts)
+        if inspect.isawaitable(response):
+            response = await response
+        if isinstance(response, EncodedBody):
+            return b"".join(piece for piece in response.pieces if isinstance(piece, bytes))
+        return messages.encode_response(key, version, 5, response)
+
+    async def create(self, name: str, partitions: int = 1, **configs: str) -> None:
+        """Makes a topic; settings with `_` for `.`."""
+        response = await self.ask(
+            ApiKey.CREATE_TOPICS,
+            7,
+            topics=[
+                {
+                    "name": name,
+                    "num_partitions": partitions,
+                    "replication_factor": 1,
+                    "configs": [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()],
+                }
+            ],
+        )
+        assert [(each.error_code, each.error_message) for each in response.topics] == [(0, None)]
+
+    async def pause(self) -> None:
+        """Lets others run."""
+        await asyncio.sleep(0.001)
+
+    def publish(self, topic: str, partition: int, *timestamps: int) -> None:
+        """Appends one batch with a record for each timestamp."""
+        batch = bytearray(build_batch([Record(index, each, b"key", b"value") for index, each in enumerate(timestamps)]))
+        found = self.parts.replicas.get(topic, partition)
+        found.append_as_leader(memoryview(batch), 0, len(batch), 1, self.parts.clock.time_ms())
+        self.parts.replicas.appends.stage(found)
+        self.parts.replicas.appends.complete()
+
+
+def _message(schema: Any, values: Mapping[str, Any]) -> Any:
+    known = {field.name: field for field in schema_fields(schema)}
+    defaults = {field.name: field.default for field in fields(schema) if field.default is not MISSING}
+    return schema(
+        **{
+            name: _value(field, values[name]) if name in values else defaults[name] if name in defaults else _zero(field)
+            for name, field in known.items()
+        }
+    )
+
+
+def _value(field: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    if field.is_array:
+        return tuple(_message(field.struct, each) if field.struct else each for each in value)
+    return timedelta(milliseconds=value) if field.wire_type.startswith("timedelta") else value
+
+
+def _zero(field: Any) -> Any:
+    if field.nullable:
+        return None
+    if field.is_array:
+        return ()
+    if field.wire_type.startswith("timedelta"):
+        return timedelta(seconds=10)
+    return "" if field.wire_type == "string" else 0
+
+
+Scenario = Callable[[BrokerWithoutSockets], Awaitable[None]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., None]:
+    """Runs a scenario with a broker of its own: `run(scenario, **{"broker.id": "3"})`."""
+
+    runs = itertools.count()
+
+    def run_scenario(scenario: Scenario, **properties: str) -> None:
+        asyncio.run(_run(tmp_path / str(next(runs)), scenario, properties))
+
+    return run_scenario
+
+
+async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str]) -> None:
+    settings = BrokerSettings.from_properties({"log.dirs": f"{directory / 'a'},{directory / 'b'}", "broker.id": "1", **properties})
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        zookeeper = EmbeddedZooKeeper(None, clock)
+        stack.push_async_callback(zookeeper.close)
+        metadata, fetches, produces, rules = MetadataCache(), Purgatory(), Purgatory(), Rules()
+
+        async def apply(change: MetadataChange) -> None:
+            match change:
+                case TopicCreated(topic) | PartitionsAdded(topic):
+                    metadata.put_topic(topic)
+                    replicas.apply_topic(topic, logs.topic_settings(topic.name))
+                case TopicDeleted(name, _, partition_count):
+                    metadata.remove_topic(name)
+                    await replicas.remove_topic(name, partition_count)
+                case TopicConfigChanged(name, topic_settings):
+                    replicas.update_settings(name, topic_settings)
+
+        controller = Controller(await zookeeper.session(), settings, clock, Random(1), apply)
+        logs = LogManager(settings.log_directories, settings, clock, offload_nothing, controller.topic_settings)
+        replicas = ReplicaManager(BrokerId(1), logs, fetches, produces)
+        logs.high_watermarks = replicas.high_watermarks
+        await controller.load()
+        await logs.start()
+        stack.push_async_callback(logs.shutdown)
+        stack.push_async_callback(controller.close)
+        broker_id = BrokerId(settings.broker_id)
+        registration = BrokerRegistration(broker_id, (Endpoint("PLAINTEXT", "broker.test", 9092),), "rack-1")
+        await controller.start(registration)
+        metadata.cluster_id = controller.cluster_id
+        metadata.controller_id = broker_id
+        metadata.brokers = {broker_id: registration}
+        handlers.load()
+        parts = BrokerParts(
+            settings=settings,
+            clock=clock,
+            offload=offload_nothing,
+            authorizer=rules,
+            metadata=metadata,
+            replicas=replicas,
+            logs=logs,
+            controller=controller,
+            producer_ids=ProducerIds(controller.allocate_producer_ids),
+            fetch_sessions=FetchSessions(10, clock, Random(1)),
+            fetch_purgatory=fetches,
+        )
+        await scenario(BrokerWithoutSockets(parts, rules))

@@ -1,0 +1,149 @@
+"""DescribeCluster, DescribeLogDirs, FindCoordinator and InitProducerId."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ottla.broker.security.authorizer import Operation
+from ottla.protocol.api import ApiKey
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_the_cluster_is_described(run: Any, version: int) -> None:
+    async def scenario(broker: Any) -> None:
+        response = await broker.ask(ApiKey.DESCRIBE_CLUSTER, version, include_cluster_authorized_operations=version == 1)
+        assert (response.error_code, response.cluster_id, response.controller_id) == (0, broker.parts.controller.cluster_id, 1)
+        assert [(each.broker_id, each.host, each.port, each.rack) for each in response.brokers] == [(1, "broker.test", 9092, "rack-1")]
+        expected = sum(1 << each for each in (5, 7, 8, 9, 10, 11, 12)) if version == 1 else -2147483648
+        assert response.cluster_authorized_operations == expected
+
+    run(scenario)
+
+
+def test_there_are_no_controller_endpoints(run: Any) -> None:
+    """KIP-919."""
+
+    async def scenario(broker: Any) -> None:
+        answers = [await broker.ask(ApiKey.DESCRIBE_CLUSTER, 1, endpoint_type=each) for each in (1, 2, 3)]
+        assert [each.error_code for each in answers] == [0, 114, 115]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_log_directories_are_described(run: Any, version: int) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights", 2)
+        await broker.create("other")
+        broker.publish("flights", 0, 1, 2, 3)
+        everything = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, version, topics=None)
+        assert sorted(each.log_dir for each in everything.results) == sorted(str(each) for each in broker.parts.settings.log_directories)
+        sizes = {
+            (topic.name, each.partition_index): each.partition_size
+            for result in everything.results
+            for topic in result.topics
+            for each in topic.partitions
+        }
+        assert sizes == {("flights", 0): broker.parts.replicas.get("flights", 0).log.size, ("flights", 1): 0, ("other", 0): 0}
+        assert sizes["flights", 0] > 0
+        if version >= 4:
+            assert all(each.total_bytes >= each.usable_bytes > 0 for each in everything.results)
+        some = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, version, topics=[{"topic": "flights", "partitions": [1, 7]}])
+        found = [(topic.name, each.partition_index) for result in some.results for topic in result.topics for each in topic.partitions]
+        assert found == [("flights", 1)]
+
+    run(scenario)
+
+
+def test_log_directories_need_describe_on_the_cluster(run: Any) -> None:
+    """The error for the whole request exists since v3."""
+
+    async def scenario(broker: Any) -> None:
+        broker.rules.denied.add((Operation.DESCRIBE, "kafka-cluster"))
+        assert (await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, 2, topics=None)).results == ()
+        response = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, 3, topics=None)
+        assert (response.error_code, response.results) == (31, ())
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_this_broker_coordinates_everything(run: Any, version: int) -> None:
+    async def scenario(broker: Any) -> None:
+        response = await broker.ask(ApiKey.FIND_COORDINATOR, version, key="g", coordinator_keys=["g", "h"], key_type=0)
+        found = [response] if version < 4 else response.coordinators
+        assert [(each.error_code, each.node_id, each.host, each.port) for each in found] == [(0, 1, "broker.test", 9092)] * len(found)
+        if version >= 4:
+            assert [each.key for each in found] == ["g", "h"]
+
+    run(scenario)
+
+
+def test_coordinators_need_describe_and_share_groups_are_refused(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        broker.rules.denied |= {(Operation.DESCRIBE, "secret")}
+
+        async def ask(key_type: int, *keys: str) -> list[tuple[int, int, str, int]]:
+            response = await broker.ask(ApiKey.FIND_COORDINATOR, 6, key_type=key_type, coordinator_keys=keys)
+            return [(int(each.error_code), each.node_id, each.host, each.port) for each in response.coordinators]
+
+        here = (0, 1, "broker.test", 9092)
+        assert await ask(0, "g", "secret") == [here, (30, -1, "", -1)]
+        assert await ask(1, "t", "secret") == [here, (53, -1, "", -1)]
+        assert await ask(2, "share") == [(42, -1, "", -1)]
+        old = await broker.ask(ApiKey.FIND_COORDINATOR, 0, key="secret")
+        assert (old.error_code, old.node_id) == (30, -1)
+        elsewhere = await broker.ask(ApiKey.FIND_COORDINATOR, 6, listener_name="EXTERNAL", coordinator_keys=["g"])
+        assert elsewhere.coordinators[0].error_code == 15
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_every_idempotent_producer_gets_an_id_of_its_own(run: Any, version: int) -> None:
+    async def scenario(broker: Any) -> None:
+        answers = [await broker.ask(ApiKey.INIT_PRODUCER_ID, version, transactional_id=None) for _ in range(3)]
+        assert {(each.error_code, each.producer_epoch) for each in answers} == {(0, 0)}
+        assert len({each.producer_id for each in answers}) == 3
+        assert all(each.producer_id >= 0 for each in answers)
+
+    run(scenario)
+
+
+def test_a_producer_that_had_an_id_gets_a_new_one_and_half_an_id_is_refused(run: Any) -> None:
+    """KIP-360 lets it say which it had; only a transactional producer keeps it."""
+
+    async def scenario(broker: Any) -> None:
+        first = await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None)
+        again = await broker.ask(
+            ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None, producer_id=first.producer_id, producer_epoch=first.producer_epoch
+        )
+        assert (again.error_code, again.producer_epoch) == (0, 0)
+        assert again.producer_id != first.producer_id
+        half = await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None, producer_id=5)
+        assert (half.error_code, half.producer_id, half.producer_epoch) == (42, -1, -1)
+
+    run(scenario)
+
+
+def test_transactions_are_refused_for_good(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        broker.rules.denied.add((Operation.WRITE, "secret"))
+        answers = [await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=each) for each in ("t", "", "secret")]
+        assert [(each.error_code, each.producer_id) for each in answers] == [(35, -1), (42, -1), (53, -1)]
+
+    run(scenario)
+
+
+def test_idempotence_needs_idempotent_write_or_write_on_some_topic(run: Any) -> None:
+    """KIP-679."""
+
+    async def scenario(broker: Any) -> None:
+        broker.rules.denied.add((Operation.IDEMPOTENT_WRITE, "kafka-cluster"))
+        assert (await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None)).error_code == 31
+        await broker.create("flights")
+        assert (await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None)).error_code == 0
+
+    run(scenario)

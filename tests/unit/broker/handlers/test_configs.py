@@ -1,0 +1,227 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics and for brokers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ottla.broker.security.authorizer import Operation
+from ottla.config.broker import BrokerSettings
+from ottla.config.topic import TopicSettings
+from ottla.protocol.api import ApiKey
+
+TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+async def describe(broker: Any, kind: int, name: str, *, version: int = 4, keys: list[str] | None = None, **fields: Any) -> Any:
+    asked = [{"resource_type": kind, "resource_name": name, "configuration_keys": keys}]
+    response = await broker.ask(ApiKey.DESCRIBE_CONFIGS, version, resources=asked, **fields)
+    (result,) = response.results
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result
+
+
+async def value(broker: Any, kind: int, name: str, key: str) -> tuple[str | None, int]:
+    (entry,) = (await describe(broker, kind, name, keys=[key])).configs
+    return entry.value, entry.config_source
+
+
+async def replace(
+    broker: Any, kind: int, name: str, *, version: int = 2, validate_only: bool = False, **configs: str | None
+) -> tuple[int, Any]:
+    asked = [{"name": key.replace("_", "."), "value": text} for key, text in configs.items()]
+    response = await broker.ask(
+        ApiKey.ALTER_CONFIGS,
+        version,
+        resources=[{"resource_type": kind, "resource_name": name, "configs": asked}],
+        validate_only=validate_only,
+    )
+    (answer,) = response.responses
+    assert (answer.resource_type, answer.resource_name) == (kind, name)
+    return int(answer.error_code), answer.error_message
+
+
+async def change(
+    broker: Any, kind: int, name: str, *changes: tuple[str, int, str | None], version: int = 1, validate_only: bool = False
+) -> int:
+    asked = [{"name": key, "config_operation": operation, "value": text} for key, operation, text in changes]
+    response = await broker.ask(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        version,
+        resources=[{"resource_type": kind, "resource_name": name, "configs": asked}],
+        validate_only=validate_only,
+    )
+    (answer,) = response.responses
+    assert bool(answer.error_code) == bool(answer.error_message)
+    return int(answer.error_code)
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_every_setting_of_a_topic_is_described_at_every_version(run: Any, version: int) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights", retention_ms="1000")
+        result = await describe(broker, TOPIC, "flights", version=version, include_synonyms=True, include_documentation=True)
+        assert result.error_code == 0
+        entries = {each.name: each for each in result.configs}
+        assert list(entries) == list(TopicSettings.definitions())
+        retention = entries["retention.ms"]
+        assert (retention.value, retention.config_source, retention.read_only, retention.is_sensitive) == ("1000", 1, False, False)
+        assert [(each.name, each.value, each.source) for each in retention.synonyms] == [
+            ("retention.ms", "1000", 1),
+            ("log.retention.hours", "168", 5),
+        ]
+        if version >= 3:
+            assert retention.config_type == 5
+            assert retention.documentation == TopicSettings.definitions()["retention.ms"].doc
+
+    run(scenario)
+
+
+def test_synonyms_and_documentation_come_only_when_asked_for(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        result = await describe(broker, TOPIC, "flights")
+        assert all(each.synonyms == () and each.documentation is None for each in result.configs)
+
+    run(scenario)
+
+
+def test_keys_narrow_the_answer_and_none_of_them_means_all(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        some = await describe(broker, TOPIC, "flights", keys=["segment.bytes", "no.such"])
+        assert [each.name for each in some.configs] == ["segment.bytes"]
+        assert len((await describe(broker, TOPIC, "flights", keys=[])).configs) == len(TopicSettings.definitions())
+
+    run(scenario)
+
+
+def test_this_broker_is_described_and_no_other(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        result = await describe(broker, BROKER, "1")
+        assert [each.name for each in result.configs] == list(BrokerSettings.definitions())
+        assert await value(broker, BROKER, "1", "broker.id") == ("1", 4)
+        assert (await describe(broker, BROKER, "")).configs == ()
+        wrong = [await describe(broker, BROKER, "2"), await describe(broker, BROKER, "one"), await describe(broker, BROKER_LOGGER, "1")]
+        assert [each.error_code for each in wrong] == [42, 42, 42]
+        assert wrong[0].error_message == "Unexpected broker id, expected 1 or empty string, but received 2"
+
+    run(scenario)
+
+
+def test_what_is_not_there_or_may_not_be_seen_is_an_error(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("secret")
+        broker.rules.denied |= {(Operation.DESCRIBE_CONFIGS, "secret"), (Operation.DESCRIBE_CONFIGS, "kafka-cluster")}
+        asked = [(TOPIC, "unknown"), (TOPIC, "a/b"), (TOPIC, "secret"), (BROKER, "1")]
+        assert [(await describe(broker, kind, name)).error_code for kind, name in asked] == [3, 17, 29, 31]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_altering_replaces_all_settings_of_a_topic(run: Any, version: int) -> None:
+    """KIP-133."""
+
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights", retention_ms="1000")
+        assert await replace(broker, TOPIC, "flights", version=version, segment_bytes="2048") == (0, None)
+        assert await value(broker, TOPIC, "flights", "segment.bytes") == ("2048", 1)
+        assert await value(broker, TOPIC, "flights", "retention.ms") == ("604800000", 5)
+        assert broker.parts.replicas.get("flights", 0).settings.segment_bytes == 2048
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", range(2))
+def test_incremental_changes_leave_the_other_settings_alone(run: Any, version: int) -> None:
+    """KIP-339: set, delete, append, subtract."""
+
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights", retention_ms="1000", segment_bytes="2048")
+        changes = ("segment.bytes", SET, "4096"), ("retention.ms", DELETE, None), ("cleanup.policy", APPEND, "compact")
+        assert await change(broker, TOPIC, "flights", *changes, version=version) == 0
+        assert await value(broker, TOPIC, "flights", "segment.bytes") == ("4096", 1)
+        assert await value(broker, TOPIC, "flights", "retention.ms") == ("604800000", 5)
+        assert await value(broker, TOPIC, "flights", "cleanup.policy") == ("delete,compact", 1)
+        assert await change(broker, TOPIC, "flights", ("cleanup.policy", SUBTRACT, "delete"), version=version) == 0
+        settings = broker.parts.replicas.get("flights", 0).settings
+        assert (settings.segment_bytes, settings.cleanup_policy) == (4096, ("compact",))
+
+    run(scenario)
+
+
+def test_a_bad_change_is_refused_and_changes_nothing(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights", retention_ms="1000")
+        before = broker.parts.replicas.get("flights", 0).settings
+        assert (await replace(broker, TOPIC, "flights", retention_mss="1"))[0] == 40
+        assert (await replace(broker, TOPIC, "flights", retention_ms="soon"))[0] == 40
+        assert (await replace(broker, TOPIC, "flights", retention_ms=None))[0] == 42
+        assert await change(broker, TOPIC, "flights", ("segment.bytes", APPEND, "1")) == 40
+        assert await change(broker, TOPIC, "flights", ("segment.bytes", SET, None)) == 42
+        assert await change(broker, TOPIC, "flights", ("segment.bytes", 9, "1")) == 42
+        assert await change(broker, TOPIC, "flights", ("segment.bytes", SET, "2048"), ("segment.bytes", DELETE, None)) == 42
+        assert await change(broker, TOPIC, "flights", ("segment.bytes", SET, "2048"), ("no.such", SET, "1")) == 40
+        assert broker.parts.replicas.get("flights", 0).settings == before
+
+    run(scenario)
+
+
+def test_validate_only_changes_nothing(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        assert (await replace(broker, TOPIC, "flights", validate_only=True, segment_bytes="2048"))[0] == 0
+        assert (await replace(broker, TOPIC, "flights", validate_only=True, segment_bytes="-1"))[0] == 40
+        assert await change(broker, TOPIC, "flights", ("segment.bytes", SET, "2048"), validate_only=True) == 0
+        assert await change(broker, BROKER, "1", ("log.retention.ms", SET, "5"), validate_only=True) == 0
+        assert await value(broker, TOPIC, "flights", "segment.bytes") == ("1073741824", 5)
+        assert await value(broker, BROKER, "1", "log.retention.ms") == (None, 5)
+
+    run(scenario)
+
+
+def test_a_brokers_setting_changes_while_it_runs_and_topics_follow(run: Any) -> None:
+    """KIP-226: this broker's goes before that of all brokers."""
+
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        assert await change(broker, BROKER, "", ("log.retention.ms", SET, "2000")) == 0
+        assert await value(broker, BROKER, "", "log.retention.ms") == ("2000", 3)
+        assert await value(broker, BROKER, "1", "log.retention.ms") == ("2000", 3)
+        assert await change(broker, BROKER, "1", ("log.retention.ms", SET, "1000")) == 0
+        assert await value(broker, BROKER, "1", "log.retention.ms") == ("1000", 2)
+        assert await value(broker, TOPIC, "flights", "retention.ms") == ("1000", 2)
+        assert broker.parts.replicas.get("flights", 0).settings.retention_ms == 1000
+        assert await replace(broker, BROKER, "1") == (0, None)
+        assert await value(broker, TOPIC, "flights", "retention.ms") == ("2000", 3)
+
+    run(scenario)
+
+
+def test_a_brokers_fixed_unknown_or_badly_set_setting_is_refused(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        asked = [("broker.id", "7"), ("no.such", "1"), ("log.retention.ms", "soon")]
+        assert [await change(broker, BROKER, "1", (name, SET, text)) for name, text in asked] == [42, 42, 42]
+        assert await change(broker, BROKER, "2", ("log.retention.ms", SET, "1")) == 42
+        assert await change(broker, BROKER_LOGGER, "1", ("root", SET, "DEBUG")) == 42
+
+    run(scenario)
+
+
+def test_resources_stand_for_themselves_and_one_named_twice_is_refused(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        for name in ("a", "b", "secret"):
+            await broker.create(name)
+        broker.rules.denied |= {(Operation.ALTER_CONFIGS, "secret"), (Operation.ALTER_CONFIGS, "kafka-cluster")}
+        configs = [{"name": "segment.bytes", "value": "2048", "config_operation": SET}]
+        names = [(TOPIC, "a"), (TOPIC, "b"), (TOPIC, "b"), (TOPIC, "unknown"), (TOPIC, ""), (TOPIC, "secret"), (BROKER, "1")]
+        resources = [{"resource_type": kind, "resource_name": name, "configs": configs} for kind, name in names]
+        expected = [("a", 0), ("b", 42), ("unknown", 3), ("", 42), ("secret", 29), ("1", 31)]
+        for key, version in ((ApiKey.ALTER_CONFIGS, 2), (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1)):
+            response = await broker.ask(key, version, resources=resources)
+            assert [(each.resource_name, each.error_code) for each in response.responses] == expected
+
+    run(scenario)

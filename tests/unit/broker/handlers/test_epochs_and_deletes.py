@@ -1,0 +1,97 @@
+"""OffsetForLeaderEpoch and DeleteRecords."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ottla.broker.security.authorizer import Operation
+from ottla.protocol.api import ApiKey
+
+
+async def end_of(broker: Any, version: int, epoch: int, *, topic: str = "flights", current: int = -1, partition: int = 0) -> Any:
+    asked = {"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}
+    response = await broker.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, topics=[{"topic": topic, "partitions": [asked]}])
+    assert response.topics[0].topic == topic
+    answer = response.topics[0].partitions[0]
+    assert answer.partition == partition
+    return int(answer.error_code), answer.leader_epoch, answer.end_offset
+
+
+@pytest.mark.parametrize("version", range(2, 5))
+def test_an_epoch_ends_where_the_next_one_begins(run: Any, version: int) -> None:
+    """KIP-101: of an epoch that is not known the one before it is answered."""
+
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        broker.publish("flights", 0, 1, 2, 3)
+        partition = broker.parts.replicas.get("flights", 0)
+        partition.leader_epoch = 4
+        partition.log.leader_epochs.assign(4, 3)
+        broker.publish("flights", 0, 4)
+        answers = {epoch: await end_of(broker, version, epoch) for epoch in (0, 2, 4, 5)}
+        assert answers == {0: (0, 0, 3), 2: (0, 0, 3), 4: (0, 4, 4), 5: (0, -1, -1)}
+
+    run(scenario)
+
+
+def test_the_askers_own_epoch_is_compared_and_access_checked(run: Any) -> None:
+    """Brokers may ask by CLUSTER_ACTION, everybody else needs DESCRIBE on the topic."""
+
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        broker.parts.replicas.get("flights", 0).leader_epoch = 2
+        assert [(await end_of(broker, 4, 0, current=epoch))[0] for epoch in (1, 2, 3)] == [74, 0, 75]
+        assert (await end_of(broker, 4, 0, topic="unknown"))[0] == 3
+        assert (await end_of(broker, 4, 0, partition=9))[0] == 3
+        broker.rules.denied.add((Operation.DESCRIBE, "flights"))
+        assert (await end_of(broker, 4, 0))[0] == 0
+        broker.rules.denied.add((Operation.CLUSTER_ACTION, "kafka-cluster"))
+        assert await end_of(broker, 4, 0) == (29, -1, -1)
+
+    run(scenario)
+
+
+async def delete(broker: Any, offset: int, *, version: int = 2, topic: str = "flights", partition: int = 0) -> tuple[int, int]:
+    asked = {"partition_index": partition, "offset": offset}
+    response = await broker.ask(ApiKey.DELETE_RECORDS, version, topics=[{"name": topic, "partitions": [asked]}])
+    answer = response.topics[0].partitions[0]
+    return int(answer.error_code), answer.low_watermark
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_records_before_an_offset_are_deleted_at_every_version(run: Any, version: int) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        broker.publish("flights", 0, 1, 2, 3)
+        assert await delete(broker, 2, version=version) == (0, 2)
+        assert broker.parts.replicas.get("flights", 0).log.log_start_offset == 2
+
+    run(scenario)
+
+
+def test_minus_1_deletes_up_to_the_high_watermark_and_the_start_never_goes_back(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        broker.publish("flights", 0, 1, 2, 3)
+        assert await delete(broker, -1) == (0, 3)
+        assert await delete(broker, 1) == (0, 3)
+
+    run(scenario)
+
+
+def test_what_can_not_be_deleted_is_told_apart(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        await broker.create("table", cleanup_policy="compact")
+        broker.publish("flights", 0, 1)
+        assert await delete(broker, 2) == (1, -1)
+        assert await delete(broker, -2) == (1, -1)
+        assert await delete(broker, 0, topic="unknown") == (3, -1)
+        assert await delete(broker, 0, partition=9) == (3, -1)
+        assert await delete(broker, 0, topic="table") == (44, -1)
+        broker.rules.denied.add((Operation.DELETE, "flights"))
+        assert await delete(broker, 1) == (29, -1)
+
+    run(scenario)

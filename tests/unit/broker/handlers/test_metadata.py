@@ -1,0 +1,214 @@
+"""Metadata: which topics, who leads, and topics that are created on the way."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ottla.broker.security.authorizer import Operation
+from ottla.model import BrokerId, BrokerRegistration, Endpoint
+from ottla.protocol.api import ApiKey
+
+NOT_ASKED = -2147483648
+
+
+def named(*names: str) -> list[dict[str, Any]]:
+    return [{"name": name} for name in names]
+
+
+@pytest.mark.parametrize("version", range(13))
+def test_a_topic_is_described_at_every_version(run: Any, version: int) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights", partitions=3)
+        response = await broker.ask(ApiKey.METADATA, version, topics=named("flights"))
+        assert [(each.node_id, each.host, each.port) for each in response.brokers] == [(1, "broker.test", 9092)]
+        (topic,) = response.topics
+        assert (topic.name, topic.error_code) == ("flights", 0)
+        assert [(each.partition_index, each.leader_id, each.replica_nodes, each.isr_nodes) for each in topic.partitions] == [
+            (index, 1, (1,), (1,)) for index in range(3)
+        ]
+        if version >= 1:
+            assert (response.controller_id, response.brokers[0].rack, topic.is_internal) == (1, "rack-1", False)
+        if version >= 2:
+            assert response.cluster_id == broker.parts.controller.cluster_id
+        if version >= 7:
+            assert {each.leader_epoch for each in topic.partitions} == {0}
+        if version >= 8:
+            assert topic.topic_authorized_operations == NOT_ASKED
+        if version >= 10:
+            assert topic.topic_id == broker.parts.metadata.topic("flights").topic_id
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", range(13))
+def test_all_topics_are_asked_for_with_an_empty_list_in_version_0_and_with_null_later(run: Any, version: int) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("b")
+        await broker.create("a")
+        everything = await broker.ask(ApiKey.METADATA, version, topics=[] if version == 0 else None)
+        assert [each.name for each in everything.topics] == ["a", "b"]
+        if version > 0:
+            assert (await broker.ask(ApiKey.METADATA, version, topics=[])).topics == ()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", [0, 4, 12])
+def test_an_unknown_topic_is_created_and_complete_in_the_same_answer(run: Any, version: int) -> None:
+    """auto.create.topics.enable; before v4 there is no way to ask for no creation."""
+
+    async def scenario(broker: Any) -> None:
+        response = await broker.ask(ApiKey.METADATA, version, topics=named("new"), allow_auto_topic_creation=True)
+        assert [(each.name, each.error_code, len(each.partitions)) for each in response.topics] == [("new", 0, 4)]
+        assert broker.parts.metadata.topic("new") is not None
+
+    run(scenario, **{"num.partitions": "4"})
+
+
+def test_an_unknown_topic_is_not_created_when_client_or_broker_do_not_want_it(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        response = await broker.ask(ApiKey.METADATA, 12, topics=named("new"), allow_auto_topic_creation=False)
+        assert [each.error_code for each in response.topics] == [3]
+        assert broker.parts.metadata.topic("new") is None
+
+    async def disabled(broker: Any) -> None:
+        response = await broker.ask(ApiKey.METADATA, 12, topics=named("new"), allow_auto_topic_creation=True)
+        assert [each.error_code for each in response.topics] == [3]
+
+    run(scenario)
+    run(disabled, **{"auto.create.topics.enable": "false"})
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "ä", "x" * 250])
+def test_a_name_that_kafka_refuses_is_an_invalid_topic(run: Any, name: str) -> None:
+    async def scenario(broker: Any) -> None:
+        for may_create in (True, False):
+            response = await broker.ask(ApiKey.METADATA, 9, topics=named(name), allow_auto_topic_creation=may_create)
+            assert [(each.name, each.error_code) for each in response.topics] == [(name, 17)]
+
+    run(scenario)
+
+
+def test_a_topic_asked_for_twice_is_answered_once(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        response = await broker.ask(ApiKey.METADATA, 12, topics=named("flights", "flights"))
+        assert [each.name for each in response.topics] == ["flights"]
+
+    run(scenario)
+
+
+def test_topics_are_found_by_id_from_version_12_on(run: Any) -> None:
+    """KIP-516."""
+
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        topic_id, unknown = broker.parts.metadata.topic("flights").topic_id, uuid.uuid4()
+        asked = [{"name": None, "topic_id": topic_id}, {"name": None, "topic_id": unknown}]
+        response = await broker.ask(ApiKey.METADATA, 12, topics=asked)
+        assert [(each.name, each.topic_id, each.error_code) for each in response.topics] == [
+            ("flights", topic_id, 0),
+            (None, unknown, 100),
+        ]
+        for version in (10, 11):
+            response = await broker.ask(ApiKey.METADATA, version, topics=[{"name": "flights", "topic_id": topic_id}])
+            assert [each.error_code for each in response.topics] == [42]
+
+    run(scenario)
+
+
+def test_what_may_not_be_described_is_an_error_when_asked_for_and_missing_from_the_list(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("open")
+        await broker.create("secret")
+        topic_id = broker.parts.metadata.topic("secret").topic_id
+        broker.rules.denied.add((Operation.DESCRIBE, "secret"))
+        assert [each.name for each in (await broker.ask(ApiKey.METADATA, 12, topics=None)).topics] == ["open"]
+        response = await broker.ask(ApiKey.METADATA, 12, topics=[*named("secret"), {"name": None, "topic_id": topic_id}])
+        assert [(each.name, each.topic_id, each.error_code) for each in response.topics] == [("secret", None, 29), (None, topic_id, 29)]
+
+    run(scenario)
+
+
+def test_creating_needs_create_on_the_cluster_or_on_the_topic(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        broker.rules.denied |= {(Operation.CREATE, "kafka-cluster"), (Operation.CREATE, "no")}
+        response = await broker.ask(ApiKey.METADATA, 12, topics=named("yes", "no"), allow_auto_topic_creation=True)
+        assert [(each.name, each.error_code) for each in response.topics] == [("yes", 0), ("no", 29)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", [8, 9, 10])
+def test_authorized_operations_are_told_when_asked_for(run: Any, version: int) -> None:
+    """KIP-430; bit n is operation n."""
+
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        broker.rules.denied.add((Operation.DELETE, "flights"))
+        response = await broker.ask(
+            ApiKey.METADATA,
+            version,
+            topics=named("flights"),
+            include_topic_authorized_operations=True,
+            include_cluster_authorized_operations=True,
+        )
+        assert response.topics[0].topic_authorized_operations == sum(1 << each for each in (3, 4, 5, 7, 8, 10, 11))
+        assert response.cluster_authorized_operations == sum(1 << each for each in (5, 7, 8, 9, 10, 11, 12))
+
+    run(scenario)
+
+
+def test_a_listener_that_the_leader_lacks_and_a_leader_that_is_gone_are_different_errors(run: Any) -> None:
+    """LISTENER_NOT_FOUND exists since v6; before, both are LEADER_NOT_AVAILABLE."""
+
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        for version, expected in ((5, 5), (6, 72), (12, 72)):
+            response = await broker.ask(ApiKey.METADATA, version, listener_name="EXTERNAL", topics=named("flights"))
+            (partition,) = response.topics[0].partitions
+            assert (response.brokers, response.controller_id, partition.error_code, partition.leader_id) == ((), -1, expected, -1)
+        broker.parts.metadata.brokers.clear()
+        response = await broker.ask(ApiKey.METADATA, 12, topics=named("flights"))
+        (partition,) = response.topics[0].partitions
+        assert (partition.error_code, partition.leader_id, partition.offline_replicas) == (5, -1, (1,))
+
+    run(scenario)
+
+
+def test_version_0_leaves_offline_replicas_out_and_says_so(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        topic = broker.parts.metadata.topic("flights")
+        two = replace(topic.partitions[0], replicas=(BrokerId(1), BrokerId(2)))
+        broker.parts.metadata.put_topic(replace(topic, partitions=(two,)))
+        (partition,) = (await broker.ask(ApiKey.METADATA, 0, topics=named("flights"))).topics[0].partitions
+        assert (partition.error_code, partition.leader_id, partition.replica_nodes) == (9, 1, (1,))
+        (partition,) = (await broker.ask(ApiKey.METADATA, 5, topics=named("flights"))).topics[0].partitions
+        assert (partition.error_code, partition.replica_nodes, partition.offline_replicas) == (0, (1, 2), (2,))
+
+    run(scenario)
+
+
+def test_only_brokers_with_the_clients_listener_are_listed(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        other = BrokerRegistration(BrokerId(2), (Endpoint("EXTERNAL", "elsewhere.test", 1234),))
+        broker.parts.metadata.brokers[BrokerId(2)] = other
+        response = await broker.ask(ApiKey.METADATA, 12, listener_name="EXTERNAL", topics=[])
+        assert [(each.node_id, each.host) for each in response.brokers] == [(2, "elsewhere.test")]
+
+    run(scenario)
+
+
+def test_an_internal_topic_is_not_created_by_asking_for_it(run: Any) -> None:
+    """It would get the settings of an ordinary topic."""
+
+    async def scenario(broker: Any) -> None:
+        response = await broker.ask(ApiKey.METADATA, 12, topics=named("__consumer_offsets"), allow_auto_topic_creation=True)
+        assert [(each.error_code, each.is_internal) for each in response.topics] == [(3, True)]
+
+    run(scenario)

@@ -1,0 +1,82 @@
+"""Producer ids from the controller's blocks (KIP-730)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ottla.broker.producer_ids import ProducerIds
+from ottla.errors import CoordinatorNotAvailable
+
+
+def test_ids_follow_each_other_and_go_on_in_the_next_block() -> None:
+    async def scenario() -> None:
+        blocks = iter([range(3), range(1000, 1003)])
+
+        async def allocate() -> range:
+            return next(blocks)
+
+        ids = ProducerIds(allocate)
+        assert [await ids.next_id() for _ in range(5)] == [0, 1, 2, 1000, 1001]
+
+    asyncio.run(scenario())
+
+
+def test_many_producers_at_once_share_the_blocks_and_no_id_is_given_twice() -> None:
+    """One allocation is on its way at a time, and nobody waits for a second one while ids are left."""
+    allocations = 0
+
+    async def scenario() -> None:
+        async def allocate() -> range:
+            nonlocal allocations
+            start = allocations * 10
+            allocations += 1
+            await asyncio.sleep(0)
+            return range(start, start + 10)
+
+        ids = ProducerIds(allocate)
+        given = await asyncio.gather(*(ids.next_id() for _ in range(95)))
+        assert sorted(given) == list(range(95))
+
+    asyncio.run(scenario())
+    assert allocations == 10
+
+
+def test_a_failed_allocation_is_told_to_all_who_wait_and_tried_again_by_the_next() -> None:
+    async def scenario() -> None:
+        fail = True
+
+        async def allocate() -> range:
+            await asyncio.sleep(0)
+            if fail:
+                raise CoordinatorNotAvailable("no controller")
+            return range(7, 8)
+
+        ids = ProducerIds(allocate)
+        results = await asyncio.gather(*(ids.next_id() for _ in range(3)), return_exceptions=True)
+        assert [type(each) for each in results] == [CoordinatorNotAvailable] * 3
+        fail = False
+        assert await ids.next_id() == 7
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_goes_away_does_not_take_the_allocation_with_it() -> None:
+    async def scenario() -> None:
+        proceed = asyncio.Event()
+
+        async def allocate() -> range:
+            await proceed.wait()
+            return range(3)
+
+        ids = ProducerIds(allocate)
+        gone, waiting = asyncio.create_task(ids.next_id()), asyncio.create_task(ids.next_id())
+        await asyncio.sleep(0)
+        gone.cancel()
+        proceed.set()
+        assert await waiting == 0
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+
+    asyncio.run(scenario())
