@@ -74,6 +74,7 @@ class Broker:
         self._authorizer = authorizer or AllowAll()
         self._listeners: dict[str, Listener] = {}
         self._stack = AsyncExitStack()
+        self._is_started = False
 
     async def start(self) -> None:
         """Starts, or fails and leaves nothing behind.
@@ -119,6 +120,7 @@ class Broker:
         logs = LogManager(settings.log_directories, settings, self._clock, offload, controller.topic_settings)
         replicas = ReplicaManager(broker_id, logs, fetches, produces)
         logs.high_watermarks = replicas.high_watermarks
+        logs.directory_failed = lambda directory, reason: replicas.directory_failed()
         self._metadata, self._replicas, self._logs = metadata, replicas, logs
         parts = BrokerParts(
             settings=settings,
@@ -139,15 +141,16 @@ class Broker:
         # Bound before anything is read or registered: a port that is taken is found out first, and a free one is known.
         await self._bind(stack, dispatcher, offload)
         await controller.load()
-        await logs.start()
+        await logs.start(controller.cluster_id)
         stack.push_async_callback(logs.shutdown)
         stack.push_async_callback(replicas.group_commit.close)
         stack.push_async_callback(controller.close)
         registration = BrokerRegistration(broker_id, self._endpoints(), settings.broker_rack)
-        await controller.start(registration)
         metadata.cluster_id = controller.cluster_id
         metadata.controller_id = broker_id
         metadata.brokers = {broker_id: registration}
+        await controller.start(registration)
+        self._is_started = True
         for listener in self._listeners.values():
             await listener.start()
         stack.callback(produces.expire_all)
@@ -165,7 +168,9 @@ class Broker:
 
     async def _bind(self, stack: AsyncExitStack, dispatcher: Dispatcher, offload: ThreadOffload) -> None:
         settings = self._settings
-        limits = ConnectionLimits(settings.max_connections, settings.max_connections_per_ip, settings.connections_per_address)
+        limits = self._limits = ConnectionLimits(
+            settings.max_connections, settings.max_connections_per_ip, settings.connections_per_address
+        )
         buffers = ReceiveBuffers(settings.queued_max_request_bytes if settings.queued_max_request_bytes > 0 else None)
         for each in settings.accepted_listeners:
             idle_ms = settings.connections_max_idle_ms
@@ -200,14 +205,15 @@ class Broker:
         match change:
             case TopicCreated(topic) | PartitionsAdded(topic):
                 self._metadata.put_topic(topic)
-                self._replicas.apply_topic(topic, self._logs.topic_settings(topic.name))
+                self._replicas.apply_topic(topic, self._logs.topic_settings(topic.name), is_new=self._is_started)
             case TopicDeleted(name, _, partition_count):
                 self._metadata.remove_topic(name)
                 await self._replicas.remove_topic(name, partition_count)
             case TopicConfigChanged(name, topic_settings):
                 self._replicas.update_settings(name, topic_settings)
-            case BrokerConfigChanged():
-                log.info("broker settings changed: %s", change)
+            case BrokerConfigChanged(_, overrides, settings):
+                self._limits.update(settings.max_connections, settings.max_connections_per_ip, settings.connections_per_address)
+                log.info("settings changed while running: %s", ", ".join(sorted(overrides)) or "none is overridden any more")
 
 
 def _tls_settings(settings: BrokerSettings) -> TlsSettings:

@@ -29,11 +29,15 @@ class ConnectionLimits:
     """How many connections are open, in all and from each address; shared by all listeners of a broker."""
 
     def __init__(self, most: int, most_per_host: int, overrides: Mapping[str, int]) -> None:
+        self.update(most, most_per_host, overrides)
+        self._by_host: Counter[str] = Counter()
+        self.total = 0
+
+    def update(self, most: int, most_per_host: int, overrides: Mapping[str, int]) -> None:
+        """Takes other bounds; connections that are open already stay open."""
         self._most = most
         self._most_per_host = most_per_host
         self._overrides = dict(overrides)
-        self._by_host: Counter[str] = Counter()
-        self.total = 0
 
     def enter(self, host: str) -> str | None:
         """Counts a new connection; gives the reason when it is one too many, and then does not count it."""

@@ -198,7 +198,7 @@ class RepeatedRequest:
                 size, position = read_uvarint(buffer, position)
                 stop = position + size - 1
                 # No tagged fields of partition, topic and request.
-                return (position, stop) if stop + 3 == end and buffer[stop:end] == b"\0\0\0" else None
+                return (position, stop) if stop + 3 == end and bytes(buffer[stop:end]) == b"\0\0\0" else None
             stop = position + 4 + INT32.unpack_from(buffer, position)[0]
         except (struct.error, IndexError, InvalidRequest):
             return None

@@ -177,7 +177,7 @@ class Partition:
             batch = BatchHeader._make(header)
             duplicate = log.producers.check(batch)
             if duplicate is not None:
-                return duplicate.base_offset, duplicate.last_offset, -1
+                return duplicate.base_offset, duplicate.last_offset, duplicate.timestamp if self._log_append_time else -1
         if self._log_append_time:
             stamped = _stamp(buffer, start, stop, header, base_offset, self.leader_epoch, now_ms)
             log.stage(stamped, buffer[start + HEADER_SIZE : stop], last_offset, now_ms)

@@ -60,11 +60,14 @@ class ReplicaManager:
             raise UnknownTopicOrPartition(f"{topic}-{partition} is not on broker {self._broker_id}")
         return found  # type: ignore[no-any-return]
 
-    def apply_topic(self, description: TopicDescription, settings: TopicSettings) -> None:
+    def apply_topic(self, description: TopicDescription, settings: TopicSettings, *, is_new: bool) -> None:
         """Hosts and leads what the description gives to this broker; what is hosted already is brought up to date.
 
         A partition whose log can not be opened (its directory failed) is left out and told in the log; the others
         are not affected.
+
+        Args:
+            is_new: the topic, or some of its partitions, have just been made; otherwise their logs should be there.
         """
         for index, state in enumerate(description.partitions):
             if self._broker_id not in state.replicas:
@@ -73,15 +76,15 @@ class ReplicaManager:
             partition = self._partitions.get(key)
             if partition is None:
                 try:
-                    partition = self._host(key, description, settings)
+                    partition = self._host(key, description, settings, is_new)
                 except KafkaStorageError as error:
                     log.error("%s is offline on broker %d: %s", key, self._broker_id, error)
                     continue
             if state.leader == self._broker_id:
                 partition.become_leader(state)
 
-    def _host(self, key: TopicPartition, description: TopicDescription, settings: TopicSettings) -> Partition:
-        opened = self._logs.get(key) or self._logs.create(key, description.topic_id)
+    def _host(self, key: TopicPartition, description: TopicDescription, settings: TopicSettings, is_new: bool) -> Partition:
+        opened = self._logs.get(key) or self._logs.create(key, description.topic_id, is_new=is_new)
         partition = Partition(key, description.topic_id, self._broker_id, opened, settings)
         recorded = self._logs.recorded_high_watermark(key)
         if recorded is not None:
@@ -107,6 +110,14 @@ class ReplicaManager:
                 self._fetches.check(key)
                 self._produces.check(key)
                 await self._logs.delete(key)
+
+    def directory_failed(self) -> None:
+        """A log directory has failed: its partitions refuse everything, and whoever waits for them is told."""
+        for key, partition in self._partitions.items():
+            if partition.log.is_offline and partition.storage_error is None:
+                partition.storage_error = KafkaStorageError(f"{key}: its log directory {partition.log.directory.parent} has failed")
+                self._produces.check(key)
+                self._fetches.check(key)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """What goes into the checkpoint."""
