@@ -19,10 +19,9 @@ from typing import Final
 
 from ottla.clock import Clock
 from ottla.coordination.embedded_server import Answer, TreeServer
-from ottla.coordination.errors import ConnectionLoss, CoordinationError, NoNode, SessionExpired, StoreError
+from ottla.coordination.errors import ConnectionLoss, NoNode, SessionExpired, StoreError
 from ottla.coordination.interface import (
     ANY_VERSION,
-    Check,
     Create,
     Delete,
     Operation,
@@ -33,7 +32,8 @@ from ottla.coordination.interface import (
     Stat,
     Watch,
 )
-from ottla.coordination.paths import OPERATION_OVERHEAD, validate_path, validate_size
+from ottla.coordination.paths import validate_path
+from ottla.coordination.requests import validate_operations
 from ottla.lifecycle import Offload, ThreadOffload, offload_nothing
 
 log: Final = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ class EmbeddedSession:
         self._break_after_request = request_arrives
 
     async def _write(self, operations: list[Operation], make_parents: bool = False) -> list[Result]:
-        _validate(operations)
+        validate_operations(operations)
         self._refuse_when_over()
         broken, self._break_after_request = self._break_after_request, None
         if broken is False:
@@ -216,17 +216,3 @@ class EmbeddedSession:
                 listener(event)
             except Exception:
                 log.exception("a listener of session %#x failed at %s", self._session_id, event.value)
-
-
-def _validate(operations: Sequence[Operation]) -> None:
-    size = 0
-    for index, operation in enumerate(operations):
-        try:
-            validate_path(operation.path, isinstance(operation, Create) and operation.sequential)
-        except CoordinationError as error:
-            error.operation_index = index
-            raise
-        size += OPERATION_OVERHEAD + len(operation.path)
-        if not isinstance(operation, Delete | Check):
-            size += len(operation.data)
-    validate_size(operations[0].path, size)

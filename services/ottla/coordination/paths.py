@@ -1,21 +1,11 @@
-"""Paths of znodes: which ones ZooKeeper accepts, and how big a request may be.
-
-ZooKeeper's own client refuses a bad path before it sends it, and its server merely drops the connection at a request
-that is too large. Both implementations of the interface check here, so that they refuse the same things and say why.
-"""
+"""Paths of znodes: which ones ZooKeeper accepts, and their parts."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from ottla.coordination.errors import BadArguments, RequestTooLarge
-
-# `jute.maxbuffer` is 0xfffff unless configured, and bounds the whole request rather than a znode's data.
-MAX_REQUEST_SIZE: Final = 0xFFFFF
-
-# What a create takes on the wire beside path and data: a header in the transaction, two lengths, the ACL, the flags.
-OPERATION_OVERHEAD: Final = 64
+from ottla.coordination.errors import BadArguments
 
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
@@ -41,12 +31,6 @@ def validate_path(path: str, sequential: bool = False) -> None:
             raise BadArguments(f"{path!r}: a znode's name can not be empty")
         if name in (".", ".."):
             raise BadArguments(f"{path!r}: a znode's path can not be relative ({name!r})")
-
-
-def validate_size(path: str, size: int) -> None:
-    """Raises RequestTooLarge when a request, `path` being what it is about, is over the bound."""
-    if size > MAX_REQUEST_SIZE:
-        raise RequestTooLarge(f"{path}: a request of {size} bytes is over ZooKeeper's limit of {MAX_REQUEST_SIZE} (jute.maxbuffer)")
 
 
 def parent_of(path: str) -> str:

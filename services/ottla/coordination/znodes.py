@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
+from random import Random
 from typing import Any, Final, ParamSpec, TypeVar
 from uuid import UUID
 
@@ -166,6 +167,14 @@ class ProducerIdBlock:
 def encode_uuid(value: UUID) -> str:
     """Kafka's text for a UUID: its 16 bytes in URL-safe base64, unpadded."""
     return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
+
+
+def random_uuid(random: Random) -> UUID:
+    """A new id of a topic or cluster. As Kafka, none whose text begins with '-': a shell would take it for an option."""
+    while True:
+        value = UUID(int=random.getrandbits(128), version=4)
+        if not encode_uuid(value).startswith("-"):
+            return value
 
 
 def decode_uuid(text: str) -> UUID:

@@ -1,0 +1,95 @@
+"""A topic's znodes as operations: those that make it, extend it, complete it and remove it.
+
+They are in an order in which any cut, where one request is too small for all, leaves what a later `completion` or
+`removal` can go on from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from ottla.coordination import znodes
+from ottla.coordination.interface import Coordination, Create, Delete, Operation, SetData
+from ottla.coordination.requests import MAX_REQUEST_SIZE, operation_size
+from ottla.errors import InvalidPartitions
+from ottla.model import PartitionState, TopicDescription
+
+# What else is in the request that writes a topic's znode: the check of the epoch.
+_ROOM: Final = 1_000
+
+
+def creation(topic: TopicDescription, configs: Mapping[str, str], has_config: bool) -> list[Operation]:
+    """Makes a topic.
+
+    Args:
+        topic: all of it.
+        configs: what it sets for itself.
+        has_config: whether settings were left there by another tool; they are replaced.
+    """
+    made = _sized(Create(znodes.TOPIC.path(topic.name), _encode(topic)), topic)
+    config_path, config = znodes.TOPIC_CONFIG.path(topic.name), znodes.encode_config(configs)
+    return [
+        made,
+        SetData(config_path, config) if has_config else Create(config_path, config),
+        Create(znodes.PARTITIONS.path(topic.name)),
+        *_states(topic.name, enumerate(topic.partitions)),
+    ]
+
+
+def extension(topic: TopicDescription, former_count: int, version: int) -> list[Operation]:
+    """Gives a topic that had `former_count` partitions, and whose znode has that version, the rest of its partitions."""
+    return [
+        _sized(SetData(znodes.TOPIC.path(topic.name), _encode(topic), version), topic),
+        *_states(topic.name, list(enumerate(topic.partitions))[former_count:]),
+    ]
+
+
+def identification(topic: TopicDescription, version: int) -> Operation:
+    """Gives a topic of a time before topic ids its id."""
+    return SetData(znodes.TOPIC.path(topic.name), _encode(topic), version)
+
+
+async def completion(coordination: Coordination, topic: str, states: Iterable[tuple[int, PartitionState]]) -> list[Operation]:
+    """Gives partitions their first states."""
+    operations: list[Operation] = []
+    if await coordination.exists(znodes.PARTITIONS.path(topic)) is None:
+        operations.append(Create(znodes.PARTITIONS.path(topic)))
+    for partition, state in states:
+        if await coordination.exists(znodes.PARTITION.path(topic, partition)) is None:
+            operations.append(Create(znodes.PARTITION.path(topic, partition)))
+        operations.append(Create(znodes.PARTITION_STATE.path(topic, partition), znodes.encode_partition_state(state)))
+    return operations
+
+
+async def removal(coordination: Coordination, topic: str) -> list[Operation]:
+    """Removes all that is there of a topic, last the note that it is to be deleted."""
+    paths: list[str] = []
+    partitions_path = znodes.PARTITIONS.path(topic)
+    if await coordination.exists(partitions_path) is not None:
+        for partition in await coordination.children(partitions_path):
+            paths += [znodes.PARTITION_STATE.path(topic, partition), znodes.PARTITION.path(topic, partition)]
+    paths += [partitions_path, znodes.TOPIC_CONFIG.path(topic), znodes.TOPIC.path(topic), znodes.DELETE_TOPIC.path(topic)]
+    return [Delete(path) for path in paths if await coordination.exists(path) is not None]
+
+
+def _states(topic: str, states: Iterable[tuple[int, PartitionState]]) -> list[Operation]:
+    operations: list[Operation] = []
+    for partition, state in states:
+        operations.append(Create(znodes.PARTITION.path(topic, partition)))
+        operations.append(Create(znodes.PARTITION_STATE.path(topic, partition), znodes.encode_partition_state(state)))
+    return operations
+
+
+def _encode(topic: TopicDescription) -> bytes:
+    return znodes.encode_topic(znodes.TopicAssignment(topic.topic_id, tuple(each.replicas for each in topic.partitions)))
+
+
+def _sized(operation: Operation, topic: TopicDescription) -> Operation:
+    size = operation_size(operation)
+    if size > MAX_REQUEST_SIZE - _ROOM:
+        raise InvalidPartitions(
+            f"Topic '{topic.name}' can not have {len(topic.partitions)} partitions:"
+            f" its znode would have {size} bytes of {MAX_REQUEST_SIZE}."
+        )
+    return operation

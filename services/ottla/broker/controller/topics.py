@@ -1,0 +1,236 @@
+"""Decisions about topics: which names, numbers and placements are allowed, and where replicas go. Pure functions.
+
+The rules and the error texts are Kafka 3.9's, because people and client libraries know them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from ottla.errors import (
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidTopic,
+    TopicAlreadyExists,
+)
+from ottla.model import MAX_TOPIC_NAME_LENGTH, NO_LEADER, BrokerId, BrokerRegistration, PartitionState
+
+BROKER_DEFAULT: Final = -1  # of partitions or replicas
+
+# No more than this fit into the topic's znode, which is checked exactly once it is encoded.
+MAX_PARTITION_COUNT: Final = 150_000
+
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+Replicas = tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """What CreateTopics asks for. With assignments both numbers are BROKER_DEFAULT."""
+
+    name: str
+    partition_count: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
+    assignments: Mapping[int, Sequence[BrokerId]] = field(default_factory=dict)
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+def validate_topic_name(name: str) -> None:
+    """Raises InvalidTopic for a name that Kafka refuses: it becomes the name of a directory and of a metric."""
+    reason = ""
+    if not name:
+        reason = "the empty string is not allowed"
+    elif name in (".", ".."):
+        reason = f"'{name}' is not allowed"
+    elif len(name) > MAX_TOPIC_NAME_LENGTH:
+        reason = f"the length of '{name}' is longer than the max allowed length {MAX_TOPIC_NAME_LENGTH}"
+    elif not _LEGAL.fullmatch(name):
+        reason = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    if reason:
+        raise InvalidTopic(f"Topic name is invalid: {reason}")
+
+
+def check_new_name(name: str, existing: Iterable[str]) -> None:
+    """Raises TopicAlreadyExists, or InvalidTopic when only '.' and '_' tell the name from another's (metrics mix them up)."""
+    validate_topic_name(name)
+    metric_name = name.replace(".", "_")
+    colliding = []
+    for each in existing:
+        if each == name:
+            raise TopicAlreadyExists(f"Topic '{name}' already exists.")
+        if each.replace(".", "_") == metric_name:
+            colliding.append(each)
+    if colliding:
+        raise InvalidTopic(f"Topic '{name}' collides with existing topics: {', '.join(sorted(colliding))}")
+
+
+def place_topic(
+    topic: NewTopic, brokers: Sequence[BrokerRegistration], default_partitions: int, default_replication_factor: int, random: Random
+) -> tuple[Replicas, ...]:
+    """The replicas of each partition of a new topic.
+
+    Args:
+        topic: what is asked for.
+        brokers: those that live.
+        default_partitions: for a topic that does not say, `num.partitions`.
+        default_replication_factor: for a topic that does not say, `default.replication.factor`.
+        random: chooses where the first leader goes.
+    """
+    if not topic.assignments:
+        partition_count = default_partitions if topic.partition_count == BROKER_DEFAULT else topic.partition_count
+        factor = default_replication_factor if topic.replication_factor == BROKER_DEFAULT else topic.replication_factor
+        return assign_replicas(brokers, partition_count, factor, start=random.randrange(max(1, len(brokers))), random=random)
+    if topic.partition_count != BROKER_DEFAULT or topic.replication_factor != BROKER_DEFAULT:
+        raise InvalidRequest(
+            "Both numPartitions or replicationFactor and replicasAssignments were set. Both cannot be used at the same time."
+        )
+    if sorted(topic.assignments) != list(range(len(topic.assignments))):
+        raise InvalidReplicaAssignment("partitions should be a consecutive 0-based integer sequence")
+    replicas = tuple(tuple(topic.assignments[index]) for index in range(len(topic.assignments)))
+    check_assignment(replicas, len(replicas[0]), brokers, first_partition=0)
+    return replicas
+
+
+def place_more_partitions(
+    topic: str,
+    existing: Sequence[PartitionState],
+    total_count: int,
+    assignments: Sequence[Sequence[BrokerId]] | None,
+    brokers: Sequence[BrokerRegistration],
+) -> tuple[Replicas, ...]:
+    """The replicas of each partition that a topic gets on top of those it has.
+
+    Args:
+        topic: its name, for what is said of it.
+        existing: the partitions that it has.
+        total_count: how many it is to have.
+        assignments: where the new ones go; None places them as the old ones were, the round-robin going on.
+        brokers: those that live.
+    """
+    count = len(existing)
+    if total_count < count:
+        raise InvalidPartitions(f"Topic currently has {count} partitions, which is higher than the requested {total_count}.")
+    if total_count == count:
+        raise InvalidPartitions(f"Topic already has {count} partitions.")
+    factor = len(existing[0].replicas)
+    if assignments is not None:
+        if len(assignments) != total_count - count:
+            raise InvalidReplicaAssignment(
+                f"Increasing the number of partitions by {total_count - count} but {len(assignments)} assignments provided."
+            )
+        replicas = tuple(map(tuple, assignments))
+        check_assignment(replicas, factor, brokers, first_partition=count)
+        return replicas
+    if total_count > MAX_PARTITION_COUNT:
+        raise InvalidPartitions(f"Topic '{topic}' can not have {total_count} partitions: its znode holds {MAX_PARTITION_COUNT} at most.")
+    ids = sorted(each.broker_id for each in brokers)
+    start = next((index for index, each in enumerate(ids) if each >= existing[0].replicas[0]), 0)
+    return assign_replicas(brokers, total_count - count, factor, start=start, first_partition=count)
+
+
+def check_assignment(assignment: Sequence[Replicas], factor: int, brokers: Sequence[BrokerRegistration], first_partition: int) -> None:
+    """Raises InvalidReplicaAssignment unless each partition has `factor` different living brokers."""
+    living = {each.broker_id for each in brokers}
+    for partition, replicas in enumerate(assignment, first_partition):
+        shown = ", ".join(map(str, replicas))
+        if not replicas:
+            raise InvalidReplicaAssignment(f"Cannot have replication factor of 0 for partition id {partition}.")
+        if len(set(replicas)) != len(replicas):
+            raise InvalidReplicaAssignment(f"Duplicate brokers not allowed in replica assignment: {shown} for partition id {partition}.")
+        unknown = [each for each in replicas if each not in living]
+        if unknown:
+            raise InvalidReplicaAssignment(
+                f"Unknown broker(s) in replica assignment: {', '.join(map(str, unknown))} for partition id {partition};"
+                f" available brokers: {', '.join(map(str, sorted(living)))}."
+            )
+        if len(replicas) != factor:
+            raise InvalidReplicaAssignment(
+                f"Inconsistent replication factor between partitions: {factor} is needed"
+                f" and partition id {partition} has {len(replicas)} ({shown})."
+            )
+
+
+def assign_replicas(
+    brokers: Sequence[BrokerRegistration],
+    partition_count: int,
+    replication_factor: int,
+    *,
+    start: int,
+    first_partition: int = 0,
+    random: Random | None = None,
+) -> tuple[Replicas, ...]:
+    """Spreads leaders evenly over the brokers, and each broker's followers evenly over the others.
+
+    Leaders go round-robin. Followers come next in line, and each full round of leaders moves them on by one more, so
+    that two brokers do not share all their partitions. When every broker has a rack the line alternates between racks
+    and a partition uses each rack once before it uses one twice; when only some have, racks are ignored.
+
+    Args:
+        brokers: those that live.
+        partition_count: how many partitions to place.
+        replication_factor: how many brokers each gets, the preferred leader first.
+        start: the place in line of partition 0's leader.
+        first_partition: the number of the first partition to place.
+        random: chooses how far the first followers are from their leader; without it as far as `start` says.
+    """
+    if partition_count <= 0:
+        raise InvalidPartitions("Number of partitions must be larger than 0.")
+    if partition_count > MAX_PARTITION_COUNT:
+        raise InvalidPartitions(f"A topic can not have {partition_count} partitions: its znode holds {MAX_PARTITION_COUNT} at most.")
+    if replication_factor <= 0:
+        raise InvalidReplicationFactor("Replication factor must be larger than 0.")
+    if replication_factor > len(brokers):
+        raise InvalidReplicationFactor(f"Replication factor: {replication_factor} larger than available brokers: {len(brokers)}.")
+    line, racks = _line_of(brokers)
+    rack_count = len(set(racks.values()))
+    shift = start if random is None else random.randrange(len(line))
+    assignment = []
+    for partition in range(first_partition, first_partition + partition_count):
+        if partition > 0 and partition % len(line) == 0:
+            shift += 1
+        first = (partition + start) % len(line)
+        assignment.append(_replicas_of_one(line, racks, rack_count, replication_factor, first, shift))
+    return tuple(assignment)
+
+
+def _line_of(brokers: Sequence[BrokerRegistration]) -> tuple[list[BrokerId], Mapping[BrokerId, str]]:
+    """The brokers in the order of leaders, and their racks if those count."""
+    ids = sorted(each.broker_id for each in brokers)
+    racks = {each.broker_id: each.rack for each in brokers if each.rack is not None}
+    if len(racks) < len(ids):
+        return ids, dict.fromkeys(ids, "")
+    by_rack: dict[str, list[BrokerId]] = {rack: [] for rack in sorted(racks.values())}
+    for each in ids:
+        by_rack[racks[each]].append(each)
+    deepest = max(map(len, by_rack.values()))
+    return [members[depth] for depth in range(deepest) for members in by_rack.values() if depth < len(members)], racks
+
+
+def _replicas_of_one(
+    line: Sequence[BrokerId], racks: Mapping[BrokerId, str], rack_count: int, factor: int, first: int, shift: int
+) -> Replicas:
+    replicas = [line[first]]
+    used_racks = {racks[line[first]]}
+    # With racks a shift by one would leave followers in the same racks in the same order, so a shift passes all racks.
+    step = shift * rack_count
+    while len(replicas) < factor:
+        candidate = line[(first + 1 + step % (len(line) - 1)) % len(line)]
+        step += 1
+        if candidate in replicas or (racks[candidate] in used_racks and len(used_racks) < rack_count):
+            continue
+        replicas.append(candidate)
+        used_racks.add(racks[candidate])
+    return tuple(replicas)
+
+
+def first_state(replicas: Replicas, living: Iterable[BrokerId], controller_epoch: int) -> PartitionState:
+    """The state of a partition that never had one: led by its first living replica, all living ones in sync."""
+    isr = tuple(each for each in replicas if each in frozenset(living))
+    return PartitionState(isr[0] if isr else NO_LEADER, 0, isr, replicas, controller_epoch)
