@@ -20,7 +20,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 Pread = Callable[[int, int, int], bytes]
 
@@ -38,6 +38,14 @@ TAIL: Final = 128
 OFFSETS, POSITIONS = 0, 1  # the columns of an offset index
 
 _Window = tuple[int, "array[int]", "array[int]"]
+
+
+class IndexWrite(NamedTuple):
+    """Entries on their way from memory to an index file."""
+
+    path: str
+    entries: bytes
+    position: int
 
 
 class OffsetIndex:
@@ -115,10 +123,21 @@ class OffsetIndex:
     def write_tail(self) -> None:
         """Moves what only memory has to the file; after an OSError it is still in memory, and the next call tries again."""
         if self.tail_offsets:
-            both = [number for entry in zip(self.tail_offsets, self.tail_positions, strict=True) for number in entry]
-            _write(self.path, struct.pack(f">{len(both)}I", *both), self.count * OFFSET_ENTRY_SIZE)
-            self.count += len(self.tail_offsets)
-            self.tail_offsets, self.tail_positions = array("I"), array("I")
+            write = self.pending_write()
+            write_index(write)
+            self.written(write)
+
+    def pending_write(self) -> IndexWrite:
+        """What the file lacks, for a thread to write."""
+        both = [number for entry in zip(self.tail_offsets, self.tail_positions, strict=True) for number in entry]
+        return IndexWrite(self.path, struct.pack(f">{len(both)}I", *both), self.count * OFFSET_ENTRY_SIZE)
+
+    def written(self, write: IndexWrite) -> None:
+        """The file has it now, unless others were faster; entries that came meanwhile stay in memory."""
+        if write.position == self.count * OFFSET_ENTRY_SIZE:
+            count = len(write.entries) // OFFSET_ENTRY_SIZE
+            self.count += count
+            self.tail_offsets, self.tail_positions = self.tail_offsets[count:], self.tail_positions[count:]
 
     def entries(self) -> list[tuple[int, int]]:
         """All entries, for those who check or show an index."""
@@ -216,9 +235,20 @@ class TimeIndex:
     def write_tail(self) -> None:
         """Moves what only memory has to the file; after an OSError it is still in memory, and the next call tries again."""
         if self.tail:
-            _write(self.path, b"".join([TIME_ENTRY.pack(*entry) for entry in self.tail]), self.count * TIME_ENTRY_SIZE)
-            self.count += len(self.tail)
-            self.tail = []
+            write = self.pending_write()
+            write_index(write)
+            self.written(write)
+
+    def pending_write(self) -> IndexWrite:
+        """What the file lacks, for a thread to write."""
+        return IndexWrite(self.path, b"".join([TIME_ENTRY.pack(*entry) for entry in self.tail]), self.count * TIME_ENTRY_SIZE)
+
+    def written(self, write: IndexWrite) -> None:
+        """The file has it now, unless others were faster; entries that came meanwhile stay in memory."""
+        if write.position == self.count * TIME_ENTRY_SIZE:
+            count = len(write.entries) // TIME_ENTRY_SIZE
+            self.count += count
+            self.tail = self.tail[count:]
 
     def entries(self) -> list[tuple[int, int]]:
         """All entries, for those who check or show an index."""
@@ -254,13 +284,18 @@ def _read(path: str, entry_size: int, first: int, count: int, pread: Pread) -> b
         os.close(descriptor)
 
 
-def _write(path: str, entries: bytes, position: int) -> None:
-    """Writes at a position and not at the end: what an earlier, failed write left there is written over."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+def write_index(write: IndexWrite) -> None:
+    """Writes entries to an index file, which is made if it is not there.
+
+    At a position and not at the end: what an earlier, failed write left there is written over or cut off.
+    """
+    entries, position = write.entries, write.position
+    descriptor = os.open(write.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        written = os.pwrite(descriptor, entries, position)
-        while written < len(entries):
-            written += os.pwrite(descriptor, entries[written:], position + written)
+        done = 0
+        while done < len(entries):
+            done += os.pwrite(descriptor, entries[done:], position + done)
+        os.ftruncate(descriptor, position + len(entries))
     finally:
         os.close(descriptor)
 

@@ -17,7 +17,6 @@ One event loop owns a log: no locks. Everything here that waits for the disk is 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 from collections.abc import Sequence
@@ -37,8 +36,7 @@ from ottla.storage.indexes import OFFSET_ENTRY_SIZE, TAIL, TIME_ENTRY_SIZE
 from ottla.storage.leader_epochs import LeaderEpochCache
 from ottla.storage.log_context import LogContext
 from ottla.storage.log_reader import LogReader, locate_in_files
-from ottla.storage.log_sync import SyncJob, sync
-from ottla.storage.partition_metadata import PARTITION_METADATA
+from ottla.storage.log_sync import PASSING, SyncJob, sync
 from ottla.storage.producer_replay import note_batch, restore_producers
 from ottla.storage.producer_snapshots import encode_snapshot, snapshot_offsets, snapshot_path
 from ottla.storage.producers import ProducerStates
@@ -55,9 +53,6 @@ IOV_MAX: Final = 1024
 UNKNOWN: Final = -1  # for `_roll_at`: the active segment has not been looked at
 NOW: Final = 0  # for `_roll_at`: its indexes are full
 NO_AGE: Final = -2  # for `_roll_timestamp`: its first batch has no timestamp, or there is none
-# What may pass: a full disk is emptied, descriptors and memory come back, and reads go on meanwhile. Any other error
-# is the medium's own, and then nothing in its directory can be trusted to take a write.
-PASSING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
 LOOKUP_ATTEMPTS: Final = 3
 
 
@@ -80,6 +75,7 @@ class Log:
         "_roll_at",
         "_roll_offset",
         "_roll_timestamp",
+        "_sealed",
         "_segments",
         "_snapshot_offset",
         "_snapshots",
@@ -118,6 +114,7 @@ class Log:
         self._context: Final = context
         self._segments: Final = SegmentList(loaded.segments)
         self._reader: Final = LogReader(self._segments, context.file_pool)
+        self._sealed: list[Segment] = []  # their indexes are not on the disk yet
         self._failure: str | None = None
         self._flushing: asyncio.Future[None] | None = None
         self._truncations = 0
@@ -242,11 +239,10 @@ class Log:
             new = Segment.create(str(self.directory), self.next_offset)
         except OSError as error:
             raise self._storage_error(f"no new segment at offset {self.next_offset}", error) from error
-        try:
-            old.seal()
-        except OSError as error:
-            log.warning("%s: the indexes of the segment at %d stay in memory: %s", self.topic_partition, old.base_offset, error)
         if old.size:
+            old.is_active = False
+            old.complete_time_index()
+            self._sealed.append(old)
             self._take_snapshot()
             self._segments.replace([*self._segments.all, new])
         else:
@@ -386,6 +382,7 @@ class Log:
         self._segments.replace(kept)
         self.advance_log_start_offset(kept[0].base_offset)
         self._reader.forget()
+        self._sealed = [each for each in self._sealed if each not in gone]
         self._discard(gone)
         return deleted
 
@@ -470,6 +467,15 @@ class Log:
         while self.recovery_point < min(target, self.log_end_offset):
             await self._flush_with_others()
 
+    async def flush_sealed(self) -> None:
+        """Waits until the segments before the active one are on the disk, with their indexes.
+
+        Raises:
+            KafkaStorageError: as from `flush`.
+        """
+        if self._sealed or self.recovery_point < self._active.base_offset:
+            await self._flush_with_others()
+
     async def close(self) -> None:
         """Brings everything to the disk, the producers' states with it, so that the next start has nothing to do.
 
@@ -483,9 +489,10 @@ class Log:
             self._take_snapshot()
         while self._flushing is not None:
             await self._flush_with_others()
-        if self.recovery_point < self.log_end_offset or self._snapshots or self.leader_epochs.is_dirty or self._directory_changed:
+        unsynced = self.recovery_point < self.log_end_offset or self._snapshots or self._sealed
+        if unsynced or self.leader_epochs.is_dirty or self._directory_changed:
             self._active.complete_time_index()
-            await self._flush_with_others()
+            await self._flush_with_others(closing=True)
         self.release_files()
 
     def release_files(self) -> None:
@@ -639,6 +646,7 @@ class Log:
         self.log_end_offset = self.next_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
         self._snapshots = [each for each in self._snapshots if each[0] <= offset]
+        self._sealed = [each for each in self._sealed if each.base_offset < self._active.base_offset]
         self._snapshot_offset = min(self._snapshot_offset, offset)
         self._staged_position = self._active.size
         self._roll_at = UNKNOWN
@@ -649,41 +657,48 @@ class Log:
         self._directory_changed = True
         self._reader.forget()
 
-    async def _flush_with_others(self) -> None:
+    async def _flush_with_others(self, closing: bool = False) -> None:
         if self._flushing is None:
-            self._flushing = asyncio.ensure_future(self._flush_once())
+            self._flushing = asyncio.ensure_future(self._flush_once(closing))
             self._flushing.add_done_callback(_consume)
         await asyncio.shield(self._flushing)
 
-    async def _flush_once(self) -> None:
+    async def _flush_once(self, closing: bool) -> None:
         try:
             self._check_online()
             end_offset, truncations = self.log_end_offset, self._truncations
-            segments = self._segments.since(self.recovery_point)
             # With `flush.messages` this is where readers will be let up to.
             self._reader.remember(end_offset, self._active, self._active.size)
-            for segment in segments:
-                self._write_indexes(segment)
+            ended = [each for each in ([*self._sealed, self._active] if closing else self._sealed) if each.size]
+            index_writes = [each.pending_index_writes() for each in ended]
             snapshots, self._snapshots = self._snapshots, []
-            epochs = self.leader_epochs.entries if self.leader_epochs.is_dirty else None
-            changed, self._directory_changed = self._directory_changed, False
-            self.leader_epochs.is_dirty = False
             try:
                 job = SyncJob(
                     self.directory,
-                    [segment.open(self._context.file_pool) for segment in segments],
-                    [segment.path(suffix) for segment in segments[:-1] for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
-                    + ([str(self.directory / PARTITION_METADATA)] if changed else []),
+                    [each.open(self._context.file_pool) for each in self._segments.since(self.recovery_point)],
+                    [write for both in index_writes for write in both],
                     snapshots,
-                    epochs,
-                    changed,
+                    self.leader_epochs.entries if self.leader_epochs.is_dirty else None,
+                    self._directory_changed,
                 )
-                await self._context.offload(sync, job, self._context.files)
+            except OSError as error:
+                raise self._storage_error(f"flushing up to offset {end_offset}", error) from error
+            self._directory_changed = self.leader_epochs.is_dirty = False
+            try:
+                done = await self._context.offload(sync, job, self._context.files)
             except OSError as error:
                 raise self._storage_error(f"flushing up to offset {end_offset}", error, passing=frozenset()) from error
-            if truncations == self._truncations:  # else other records may lie at these offsets now
-                self.recovery_point = max(self.recovery_point, end_offset)
             self.last_flush_ms = self._context.clock.time_ms()
+            if truncations != self._truncations:
+                return  # other records may lie at these offsets now
+            self.recovery_point = max(self.recovery_point, end_offset)
+            if done.indexes:
+                for each, both in zip(ended, index_writes, strict=True):
+                    each.index_writes_done(both)
+                self._sealed = [each for each in self._sealed if each not in ended]
+            if not done.small_files:
+                self._snapshots = snapshots + self._snapshots
+                self._directory_changed = self.leader_epochs.is_dirty = True
         finally:
             self._flushing = None
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -35,9 +35,10 @@ from ottla.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_shutdown
 from ottla.storage.delayed_deletes import DelayedDeletes
 from ottla.storage.file_names import deleted_directory_name, partition_directory_name
 from ottla.storage.file_pool import FilePool
-from ottla.storage.log import PASSING, Log
+from ottla.storage.log import Log
 from ottla.storage.log_context import FileOperations, LogContext
 from ottla.storage.log_directory import LogDirectory, make_partition_directory, open_directory, write_checkpoint
+from ottla.storage.log_sync import PASSING
 from ottla.storage.partition_metadata import encode_topic_id
 from ottla.storage.periodic import Periodic
 from ottla.storage.recovery import LoadedLog, load_log
@@ -339,7 +340,7 @@ class LogManager:
         flushed = 0
         for each in list(self._logs.values()):
             if each.unflushed_messages and not each.is_offline and now_ms - each.last_flush_ms >= each.settings.flush_ms:
-                flushed += await self._flush(each, None)
+                flushed += await self._flush(each, each.flush())
         return flushed
 
     async def flush_sealed_segments(self) -> int:
@@ -350,7 +351,7 @@ class LogManager:
             del self._sealed[key]
             each = self._logs.get(key)
             if each is not None and not each.is_offline:
-                flushed += await self._flush(each, each.segments[-1].base_offset)
+                flushed += await self._flush(each, each.flush_sealed())
         return flushed
 
     async def write_checkpoints(self) -> None:
@@ -395,9 +396,9 @@ class LogManager:
     async def _expire(self) -> None:
         self.expire_producers()
 
-    async def _flush(self, each: Log, offset: int | None) -> bool:
+    async def _flush(self, each: Log, flush: Awaitable[None]) -> bool:
         try:
-            await each.flush(offset)
+            await flush
         except KafkaStorageError as error:
             log.error("%s was not flushed: %s", each.topic_partition, error)
             return False

@@ -6,15 +6,27 @@ one (`Log.flush`), which is what makes it a group commit.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from ottla.record.region import OpenFile
 from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, sync_directory, write_leader_epochs
+from ottla.storage.indexes import IndexWrite, write_index
 from ottla.storage.log_context import FileOperations
+from ottla.storage.partition_metadata import PARTITION_METADATA
 from ottla.storage.producer_snapshots import snapshot_path, write_snapshot
+
+log = logging.getLogger(__name__)
+
+# What may pass: a full disk is emptied, descriptors and memory come back, and reads go on meanwhile. Any other error
+# is the medium's own, and then nothing in its directory can be trusted to take a write.
+PASSING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +35,20 @@ class SyncJob:
 
     directory: Path
     files: Sequence[OpenFile]  # logs
-    paths: Sequence[str]  # indexes of sealed segments, which no recovery would look into again, and partition.metadata
+    index_writes: Sequence[IndexWrite]  # of segments that are sealed or closed: no recovery would look into them again
     snapshots: Sequence[tuple[int, bytes]]  # offset and encoded producer states
     leader_epochs: Sequence[tuple[int, int]] | None  # None: as they are on the disk already
     directory_changed: bool
 
 
-def sync(job: SyncJob, operations: FileOperations) -> None:
+class Synced(NamedTuple):
+    """What of a job was done beside the logs themselves. A full disk is no reason to fail: memory still has the rest."""
+
+    indexes: bool
+    small_files: bool
+
+
+def sync(job: SyncJob, operations: FileOperations) -> Synced:
     """Does the job.
 
     Raises:
@@ -38,21 +57,45 @@ def sync(job: SyncJob, operations: FileOperations) -> None:
     """
     for file in job.files:
         operations.fsync(file.fd)
-    for path in job.paths:
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue  # its segment was deleted meanwhile
-        try:
-            operations.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    return Synced(
+        _unless_full(job, lambda: _write_indexes(job, operations)),
+        _unless_full(job, lambda: _write_small_files(job, operations)),
+    )
+
+
+def _write_indexes(job: SyncJob, operations: FileOperations) -> None:
+    for write in job.index_writes:
+        write_index(write)
+        _fsync(write.path, operations)
+
+
+def _write_small_files(job: SyncJob, operations: FileOperations) -> None:
+    for offset, encoded in job.snapshots:
+        write_snapshot(snapshot_path(job.directory, offset), encoded)
+    if job.leader_epochs is not None:
+        write_leader_epochs(job.directory / LEADER_EPOCH_CHECKPOINT, job.leader_epochs)
+    if job.directory_changed:
+        with contextlib.suppress(FileNotFoundError):
+            _fsync(str(job.directory / PARTITION_METADATA), operations)
+        sync_directory(job.directory)
+
+
+def _fsync(path: str, operations: FileOperations) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        for offset, encoded in job.snapshots:
-            write_snapshot(snapshot_path(job.directory, offset), encoded)
-        if job.leader_epochs is not None:
-            write_leader_epochs(job.directory / LEADER_EPOCH_CHECKPOINT, job.leader_epochs)
-        if job.directory_changed:
-            sync_directory(job.directory)
+        operations.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unless_full(job: SyncJob, work: Callable[[], None]) -> bool:
+    try:
+        work()
     except FileNotFoundError:
-        return  # the partition was deleted meanwhile, its directory has another name
+        return False  # the segment, or the whole partition, was deleted meanwhile
+    except OSError as error:
+        if error.errno not in PASSING:
+            raise
+        log.warning("%s: written later: %s", job.directory, error)
+        return False
+    return True

@@ -95,6 +95,9 @@ def load_log(
 
     snapshots = [offset for name in names if name.endswith(SNAPSHOT_SUFFIX) and (offset := offset_in(name)) is not None]
 
+    if is_new:
+        clean = True
+        recovery_point = log_start_offset
     if clean:
         _check_indexes(segments, names, index_interval_bytes)
         end = _end_of(segments[-1], leader_epochs)

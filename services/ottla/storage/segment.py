@@ -17,7 +17,7 @@ from ottla.record.region import OpenFile
 from ottla.storage.batch_scan import find_batch
 from ottla.storage.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_file_name
 from ottla.storage.file_pool import FilePool
-from ottla.storage.indexes import OffsetIndex, Pread, TimeIndex
+from ottla.storage.indexes import IndexWrite, OffsetIndex, Pread, TimeIndex
 
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1  # what an index entry can say, as Kafka reads it
 
@@ -67,16 +67,14 @@ class Segment:
 
     @classmethod
     def create(cls, directory: str, base_offset: int) -> Segment:
-        """A new, empty, active segment with its three files.
+        """A new, empty, active segment. Index files are made with their first entries.
 
         Raises:
-            OSError: a file can not be made; none is left behind but perhaps empty ones.
+            OSError: the file can not be made.
         """
         segment = cls(directory, base_offset, 0, is_active=True)
-        # The log file is made last: indexes without a log are rubbish that the next start sweeps away.
-        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
-            os.close(os.open(segment.path(suffix), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
-        segment._max_timestamp = -1
+        os.close(os.open(segment.path(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+        segment.indexes_dropped()
         return segment
 
     def path(self, suffix: str = LOG_SUFFIX) -> str:
@@ -141,18 +139,11 @@ class Segment:
             offset_index.append(last_offset - base_offset, position)
             time_index.append(max_timestamp, max_timestamp_offset - base_offset)
 
-    def seal(self) -> None:
-        """Ends the segment's life as the active one: its time index gets the largest timestamp as its last entry.
-
-        Raises:
-            OSError: the indexes' tails could not be written; they stay in memory and serve from there.
-        """
-        self.is_active = False
-        self.complete_time_index()
-        self.write_indexes()
-
     def complete_time_index(self) -> None:
-        """Makes the time index end with the largest timestamp, so that nobody has to look for it in the log."""
+        """Makes the time index end with the largest timestamp, so that nobody has to look for it in the log.
+
+        For a segment that is sealed, or closed with its log.
+        """
         if self.max_timestamp >= 0:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
@@ -162,6 +153,15 @@ class Segment:
             self._offset_index.write_tail()
         if self._time_index is not None:
             self._time_index.write_tail()
+
+    def pending_index_writes(self) -> tuple[IndexWrite, IndexWrite]:
+        """What the files of both indexes lack; written even if that is nothing, so that the files are there."""
+        return self.offset_index.pending_write(), self.time_index.pending_write()
+
+    def index_writes_done(self, writes: tuple[IndexWrite, IndexWrite]) -> None:
+        """The files have it now."""
+        self.offset_index.written(writes[0])
+        self.time_index.written(writes[1])
 
     def indexes_dropped(self) -> None:
         """Both index files are empty now."""
