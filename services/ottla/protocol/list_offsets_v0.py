@@ -47,7 +47,7 @@ def decode_request(body: memoryview) -> ListOffsetsRequestV0:
     """The request in `body`.
 
     Raises:
-        InvalidRequest: counts that the body can not hold, a body cut short, or bytes left over.
+        InvalidRequest: counts that the body can not hold, or a body cut short.
     """
     end = len(body)
     try:
@@ -64,8 +64,6 @@ def decode_request(body: memoryview) -> ListOffsetsRequestV0:
             topics.append(TopicV0(name or "", partitions))
     except (struct.error, IndexError) as error:
         raise InvalidRequest(f"ListOffsets v0: the body of {end} bytes ends inside a field") from error
-    if position != end:
-        raise InvalidRequest(f"ListOffsets v0: the body has {end} bytes and the request ends after {position}")
     return ListOffsetsRequestV0(replica_id, topics)
 
 

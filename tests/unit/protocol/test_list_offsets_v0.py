@@ -28,8 +28,8 @@ def test_a_response_lists_the_offsets_of_each_partition() -> None:
     assert encode_response([("flights", [PartitionOffsetsV0(0, 0, [120, 0]), PartitionOffsetsV0(3, 3, [])])]) == expected
 
 
-def test_a_body_cut_at_any_byte_or_too_long_is_refused() -> None:
-    for body in [REQUEST[:size] for size in range(len(REQUEST))] + [REQUEST + b"x"]:
+def test_a_body_cut_at_any_byte_is_refused() -> None:
+    for body in [REQUEST[:size] for size in range(len(REQUEST))]:
         with pytest.raises(InvalidRequest):
             decode_request(memoryview(body))
 
