@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ottla.broker.handlers.registry import APIS, BrokerParts, RequestContext, handles
 from ottla.errors import UnsupportedVersion
+from ottla.protocol import produce
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages import encode_response, response_schema
 
@@ -22,8 +23,10 @@ MAX_VERSION: Final = 4
 def api_versions(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
     """All APIs with their versions."""
     schema = response_schema(ApiKey.API_VERSIONS, context.api_version)
-    keys = [
-        schema("ApiVersion", api_key=api.key, min_version=0 if api.key is ApiKey.PRODUCE else api.min_version, max_version=api.max_version)
+    # Produce is not in the table, because the dispatcher calls it by itself.
+    keys = [schema("ApiVersion", api_key=ApiKey.PRODUCE, min_version=0, max_version=produce.MAX_VERSION)]
+    keys += [
+        schema("ApiVersion", api_key=api.key, min_version=api.min_version, max_version=api.max_version)
         for api in sorted(APIS.values(), key=lambda api: api.key)
     ]
     return schema("ApiVersionsResponse", error_code=0, api_keys=keys, throttle_time=0)
