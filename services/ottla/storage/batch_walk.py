@@ -13,7 +13,9 @@ from typing import Final
 
 from crc32c import crc32c
 
-from ottla.record.batch import CRC_START, HEADER_SIZE, BatchHeader, read_header
+from ottla.record.batch import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
+
+BatchFields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 
 CHUNK: Final = 1024 * 1024
 # Small batches are passed over faster in one large read, large ones by jumping from header to header.
@@ -30,7 +32,7 @@ class Stop:
 
 
 class SoundBatches:
-    """The batches from a position on, up to the first that is not whole and sound; `stop` says where that was.
+    """The batches from a position on, up to the first that is not whole and sound; then `stop` says where that was.
 
     Sound is: a length that fits into the file, magic 2, offsets that go up, and the right checksum. A torn tail,
     garbage and a block of zeroes all fail one of these.
@@ -50,43 +52,51 @@ class SoundBatches:
         self._highest_offset: Final = highest_offset
         self.stop = Stop(position, next_offset, None)
 
-    def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
-        descriptor, end = self._descriptor, self._end
+    def __iter__(self) -> Iterator[tuple[int, int, BatchFields]]:
+        """(position, last offset, header fields in the order of `BatchHeader`) of each batch.
+
+        A recovery passes over millions of small batches, so a header becomes an object only where somebody needs one.
+        """
+        descriptor, end, highest_offset = self._descriptor, self._end, self._highest_offset
         position, next_offset = self.stop.position, self.stop.next_offset
-        chunk, chunk_position = memoryview(b""), position
+        unpack = HEADER.unpack_from
+        chunk, chunk_position, chunk_end = memoryview(b""), position, position
         reason: str | None = None
         while position < end:
+            if position + HEADER_SIZE > chunk_end and chunk_end < end:
+                chunk, chunk_position = memoryview(os.pread(descriptor, CHUNK, position)), position
+                chunk_end = position + len(chunk)
             at = position - chunk_position
-            if len(chunk) - at < HEADER_SIZE and chunk_position + len(chunk) < end:
-                chunk, chunk_position, at = memoryview(os.pread(descriptor, CHUNK, position)), position, 0
-            if len(chunk) - at < HEADER_SIZE:
+            if position + HEADER_SIZE > chunk_end:
                 reason = f"{end - position} bytes are no whole batch header"
                 break
-            header = read_header(chunk, at)
-            size = header.size
-            if size < HEADER_SIZE or position + size > end:
-                reason = f"a batch of {size} bytes where {end - position} are left"
-            elif header.magic != 2:
-                reason = f"magic {header.magic}"
-            elif not next_offset <= header.base_offset <= header.last_offset <= self._highest_offset:
-                reason = f"offsets {header.base_offset} to {header.last_offset} where {next_offset} is next"
-            elif header.crc != self._crc(chunk, at, position, size):
-                reason = f"a wrong checksum in the batch at offset {header.base_offset}"
+            fields = unpack(chunk, at)
+            base_offset, length, _, magic, crc, _, last_offset_delta, _, _, _, _, _, _ = fields
+            after = position + LOG_OVERHEAD + length
+            last_offset = base_offset + last_offset_delta
+            if length < HEADER_SIZE - LOG_OVERHEAD or after > end:
+                reason = f"a batch of {LOG_OVERHEAD + length} bytes where {end - position} are left"
+            elif magic != 2:
+                reason = f"magic {magic}"
+            elif not next_offset <= base_offset <= last_offset <= highest_offset:
+                reason = f"offsets {base_offset} to {last_offset} where {next_offset} is next"
+            elif after <= chunk_end:
+                if crc32c(chunk[at + CRC_START : after - chunk_position]) != crc:
+                    reason = f"a wrong checksum in the batch at offset {base_offset}"
+            elif self._crc(position + CRC_START, after) != crc:
+                reason = f"a wrong checksum in the batch at offset {base_offset}"
             if reason is not None:
                 break
-            yield position, header
-            position += size
-            next_offset = header.last_offset + 1
-            self.stop = Stop(position, next_offset, None)
+            yield position, last_offset, fields
+            position = after
+            next_offset = last_offset + 1
         self.stop = Stop(position, next_offset, reason)
 
-    def _crc(self, chunk: memoryview, at: int, position: int, size: int) -> int:
-        if at + size <= len(chunk):
-            return crc32c(chunk[at + CRC_START : at + size])
-        crc, at_end = 0, position + size
-        position += CRC_START
-        while position < at_end:
-            piece = os.pread(self._descriptor, min(CHUNK, at_end - position), position)
+    def _crc(self, position: int, end: int) -> int:
+        """The checksum of a range that is not in memory as a whole."""
+        crc = 0
+        while position < end:
+            piece = os.pread(self._descriptor, min(CHUNK, end - position), position)
             if not piece:
                 return -1  # the file has become shorter
             crc = crc32c(piece, crc)

@@ -29,9 +29,9 @@ TIME_ENTRY: Final = struct.Struct(">qI")
 OFFSET_ENTRY_SIZE: Final = OFFSET_ENTRY.size  # 8
 TIME_ENTRY_SIZE: Final = TIME_ENTRY.size  # 12
 
-# The part of a file that a look-up reads at once: 4 KiB of offset index stand for 2 MiB of log and more, so that
+# The part of a file that a look-up reads at once: 8 KiB of offset index stand for 4 MiB of log and more, so that
 # a consumer which reads on finds its next look-ups in memory.
-WINDOW: Final = 512
+WINDOW: Final = 1024
 # How many entries may wait in memory before whoever appends moves them to the file in one write: half a MiB of log.
 TAIL: Final = 128
 
@@ -154,9 +154,18 @@ class OffsetIndex:
                 return window
         if not self.count:
             return None
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None  # somebody has removed it: the log itself can be searched, and the next start makes it anew
         try:
             low, high = 0, (self.count - 1) // WINDOW
+            if window is not None and window[0] // WINDOW < high and key >= (window[1] if column == OFFSETS else window[2])[-1]:
+                # Whoever reads on finds its next look-ups in the next window, mostly.
+                low = window[0] // WINDOW
+                following = OFFSET_ENTRY.unpack(pread(descriptor, OFFSET_ENTRY_SIZE, min(low + 2, high) * WINDOW * OFFSET_ENTRY_SIZE))
+                if key < following[column]:
+                    high = min(low + 2, high)
             while low < high:  # the last window whose first key is not past the one sought
                 middle = (low + high + 1) // 2
                 first = OFFSET_ENTRY.unpack(pread(descriptor, OFFSET_ENTRY_SIZE, middle * WINDOW * OFFSET_ENTRY_SIZE))

@@ -176,7 +176,7 @@ def rebuild_indexes(segment: Segment, index_interval_bytes: int) -> None:
         for position, header in headers(descriptor, 0, segment.size):
             if not next_offset <= header.base_offset <= header.last_offset <= segment.base_offset + MAX_RELATIVE_OFFSET:
                 break  # garbage, which recovery or a reader's checksum finds
-            builder.add(position, header)
+            builder.add(position, header.last_offset, header.max_timestamp)
             next_offset = header.last_offset + 1
     finally:
         os.close(descriptor)
@@ -186,24 +186,27 @@ def rebuild_indexes(segment: Segment, index_interval_bytes: int) -> None:
 class _IndexBuilder:
     """Makes the index entries that appending the same batches would have made."""
 
+    __slots__ = ("_interval", "_max_timestamp_offset", "_segment", "max_timestamp", "next_entry_at")
+
     def __init__(self, segment: Segment, index_interval_bytes: int) -> None:
         self._segment: Final = segment
         self._interval: Final = index_interval_bytes
-        self._next_entry_at = segment.offset_index.last_position + index_interval_bytes
-        self._max_timestamp, self._max_timestamp_offset = segment.max_timestamp, segment.max_timestamp_offset
+        self.next_entry_at = segment.offset_index.last_position + index_interval_bytes
+        self.max_timestamp, self._max_timestamp_offset = segment.max_timestamp, segment.max_timestamp_offset
 
-    def add(self, position: int, header: BatchHeader) -> None:
-        last_offset = header.last_offset
-        if header.max_timestamp > self._max_timestamp:
-            self._max_timestamp, self._max_timestamp_offset = header.max_timestamp, last_offset
-        if position > self._next_entry_at:
-            self._segment.note_entries([(last_offset, position, self._max_timestamp, self._max_timestamp_offset)])
-            self._next_entry_at = position + self._interval
+    def add(self, position: int, last_offset: int, max_timestamp: int) -> None:
+        """The next batch; one that is neither newer nor past `next_entry_at` may be left out."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp, self._max_timestamp_offset = max_timestamp, last_offset
+        if position > self.next_entry_at:
+            self._segment.note_entries([(last_offset, position, self.max_timestamp, self._max_timestamp_offset)])
+            self.next_entry_at = position + self._interval
             if len(self._segment.offset_index.tail_offsets) >= TAIL:
                 self._segment.write_indexes()
 
     def finish(self) -> None:
-        self._segment.note_max_timestamp(self._max_timestamp, self._max_timestamp_offset)
+        """Writes what is left, with the largest timestamp at the end."""
+        self._segment.note_max_timestamp(self.max_timestamp, self._max_timestamp_offset)
         self._segment.complete_time_index()
         self._segment.write_indexes()
 
@@ -287,11 +290,14 @@ def _recover_segment(
     descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
     try:
         sound = SoundBatches(descriptor, position, segment.size, next_offset, segment.base_offset + MAX_RELATIVE_OFFSET)
-        for at, header in sound:
-            builder.add(at, header)
-            if header.leader_epoch > leader_epochs.latest_epoch:
-                leader_epochs.assign(header.leader_epoch, header.base_offset)
-            if header.producer_id >= 0:
+        for at, last_offset, fields in sound:
+            base_offset, _, leader_epoch, _, _, _, _, _, max_timestamp, producer_id, _, _, _ = fields
+            if max_timestamp > builder.max_timestamp or at > builder.next_entry_at:
+                builder.add(at, last_offset, max_timestamp)
+            if leader_epoch > leader_epochs.latest_epoch:
+                leader_epochs.assign(leader_epoch, base_offset)
+            if producer_id >= 0:
+                header = BatchHeader._make(fields)
                 note_batch(producers, header, os.pread(descriptor, header.size, at) if header.is_control else b"")
     finally:
         os.close(descriptor)
