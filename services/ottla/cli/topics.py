@@ -65,7 +65,8 @@ def create(
 
     where = connection(bootstrap_server, command_config, properties)
     topic = NewTopic(name, num_partitions=partitions or -1, replication_factor=replication_factor or -1, config=pairs(configs, "--config"))
-    answer = where.admin().create_topics([topic], request_timeout=ANSWER_SECONDS)[name]
+    admin = where.admin()  # kept until the answer is there: a client that is collected takes its requests with it
+    answer = admin.create_topics([topic], request_timeout=ANSWER_SECONDS)[name]
     with told_plainly(bootstrap_server, f"topic {name!r}"):
         try:
             answer.result(ANSWER_SECONDS + 5)
