@@ -2,8 +2,9 @@
 
 v3 may carry the id and epoch that the producer had (KIP-360); an idempotent producer without transactions gets a new
 id all the same, as from Kafka. v4 adds PRODUCER_FENCED and v5 TRANSACTION_ABORTABLE, neither of which occurs here.
-Unlike Kafka: there is no transaction coordinator yet, so a transactional id gets UNSUPPORTED_VERSION. It is final for
-every client, where COORDINATOR_NOT_AVAILABLE would have them retry until their own timeout.
+Unlike Kafka: there is no transaction coordinator yet, so a transactional id gets UNSUPPORTED_VERSION. The Java client
+gives up at once with it and librdkafka names it when its own timeout ends; COORDINATOR_NOT_AVAILABLE would tell neither
+that waiting is in vain.
 """
 
 from __future__ import annotations

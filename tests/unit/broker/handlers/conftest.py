@@ -176,7 +176,7 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
             match change:
                 case TopicCreated(topic) | PartitionsAdded(topic):
                     metadata.put_topic(topic)
-                    replicas.apply_topic(topic, logs.topic_settings(topic.name))
+                    replicas.apply_topic(topic, logs.topic_settings(topic.name), is_new=True)
                 case TopicDeleted(name, _, partition_count):
                     metadata.remove_topic(name)
                     await replicas.remove_topic(name, partition_count)

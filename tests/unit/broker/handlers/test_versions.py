@@ -1,0 +1,34 @@
+"""The versions that are served and advertised."""
+
+from __future__ import annotations
+
+from ottla.broker import handlers
+from ottla.broker.handlers.registry import APIS
+from ottla.protocol.api import ApiKey
+
+
+def test_the_versions_are_kafka_3_9s_with_kafka_4s_minima() -> None:
+    """Clients infer the broker's release from these ranges, so they are those of one release (KIP-896 for the minima).
+
+    ListOffsets 0 is served for Kafka 0.8's getOffsetsBefore.
+    """
+    handlers.load()
+    served = {key: (api.min_version, api.max_version) for key, api in APIS.items() if key != ApiKey.PRODUCE}
+    assert served == {
+        ApiKey.FETCH: (4, 17),
+        ApiKey.LIST_OFFSETS: (0, 9),
+        ApiKey.METADATA: (0, 12),
+        ApiKey.FIND_COORDINATOR: (0, 6),
+        ApiKey.API_VERSIONS: (0, 4),
+        ApiKey.CREATE_TOPICS: (2, 7),
+        ApiKey.DELETE_TOPICS: (1, 6),
+        ApiKey.DELETE_RECORDS: (0, 2),
+        ApiKey.INIT_PRODUCER_ID: (0, 5),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+        ApiKey.DESCRIBE_CONFIGS: (1, 4),
+        ApiKey.ALTER_CONFIGS: (0, 2),
+        ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
+        ApiKey.CREATE_PARTITIONS: (0, 3),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+        ApiKey.DESCRIBE_CLUSTER: (0, 1),
+    }
