@@ -94,7 +94,7 @@ def test_each_start_and_end(ottla: Ottla, ottla_topic: str) -> None:
 def test_a_topic_is_copied_by_a_pipe(ottla: Ottla, ottla_topic: str) -> None:
     ottla("produce", ottla_topic, "-K", ":", "-H", "h=1", "--timestamp", "1234", given="k:v\nnone\n")
     lines = ottla("consume", ottla_topic, "--json").stdout
-    ottla("topics", "create", f"{ottla_topic}-copy")
+    ottla("topics", "create", f"{ottla_topic}-copy", "-p", "1")
     ottla("produce", f"{ottla_topic}-copy", "--json", given=lines)
     copied = [json.loads(line) for line in ottla("consume", f"{ottla_topic}-copy", "--json").stdout.splitlines()]
     assert [{**each, "topic": ottla_topic} for each in copied] == [json.loads(line) for line in lines.splitlines()]

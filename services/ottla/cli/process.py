@@ -116,12 +116,15 @@ async def _serve(settings: BrokerSettings, ready: Callable[[str], None]) -> None
     from ottla.broker.server import Broker
     from ottla.lifecycle import until_stopped
 
+    # Before the start: a signal that comes while the broker starts stops it as soon as it can be stopped cleanly.
+    stopped = asyncio.ensure_future(until_stopped())
+    await asyncio.sleep(0)
     broker = Broker(settings)
     with _start_errors_told(settings):
         await broker.start()
     try:
         ready(broker.bootstrap_servers)
-        signal_name = await until_stopped()
+        signal_name = await stopped
         log.info("%s: stopping", signal_name)
     finally:
         await broker.stop()
