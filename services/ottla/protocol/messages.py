@@ -18,7 +18,7 @@ from typing import Any, Final
 from ottla.errors import InvalidRequest
 from ottla.protocol.api import ApiKey, response_header_size
 from ottla.protocol.schema_fields import schema_fields
-from ottla.protocol.schema_reader import struct_reader
+from ottla.protocol.schema_reader import message_reader
 from ottla.protocol.schema_writer import Writer, struct_writer
 
 _SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
@@ -36,7 +36,7 @@ def request_reader(api_key: int, version: int) -> Callable[[memoryview], Any]:
         LookupError: Kafka has no such API or version.
     """
     key = ApiKey(api_key)
-    read = struct_reader(_message(key, version, "request"))
+    read = message_reader(_message(key, version, "request"))
     name = f"{key.api_name} v{version}"
 
     def read_request(body: memoryview) -> Any:

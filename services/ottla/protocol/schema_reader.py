@@ -5,6 +5,9 @@ process, with no exception to catch. It also refuses unknown tagged fields, whic
 writable buffers. So the schemas are kio's and the reader is ours: a count is believed only as far as the rest of the
 frame could hold that many elements, unknown tags are skipped, and everything that is wrong is an InvalidRequest.
 
+The bytes of a frame bound the elements in it, but 100 MiB can hold 50 million empty topics, which would stop the loop for
+minutes. So a message has at most MAX_ELEMENTS, five times the partitions that a cluster coordinated by ZooKeeper can have.
+
 A reader takes a buffer and a position and gives the value and the position after it. The buffer ends with the message.
 What is read is equal to what kio would have read.
 """
@@ -36,17 +39,44 @@ _FIXED: Final = {
     "timedelta_i64": struct.Struct(">q"),
 }
 _INT32: Final = _FIXED["int32"]
+MAX_ELEMENTS: Final = 1_000_000
 _STRUCT_IS_NULL: Final = 0xFF  # KIP-893: INT8 -1 before a nullable struct
 
 
-def struct_reader(schema: Any) -> Reader:
-    """The reader of a kio class: a whole request or response, or a struct within one."""
+class Elements:
+    """How many elements the message that is being read may still have. One message is read at a time."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_ELEMENTS
+
+    def take(self, count: int, where: str) -> None:
+        """Counts elements that are about to be read."""
+        self.left -= count
+        if self.left < 0:
+            raise InvalidRequest(f"more than {MAX_ELEMENTS} elements, the last {count} of them in {where}")
+
+
+def message_reader(schema: Any) -> Reader:
+    """The reader of a whole request or response, given kio's class of it."""
+    elements = Elements()
+    read_message = _struct_reader(schema, elements)
+
+    def read(buffer: memoryview, position: int) -> tuple[Any, int]:
+        elements.left = MAX_ELEMENTS
+        return read_message(buffer, position)
+
+    return read
+
+
+def _struct_reader(schema: Any, elements: Elements) -> Reader:
     flexible: bool = schema.__flexible__
     plain: list[tuple[str, Reader]] = []
     tagged: dict[int, tuple[str, Reader]] = {}
     defaults: dict[str, Any] = {}
     for field in schema_fields(schema):
-        reader = _field_reader(field, flexible)
+        reader = _field_reader(field, flexible, elements)
         if field.tag == NOT_TAGGED:
             plain.append((field.name, reader))
         else:
@@ -59,6 +89,7 @@ def struct_reader(schema: Any) -> Reader:
             values[name], position = read_field(buffer, position)
         if flexible:
             count, position = read_uvarint(buffer, position)
+            elements.take(count, "tagged fields")
             for _ in range(count):
                 tag, position = read_uvarint(buffer, position)
                 size, position = read_uvarint(buffer, position)
@@ -76,25 +107,27 @@ def struct_reader(schema: Any) -> Reader:
     return read
 
 
-def _field_reader(field: SchemaField, flexible: bool) -> Reader:
+def _field_reader(field: SchemaField, flexible: bool, elements: Elements) -> Reader:
     if field.is_array:
-        item = struct_reader(field.struct) if field.struct else _primitive_reader(field.wire_type, False, flexible)
-        return _array_reader(item, field.name, field.nullable, flexible)
+        item = _struct_reader(field.struct, elements) if field.struct else _primitive_reader(field.wire_type, False, flexible)
+        return _array_reader(item, field, flexible, elements)
     # A tagged field is absent rather than null, so its type has no place for null.
     nullable = field.nullable and field.tag == NOT_TAGGED
     if field.struct:
-        return _nullable_struct_reader(field.struct) if nullable else struct_reader(field.struct)
+        read_struct = _struct_reader(field.struct, elements)
+        return _nullable(read_struct) if nullable else read_struct
     return _primitive_reader(field.wire_type, nullable, flexible)
 
 
-def _array_reader(read_item: Reader, name: str, nullable: bool, flexible: bool) -> Reader:
+def _array_reader(read_item: Reader, field: SchemaField, flexible: bool, elements: Elements) -> Reader:
     def read(buffer: memoryview, position: int) -> tuple[Any, int]:
         # No element is smaller than a byte, so this bounds the count by the frame before anything is built from it.
         count, position = read_array_length(buffer, position, len(buffer), compact=flexible, element_size=1)
         if count < 0:
-            if not nullable:
-                raise InvalidRequest(f"{name} is null")
+            if not field.nullable:
+                raise InvalidRequest(f"{field.name} is null")
             return None, position
+        elements.take(count, field.name)
         items = []
         for _ in range(count):
             item, position = read_item(buffer, position)
@@ -104,9 +137,7 @@ def _array_reader(read_item: Reader, name: str, nullable: bool, flexible: bool) 
     return read
 
 
-def _nullable_struct_reader(schema: Any) -> Reader:
-    read_struct = struct_reader(schema)
-
+def _nullable(read_struct: Reader) -> Reader:
     def read(buffer: memoryview, position: int) -> tuple[Any, int]:
         if buffer[position] == _STRUCT_IS_NULL:
             return None, position + 1

@@ -153,6 +153,16 @@ def test_an_array_that_claims_two_thousand_million_elements_is_refused_before_an
         messages.request_reader(ApiKey.METADATA, 1)(memoryview(b"\x7f\xff\xff\xff" + bytes(30)))
 
 
+def test_a_request_with_more_elements_than_any_cluster_has_is_refused_at_once() -> None:
+    """Two megabytes of empty names: without a bound, as many objects, and nobody else is served meanwhile."""
+    count = 1_000_001
+    with pytest.raises(InvalidRequest, match="more than 1000000 elements, the last 1000001 of them in topic_names"):
+        messages.request_reader(ApiKey.DELETE_TOPICS, 1)(memoryview(struct.pack(">i", count) + bytes(2 * count + 4)))
+    inner = struct.pack(">h", 0) + struct.pack(">i", 600_000) + bytes(4 * 600_000)
+    with pytest.raises(InvalidRequest, match="the last 600000 of them in partitions"):
+        messages.request_reader(ApiKey.DESCRIBE_LOG_DIRS, 1)(memoryview(struct.pack(">i", 2) + inner * 2))
+
+
 def test_an_unknown_tagged_field_is_skipped_in_a_struct_and_in_the_request() -> None:
     """KIP-482: a newer client may send what we have never heard of."""
     plain = written_by_kio(ONE_TOPIC)
