@@ -17,7 +17,9 @@ from typing import Final
 
 import pytest
 
+from ottla.config.broker import BrokerSettings
 from ottla.config.document import page
+from ottla.config.topic import TopicSettings
 
 ROOT: Final = Path(__file__).parent.parent
 PACKAGE: Final = ROOT / "services" / "ottla"
@@ -30,7 +32,9 @@ MARKDOWN: Final = sorted(
 # Nobody knows what is in a package of such a name, so everything ends up there. The last two shadow the standard library.
 VAGUE_NAMES: Final = {"utils", "util", "common", "core", "helpers", "helper", "misc", "types", "logging"}
 LONGEST_FILE: Final = 500
-LONG_WITH_A_REASON: Final[Mapping[str, str]] = {}
+LONG_WITH_A_REASON: Final[Mapping[str, str]] = {
+    "tests/unit/coordination/test_contract.py": "one contract in one place, for each implementation to be held to",
+}
 
 # Time, chance and threads come in as arguments, or the simulation could not turn them. Here is where they come in from.
 DRIVERS: Final = ("clock.py", "lifecycle.py", "cli/", "testing/")
@@ -149,6 +153,24 @@ def test_time_chance_and_threads_come_in_as_arguments(path: Path) -> None:
 def test_the_page_of_settings_is_what_the_declarations_say() -> None:
     """`make docs` makes it anew."""
     assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == page()
+
+
+def test_a_setting_that_nothing_reads_says_that_it_has_no_effect() -> None:
+    """Method: every `something.attribute` in the package; a broker's setting also counts as read through its topic's."""
+    read = {node.attr for path in MODULES for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute)}
+    topics, brokers = TopicSettings.definitions(), BrokerSettings.definitions()
+    unread = {name for name, each in topics.items() if each.attribute not in read and not each.without_effect}
+    unread |= {
+        name
+        for name, each in brokers.items()
+        if each.attribute not in read
+        and not each.without_effect
+        and (each.topic_synonym is None or topics[each.topic_synonym].without_effect)
+    }
+    assert not unread
+    assert not {each.topic_synonym for each in brokers.values() if each.without_effect and each.topic_synonym} - {
+        name for name, each in topics.items() if each.without_effect
+    }
 
 
 def test_the_table_of_packages_in_the_architecture_is_the_tree() -> None:

@@ -164,6 +164,7 @@ class LogDefaults(Settings):
         "int",
         default=MINUTE_MS,
         at_least=0,
+        without_effect="They are written together with the recovery points.",
         doc="How often the log start offsets are written, which DeleteRecords moves.",
     )
     log_preallocate: bool = setting(

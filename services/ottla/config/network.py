@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.config.settings import INT_MAX, KIB, MIB, MINUTE_MS, Settings, setting
+from ottla.config.topic import ONE_BROKER
 
 ONE_LOOP: Final = "One event loop does all the work of a broker; more cores are used by more brokers."
 
@@ -67,7 +68,8 @@ class NetworkSettings(Settings):
         "int",
         default=50,
         at_least=1,
-        doc="How many connections may wait to be accepted; the system's somaxconn bounds it too.",
+        without_effect="The backlog is 512, or what the system's somaxconn leaves of it.",
+        doc="How many connections may wait to be accepted.",
     )
     max_connections: int = setting(
         "max.connections",
@@ -145,7 +147,11 @@ class NetworkSettings(Settings):
         doc="Incremental fetch sessions (KIP-227) that are remembered at a time; the least used one goes first.",
     )
     request_timeout_ms: int = setting(
-        "request.timeout.ms", "int", default=30_000, doc="How long the broker waits for an answer to a request of its own."
+        "request.timeout.ms",
+        "int",
+        default=30_000,
+        without_effect=ONE_BROKER,
+        doc="How long the broker waits for an answer to a request of its own.",
     )
 
     @property

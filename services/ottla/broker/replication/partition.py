@@ -87,8 +87,8 @@ class Partition:
         self.settings = settings
         self._max_message_bytes = settings.max_message_bytes
         self._log_append_time = settings.message_timestamp_type == "LogAppendTime"
-        self._before_max_ms = settings.message_timestamp_before_max_ms
-        self._after_max_ms = settings.message_timestamp_after_max_ms
+        self._before_max_ms = settings.timestamp_before_max_ms
+        self._after_max_ms = settings.timestamp_after_max_ms
         self._min_insync_replicas = settings.min_insync_replicas
         # With `flush.messages` set, answers and the high watermark wait for the fsync.
         self.waits_for_flush = settings.flush_messages < NEVER
