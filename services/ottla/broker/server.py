@@ -189,6 +189,7 @@ class Broker:
                 await listener.bind(
                     each.host,
                     each.port,
+                    backlog=settings.socket_listen_backlog_size,
                     receive_buffer_bytes=settings.socket_receive_buffer_bytes,
                     send_buffer_bytes=settings.socket_send_buffer_bytes,
                 )

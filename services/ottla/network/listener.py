@@ -20,7 +20,6 @@ from ottla.network.connection import Connection, FrameReceiver
 
 log = logging.getLogger(__name__)
 
-BACKLOG: Final = 512
 SWEEP_SECONDS: Final = 1.0
 TLS_HANDSHAKE_SECONDS: Final = 30.0
 
@@ -106,7 +105,7 @@ class Listener:
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
-    async def bind(self, host: str, port: int, *, receive_buffer_bytes: int = -1, send_buffer_bytes: int = -1) -> None:
+    async def bind(self, host: str, port: int, *, backlog: int = 50, receive_buffer_bytes: int = -1, send_buffer_bytes: int = -1) -> None:
         """Binds and listens, but accepts nothing before `start`.
 
         Raises:
@@ -119,7 +118,7 @@ class Listener:
             port,
             ssl=self._tls,
             ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS if self._tls else None,
-            backlog=BACKLOG,
+            backlog=backlog,
             start_serving=False,
             # One family, so that port 0 means one port.
             family=socket.AF_INET if not host else socket.AF_UNSPEC,
