@@ -1,0 +1,24 @@
+"""Blocks of producer ids: no id is given twice, whoever asks (KIP-98, `ProducerIdManager`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.broker.controller.producer_ids import BLOCK_SIZE, next_block
+from ottla.coordination.znodes import ProducerIdBlock
+from ottla.errors import UnknownServerError
+from ottla.model import BrokerId
+
+
+def test_blocks_of_a_thousand_follow_each_other() -> None:
+    first = next_block(None, BrokerId(1))
+    second = next_block(first, BrokerId(2))
+    assert (first, second) == (ProducerIdBlock(BrokerId(1), 0, 999), ProducerIdBlock(BrokerId(2), 1_000, 1_999))
+
+
+def test_the_last_block_is_the_last() -> None:
+    """Ids are 64 bits wide."""
+    nearly = ProducerIdBlock(BrokerId(1), 0, 2**63 - 2 - BLOCK_SIZE)
+    assert next_block(nearly, BrokerId(1)).last == 2**63 - 2
+    with pytest.raises(UnknownServerError, match="all producer ids are used up"):
+        next_block(next_block(nearly, BrokerId(1)), BrokerId(1))
