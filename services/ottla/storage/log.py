@@ -65,6 +65,7 @@ class Log:
         "_created_ms",
         "_directory_changed",
         "_failure",
+        "_files",
         "_flushing",
         "_index_interval",
         "_lost_group",
@@ -83,7 +84,6 @@ class Log:
         "_staged_entries",
         "_staged_position",
         "_truncations",
-        "_writev",
         "directory",
         "last_flush_ms",
         "leader_epochs",
@@ -122,7 +122,7 @@ class Log:
         self._snapshot_offset = loaded.snapshot_offset  # of the newest one
         self._directory_changed = loaded.is_new
         # What follows is the active segment as the next batch will find it, kept here so that `stage` has it at hand.
-        self._writev = context.files.writev
+        self._files = context.files
         self._staged: list[bytes | memoryview] = []
         self._staged_entries: list[tuple[int, int, int, int]] = []
         self._lost_group: KafkaStorageError | None = None
@@ -184,9 +184,9 @@ class Log:
         size = self._staged_position - segment.size
         try:
             descriptor = (segment.file or segment.open(self._context.file_pool)).fd
-            written = self._writev(descriptor, staged) if len(staged) <= IOV_MAX else 0
+            written = self._files.writev(descriptor, staged) if len(staged) <= IOV_MAX else 0
             if written != size:
-                write_all(self._writev, descriptor, staged, written, IOV_MAX)
+                write_all(self._files.writev, descriptor, staged, written, IOV_MAX)
         except OSError as error:
             raise self._take_back(error) from error
         staged.clear()
@@ -633,7 +633,7 @@ class Log:
         failure = self._storage_error(f"appending at offset {self.log_end_offset}", error)
         if segment.file is not None:
             try:
-                self._context.files.ftruncate(segment.file.fd, segment.size)
+                self._files.ftruncate(segment.file.fd, segment.size)
             except OSError as second:
                 self._fail_directory(second)
         self.producers.forget_from(self.log_end_offset)
@@ -685,7 +685,7 @@ class Log:
                 raise self._storage_error(f"flushing up to offset {end_offset}", error) from error
             self._directory_changed = self.leader_epochs.is_dirty = False
             try:
-                done = await self._context.offload(sync, job, self._context.files)
+                done = await self._context.offload(sync, job, self._files)
             except OSError as error:
                 raise self._storage_error(f"flushing up to offset {end_offset}", error, passing=frozenset()) from error
             self.last_flush_ms = self._context.clock.time_ms()

@@ -1,0 +1,120 @@
+"""Logs on real files and system calls that can fail: what several tests of storage need."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ottla.config.topic import TopicSettings
+from ottla.lifecycle import offload_nothing
+from ottla.model import TopicPartition
+from ottla.record.batch import batches
+from ottla.record.records import Record, build_batch
+from ottla.storage.file_pool import FilePool
+from ottla.storage.log import Log
+from ottla.storage.log_context import LogContext
+from ottla.storage.recovery import load_log
+from ottla.testing import ManualClock
+
+PARTITION = TopicPartition("clicks", 0)
+INTERVAL = 4096
+
+
+def batch_of(
+    base_offset: int,
+    count: int = 1,
+    *,
+    size: int = 100,
+    timestamp: int = 1_000,
+    leader_epoch: int = 0,
+    **more: Any,
+) -> bytes:
+    """A batch of `count` records with values of `size` bytes, whose timestamps go up by one."""
+    records = [Record(base_offset + index, timestamp + index, None, bytes([index % 251]) * size) for index in range(count)]
+    return build_batch(records, base_offset=base_offset, leader_epoch=leader_epoch, **more)
+
+
+def append(log: Log, *received: bytes) -> None:
+    """Appends batches that have their offsets."""
+    log.append_as_received(memoryview(b"".join(received)))
+
+
+def fill(log: Log, batches_count: int, **of_batch: Any) -> list[bytes]:
+    """Appends that many batches, each as a group of its own, and gives them."""
+    filled = []
+    for _ in range(batches_count):
+        filled.append(batch_of(log.log_end_offset, **of_batch))
+        append(log, filled[-1])
+    return filled
+
+
+def offsets_of(data: bytes) -> list[tuple[int, int]]:
+    """(base offset, last offset) of each whole batch."""
+    return [(header.base_offset, header.last_offset) for _, header in batches(data)]
+
+
+@dataclass
+class FailingFiles:
+    """The system calls of a log, of which some fail when told to."""
+
+    fail_writev: OSError | None = None
+    fail_fsync: OSError | None = None
+    fail_ftruncate: OSError | None = None
+    most_bytes: int | None = None  # a writev takes no more than this: a short write
+    written_before_failing: int = 0
+    fsyncs: list[str] = field(default_factory=list)
+    writevs: int = 0
+
+    def writev(self, fd: int, buffers: Sequence[bytes | memoryview], /) -> int:
+        self.writevs += 1
+        data = b"".join(buffers)
+        if self.fail_writev is not None:
+            os.write(fd, data[: self.written_before_failing])
+            raise self.fail_writev
+        return os.write(fd, data if self.most_bytes is None else data[: self.most_bytes])
+
+    def fsync(self, fd: int, /) -> None:
+        if self.fail_fsync is not None:
+            raise self.fail_fsync
+        self.fsyncs.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+        os.fsync(fd)
+
+    def ftruncate(self, fd: int, length: int, /) -> None:
+        if self.fail_ftruncate is not None:
+            raise self.fail_ftruncate
+        os.ftruncate(fd, length)
+
+
+@dataclass
+class LogMaker:
+    """Opens the log of one directory, again and again if need be."""
+
+    directory: Path
+    clock: ManualClock
+    context: LogContext
+    deletions: list[tuple[list[str], int]]
+    failures: list[OSError]
+
+    def __call__(self, *, clean: bool = False, recovery_point: int = 0, log_start_offset: int = 0, **settings: Any) -> Log:
+        topic_settings = replace(TopicSettings(), **settings)
+        self.directory.mkdir(exist_ok=True)
+        loaded = load_log(
+            self.directory,
+            index_interval_bytes=topic_settings.index_interval_bytes,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            clean=clean,
+        )
+        return Log(PARTITION, self.directory, topic_settings, loaded, self.context)
+
+
+def log_maker(directory: Path, clock: ManualClock, files: FailingFiles) -> LogMaker:
+    """For tests that need a directory of their own for each example."""
+    deletions: list[tuple[list[str], int]] = []
+    failures: list[OSError] = []
+    delete_later: Callable[[Sequence[str], int], None] = lambda paths, delay: deletions.append((list(paths), delay))  # noqa: E731
+    context = LogContext(clock, offload_nothing, FilePool(100), files, delete_later=delete_later, directory_failed=failures.append)
+    return LogMaker(directory, clock, context, deletions, failures)

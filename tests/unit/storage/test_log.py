@@ -1,0 +1,499 @@
+"""One partition's log: appends in groups, rolls, what a failed write leaves, truncation, flushes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from ottla.errors import CorruptMessage, KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
+from ottla.record.batch import PREFIX, PREFIX_SIZE, read_header
+from ottla.storage.log import Log
+from ottla.testing import ManualClock
+
+from .logs import FailingFiles, LogMaker, append, batch_of, fill, offsets_of
+
+NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
+
+
+def stage(log: Log, count: int = 1, *, size: int = 100, timestamp: int = 1_000) -> bytes:
+    """As a leader does it: assigns offset and epoch by another prefix, and leaves the rest as it came."""
+    batch = batch_of(0, count, size=size, timestamp=timestamp)
+    base_offset = log.next_offset
+    prefix = PREFIX.pack(base_offset, len(batch) - 12, 7)
+    log.stage(prefix, memoryview(batch)[PREFIX_SIZE:], base_offset + count - 1, timestamp + count - 1)
+    return prefix + batch[PREFIX_SIZE:]
+
+
+def stored(log: Log) -> bytes:
+    """All bytes of all segments, from the files."""
+    return b"".join(Path(segment.path()).read_bytes() for segment in log.segments)
+
+
+def test_a_staged_group_is_in_the_log_only_once_it_is_written(make_log: LogMaker) -> None:
+    """Nothing of a batch is visible before its group's writev (architecture, 'One produce request')."""
+    log = make_log()
+    expected = stage(log, 3) + stage(log, 2)
+    assert (log.next_offset, log.log_end_offset, stored(log)) == (5, 0, b"")
+    log.write_staged()
+    assert (log.next_offset, log.log_end_offset) == (5, 5)
+    assert stored(log) == expected
+    assert offsets_of(stored(log)) == [(0, 2), (3, 4)]
+    assert read_header(stored(log)).leader_epoch == 7
+
+
+def test_a_group_is_one_system_call_and_a_large_one_as_many_as_iov_max_asks_for(make_log: LogMaker, files: FailingFiles) -> None:
+    """IOV_MAX is 1024 (traps, 'Storage'): two buffers a batch, so 512 batches a call."""
+    log = make_log()
+    expected = b"".join(stage(log) for _ in range(512))
+    log.write_staged()
+    assert files.writevs == 1
+    expected += b"".join(stage(log) for _ in range(1300))
+    log.write_staged()
+    assert files.writevs == 1 + 3
+    assert stored(log) == expected
+    assert log.log_end_offset == 1812
+
+
+@pytest.mark.parametrize("most_bytes", [1, 7, 100, 171, 5000])
+def test_a_short_write_is_continued_where_it_stopped(make_log: LogMaker, files: FailingFiles, most_bytes: int) -> None:
+    """writev may take less than it was given; the rest follows."""
+    log = make_log()
+    files.most_bytes = most_bytes
+    expected = b"".join(stage(log) for _ in range(20))
+    log.write_staged()
+    assert stored(log) == expected
+
+
+@pytest.mark.parametrize("half_written", [0, 1, 171, 400])
+def test_a_full_disk_takes_the_whole_group_back(make_log: LogMaker, files: FailingFiles, half_written: int) -> None:
+    """ENOSPC leaves half a batch: the file is cut to the last whole batch, offsets and indexes untouched (traps, 'Storage')."""
+    log = make_log(index_interval_bytes=100)
+    kept = stage(log) + stage(log)
+    log.write_staged()
+    entries = log.segments[0].offset_index.entries()
+    files.fail_writev, files.written_before_failing = NO_SPACE, half_written
+    for _ in range(5):
+        stage(log)
+    with pytest.raises(KafkaStorageError, match="No space left"):
+        log.write_staged()
+    assert (log.next_offset, log.log_end_offset) == (2, 2)
+    assert stored(log) == kept
+    assert log.segments[0].offset_index.entries() == entries
+    assert not make_log.failures, "a full disk is not a broken one"
+    region = log.read(0, 1 << 20, 2, True)
+    assert region is not None and region.read() == kept, "reads go on"
+    files.fail_writev = None
+    kept += stage(log)
+    log.write_staged()
+    assert stored(log) == kept
+
+
+def test_a_full_disk_takes_back_what_the_producers_states_had_noted(make_log: LogMaker, files: FailingFiles) -> None:
+    """A batch that was not written may be sent again with the same sequence (KIP-98)."""
+    log = make_log()
+    append(log, batch_of(0, producer_id=9, producer_epoch=0, base_sequence=0))
+    files.fail_writev = NO_SPACE
+    lost = batch_of(1, producer_id=9, producer_epoch=0, base_sequence=1)
+    with pytest.raises(KafkaStorageError):
+        append(log, lost)
+    files.fail_writev = None
+    assert log.producers.check(read_header(lost)) is None
+    append(log, lost)
+    assert log.producers.check(read_header(lost)) is not None
+
+
+def test_a_broken_disk_fails_its_directory(make_log: LogMaker, files: FailingFiles) -> None:
+    """EIO is the medium's own error: nothing more is written there, and reads are refused too (Kafka's log dir failure)."""
+    log = make_log()
+    stage(log)
+    files.fail_writev = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(KafkaStorageError):
+        log.write_staged()
+    assert len(make_log.failures) == 1
+    assert log.is_offline
+    with pytest.raises(KafkaStorageError, match="offline"):
+        stage(log)
+    with pytest.raises(KafkaStorageError, match="offline"):
+        log.read(0, 100, 0, True)
+
+
+def test_a_file_that_can_not_be_cut_back_fails_its_directory(make_log: LogMaker, files: FailingFiles) -> None:
+    """Half a batch that stays would be served as data."""
+    log = make_log()
+    stage(log)
+    files.fail_writev, files.written_before_failing = NO_SPACE, 50
+    files.fail_ftruncate = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(KafkaStorageError):
+        log.write_staged()
+    assert log.is_offline
+
+
+def test_batches_lost_at_a_roll_in_the_middle_of_a_group_are_told_at_its_end(make_log: LogMaker, files: FailingFiles) -> None:
+    """A roll writes what is staged; whoever staged it asks only `write_staged` for the outcome."""
+    log = make_log(segment_bytes=1000)
+    for _ in range(5):
+        stage(log)
+    files.fail_writev = NO_SPACE
+    with pytest.raises(KafkaStorageError):
+        stage(log)  # the sixth needs a new segment
+    files.fail_writev = None
+    with pytest.raises(KafkaStorageError):
+        stage(log)  # of the same group: it would be acknowledged with those that are lost
+    with pytest.raises(KafkaStorageError, match="No space left"):
+        log.write_staged()
+    log.write_staged()
+    assert log.log_end_offset == 0
+    stage(log)
+    log.write_staged()
+    assert (log.log_end_offset, offsets_of(stored(log))) == (1, [(0, 0)])
+
+
+def test_a_segment_is_rolled_before_an_append_would_take_it_past_its_size(make_log: LogMaker) -> None:
+    """S1: roll at size; the design document's 'a new file is begun when …'."""
+    size = len(batch_of(0))
+    log = make_log(segment_bytes=3 * size)
+    fill(log, 7)
+    assert [(each.base_offset, each.size) for each in log.segments] == [(0, 3 * size), (3, 3 * size), (6, size)]
+    assert log.size == 7 * size
+
+
+def test_a_group_may_span_a_roll(make_log: LogMaker) -> None:
+    """What was staged for the full segment is written before the next one begins."""
+    size = len(batch_of(0))
+    log = make_log(segment_bytes=3 * size)
+    expected = b"".join(stage(log) for _ in range(8))
+    log.write_staged()
+    assert stored(log) == expected
+    assert [each.base_offset for each in log.segments] == [0, 3, 6]
+
+
+def test_a_batch_larger_than_a_segment_is_refused(make_log: LogMaker) -> None:
+    """Kafka's RecordBatchTooLargeException: it would fit into no segment."""
+    log = make_log(segment_bytes=500)
+    with pytest.raises(RecordListTooLarge, match="500"):
+        stage(log, size=600)
+    stage(log)
+    log.write_staged()
+    assert log.log_end_offset == 1
+
+
+def test_a_segment_is_rolled_when_a_batch_is_too_much_younger_than_its_first(make_log: LogMaker) -> None:
+    """S1: roll at age, by the records' own timestamps as Kafka does (`LogSegment.shouldRoll`)."""
+    log = make_log(segment_ms=1_000)
+    fill(log, 1, timestamp=5_000)
+    fill(log, 1, timestamp=6_000)
+    fill(log, 1, timestamp=6_001)
+    fill(log, 1, timestamp=2_000)
+    assert [each.base_offset for each in log.segments] == [0, 2]
+
+
+def test_the_age_of_a_segment_survives_a_restart(make_log: LogMaker) -> None:
+    """The first batch's timestamp is read from the file again."""
+    log = make_log(segment_ms=1_000)
+    fill(log, 1, timestamp=5_000)
+    asyncio.run(log.close())
+    log = make_log(clean=True, segment_ms=1_000)
+    fill(log, 1, timestamp=6_000)
+    fill(log, 1, timestamp=6_001)
+    assert [each.base_offset for each in log.segments] == [0, 2]
+
+
+def test_records_without_timestamps_age_by_the_clock(make_log: LogMaker, clock: ManualClock) -> None:
+    """Kafka's fallback: the time since the segment was made."""
+    log = make_log(segment_ms=1_000)
+    fill(log, 1, timestamp=-1)
+    clock.advance(milliseconds=1_000)
+    fill(log, 1, timestamp=-1)
+    clock.advance(milliseconds=1)
+    fill(log, 1, timestamp=-1)
+    assert [each.base_offset for each in log.segments] == [0, 2]
+
+
+def test_jitter_takes_some_time_off_and_not_the_same_for_each_segment(make_log: LogMaker) -> None:
+    """segment.jitter.ms: partitions that were made together do not all roll together."""
+    log = make_log(segment_ms=1_000, segment_jitter_ms=1_000)
+    rolled_after = []
+    timestamp = 0
+    for _ in range(12):
+        first, segments = timestamp, len(log.segments)
+        fill(log, 1, timestamp=timestamp)
+        while len(log.segments) == max(segments, 1):
+            timestamp += 50
+            fill(log, 1, timestamp=timestamp)
+        rolled_after.append(timestamp - first)
+        log.roll()
+        timestamp += 5_000
+    assert all(age <= 1_050 for age in rolled_after)
+    assert len(set(rolled_after)) > 3
+
+
+def test_a_segment_is_rolled_when_its_index_is_full(make_log: LogMaker) -> None:
+    """segment.index.bytes; of the time index one entry is kept for the roll."""
+    log = make_log(segment_index_bytes=48, index_interval_bytes=1)
+    fill(log, 12)
+    assert len(log.segments) > 1
+    for segment in log.segments[:-1]:
+        assert len(segment.time_index) <= 4
+        assert len(segment.offset_index) <= 6
+
+
+def test_a_segment_is_rolled_before_an_offset_is_too_far_from_its_base(make_log: LogMaker) -> None:
+    """An index entry has 31 bits for an offset; a compacted log that is replicated can jump further."""
+    log = make_log()
+    append(log, batch_of(0))
+    append(log, batch_of((1 << 31) - 1))
+    append(log, batch_of(1 << 31))
+    append(log, batch_of((1 << 33) + 5))
+    assert [each.base_offset for each in log.segments] == [0, 1 << 31, (1 << 33) + 5]
+    region = log.read(1 << 32, 1 << 20, log.log_end_offset, True)
+    assert region is not None
+    assert offsets_of(region.read()) == [((1 << 33) + 5, (1 << 33) + 5)]
+
+
+def test_an_empty_log_that_is_filled_from_far_on_starts_there(make_log: LogMaker) -> None:
+    """A follower's first fetch may begin past what 31 bits can say."""
+    log = make_log()
+    append(log, batch_of(1 << 40))
+    assert [each.base_offset for each in log.segments] == [1 << 40]
+    assert not (make_log.directory / "00000000000000000000.log").exists()
+
+
+def test_a_roll_that_can_not_make_files_changes_nothing(make_log: LogMaker, tmp_path: Path) -> None:
+    """The next append tries again."""
+    log = make_log(segment_bytes=200)
+    first = fill(log, 1)
+    make_log.directory.rename(tmp_path / "elsewhere")
+    with pytest.raises(KafkaStorageError):
+        stage(log)
+    (tmp_path / "elsewhere").rename(make_log.directory)
+    assert log.log_end_offset == 1
+    more = stage(log)
+    log.write_staged()
+    assert stored(log) == first[0] + more
+
+
+def test_batches_that_were_received_keep_their_offsets_and_epochs(make_log: LogMaker) -> None:
+    """A follower stores the leader's bytes, and learns the epochs from them (KIP-101)."""
+    log = make_log()
+    received = batch_of(0, 3, leader_epoch=2) + batch_of(3, 2, leader_epoch=2) + batch_of(5, leader_epoch=5)
+    append(log, received + batch_of(6)[:50])
+    assert stored(log) == received
+    assert log.leader_epochs.entries == [(2, 0), (5, 5)]
+    assert (log.log_end_offset, log.next_offset) == (6, 6)
+
+
+def test_a_received_batch_with_a_wrong_checksum_is_not_stored(make_log: LogMaker) -> None:
+    """Checksums are verified by the follower (architecture, 'Durability'); what came before is kept."""
+    log = make_log()
+    broken = bytearray(batch_of(1))
+    broken[-1] ^= 1
+    with pytest.raises(CorruptMessage, match="offset 1"):
+        append(log, batch_of(0), bytes(broken))
+    assert log.log_end_offset == 1
+    with pytest.raises(CorruptMessage, match="1 is next"):
+        append(log, batch_of(0))
+
+
+def test_truncation_cuts_before_the_batch_that_has_the_offset(make_log: LogMaker) -> None:
+    """A follower drops what its leader does not have (KIP-101); the log ends where it was told."""
+    log = make_log(segment_bytes=700, index_interval_bytes=1)
+    filled = fill(log, 12)
+    log.truncate_to(7)
+    assert (log.log_end_offset, log.next_offset) == (7, 7)
+    assert stored(log) == b"".join(filled[:7])
+    assert all(entry[0] + each.base_offset < 7 for each in log.segments for entry in each.offset_index.entries())
+    again = fill(log, 5, size=50)
+    assert stored(log) == b"".join(filled[:7] + again)
+    region = log.read(8, 1 << 20, 12, True)
+    assert region is not None and region.read().startswith(again[1])
+
+
+def test_truncation_forgets_epochs_and_producers_behind_it(make_log: LogMaker) -> None:
+    """What is cut off was never said."""
+    log = make_log()
+    for sequence in range(4):
+        append(log, batch_of(sequence, leader_epoch=sequence, producer_id=9, producer_epoch=0, base_sequence=sequence))
+    log.truncate_to(2)
+    assert log.leader_epochs.entries == [(0, 0), (1, 1)]
+    assert [each.base_sequence for each in log.producers.remembered_batches(9)] == [0, 1]
+
+
+def test_truncation_beyond_the_end_does_nothing_and_before_the_start_starts_anew(make_log: LogMaker) -> None:
+    """Kafka's `truncateTo`."""
+    log = make_log(log_start_offset=10)
+    fill(log, 3)
+    log.truncate_to(13)
+    assert log.log_end_offset == 13
+    log.truncate_to(4)
+    assert (log.log_start_offset, log.log_end_offset, log.size) == (4, 4, 0)
+    assert [each.base_offset for each in log.segments] == [4]
+    fill(log, 1)
+    log.truncate_fully_and_start_at(100)
+    assert (log.log_start_offset, log.log_end_offset) == (100, 100)
+    fill(log, 1)
+    assert offsets_of(stored(log)) == [(100, 100)]
+
+
+def test_a_snapshot_from_before_a_truncation_is_not_believed_later(make_log: LogMaker) -> None:
+    """It says what producers had written at an offset where other batches lie now."""
+    log = make_log()
+    for sequence in range(4):
+        append(log, batch_of(sequence, producer_id=9, producer_epoch=0, base_sequence=sequence))
+    asyncio.run(log.close())
+    log = make_log(clean=True)
+    log.truncate_to(1)
+    for offset in range(1, 6):
+        append(log, batch_of(offset, producer_id=8, producer_epoch=0, base_sequence=offset))
+    log = make_log()
+    assert [each.base_sequence for each in log.producers.remembered_batches(9)] == [0]
+
+
+def test_the_log_start_offset_moves_forward_only_and_not_past_the_end(make_log: LogMaker) -> None:
+    """DeleteRecords (KIP-107)."""
+    log = make_log()
+    fill(log, 5)
+    log.advance_log_start_offset(3)
+    log.advance_log_start_offset(1)
+    assert log.log_start_offset == 3
+    with pytest.raises(OffsetOutOfRange, match="beyond the end 5"):
+        log.advance_log_start_offset(6)
+    with pytest.raises(OffsetOutOfRange, match=r"offset 2 is not in \[3, 5\)"):
+        log.read(2, 100, 5, True)
+
+
+def test_a_flush_moves_the_recovery_point(make_log: LogMaker, files: FailingFiles) -> None:
+    """What lies before the recovery point is not read again after a crash."""
+    log = make_log()
+    fill(log, 3)
+    assert (log.unflushed_messages, log.recovery_point) == (3, 0)
+    asyncio.run(log.flush())
+    assert (log.unflushed_messages, log.recovery_point) == (0, 3)
+    assert files.fsyncs == ["00000000000000000000.log"]
+    asyncio.run(log.flush())
+    assert len(files.fsyncs) == 1, "nothing new, no fsync"
+
+
+def test_one_fsync_serves_all_who_wait(make_log: LogMaker, files: FailingFiles) -> None:
+    """Group commit: callers that come while one runs share the one after it."""
+
+    async def many() -> None:
+        log = make_log()
+        fill(log, 1)
+        first = asyncio.ensure_future(log.flush())
+        others = [asyncio.ensure_future(log.flush()) for _ in range(20)]
+        await asyncio.gather(first, *others)
+        assert len(files.fsyncs) == 1
+        fill(log, 1)
+        await asyncio.gather(*[log.flush() for _ in range(20)])
+        assert len(files.fsyncs) == 2
+        assert log.recovery_point == 2
+
+    asyncio.run(many())
+
+
+def test_a_flush_covers_what_was_written_before_it_was_asked_for_and_no_later_one_is_lost(make_log: LogMaker) -> None:
+    """An append that comes while the fsync runs is not said to be on the disk."""
+
+    async def scene() -> None:
+        log = make_log()
+        running = asyncio.Event()
+        released = asyncio.Event()
+
+        async def slow(function, /, *arguments):  # type: ignore[no-untyped-def]
+            result = function(*arguments)
+            running.set()
+            await released.wait()
+            return result
+
+        object.__setattr__(make_log.context, "offload", slow)
+        fill(log, 1)
+        first = asyncio.ensure_future(log.flush())
+        await running.wait()
+        fill(log, 1)
+        second = asyncio.ensure_future(log.flush())
+        released.set()
+        await first
+        assert log.recovery_point == 1
+        await second
+        assert log.recovery_point == 2
+
+    asyncio.run(scene())
+
+
+def test_a_failed_fsync_takes_the_directory_offline_and_is_not_tried_again(make_log: LogMaker, files: FailingFiles) -> None:
+    """After a failed fsync nobody knows what the disk has (traps, 'Storage')."""
+    log = make_log()
+    fill(log, 1)
+    files.fail_fsync = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(KafkaStorageError, match="Input/output error"):
+        asyncio.run(log.flush())
+    assert len(make_log.failures) == 1
+    files.fail_fsync = None
+    with pytest.raises(KafkaStorageError, match="offline"):
+        asyncio.run(log.flush())
+    assert (files.fsyncs, log.recovery_point) == ([], 0)
+
+
+def test_a_rolled_segment_is_synced_with_its_indexes(make_log: LogMaker, files: FailingFiles) -> None:
+    """fsync of file and directory at roll, off the loop (architecture, 'Durability')."""
+    size = len(batch_of(0))
+    log = make_log(segment_bytes=3 * size, index_interval_bytes=size)
+    fill(log, 4)
+    asyncio.run(log.flush_sealed())
+    names = ["00000000000000000000.log", "00000000000000000000.index", "00000000000000000000.timeindex"]
+    assert [name for name in files.fsyncs if name in names] == names
+    assert (make_log.directory / "00000000000000000003.snapshot").exists()
+    assert (make_log.directory / "00000000000000000000.timeindex").stat().st_size == 12
+    assert log.recovery_point == 4
+
+
+def test_indexes_of_a_segment_reach_the_disk_even_if_everything_was_flushed_before_its_roll(make_log: LogMaker) -> None:
+    """With flush.messages=1 the recovery point is past a segment before it is sealed."""
+    size = len(batch_of(0))
+    log = make_log(segment_bytes=2 * size)
+    fill(log, 2)
+    asyncio.run(log.flush())
+    fill(log, 1)
+    asyncio.run(log.flush_sealed())
+    assert (make_log.directory / "00000000000000000000.timeindex").stat().st_size == 12
+    assert (make_log.directory / "00000000000000000000.index").exists()
+
+
+def test_a_log_closed_without_a_change_writes_nothing(make_log: LogMaker, files: FailingFiles) -> None:
+    """A thousand idle partitions close in no time."""
+    log = make_log()
+    fill(log, 2)
+    asyncio.run(log.close())
+    before = {path.name: path.stat().st_mtime_ns for path in make_log.directory.iterdir()}
+    files.fsyncs.clear()
+    asyncio.run(make_log(clean=True).close())
+    assert {path.name: path.stat().st_mtime_ns for path in make_log.directory.iterdir()} == before
+    assert files.fsyncs == []
+
+
+def test_a_closed_log_comes_back_as_it_was(make_log: LogMaker) -> None:
+    """Producers' states survive a restart by snapshot; nothing else has to be walked."""
+    log = make_log(segment_bytes=1000)
+    for sequence in range(20):
+        append(log, batch_of(sequence, leader_epoch=sequence // 7, producer_id=9, producer_epoch=0, base_sequence=sequence))
+    expected = (log.log_end_offset, log.size, log.leader_epochs.entries, log.producers.snapshot())
+    everything = stored(log)
+    asyncio.run(log.close())
+    log = make_log(clean=True)
+    assert (log.log_end_offset, log.size, log.leader_epochs.entries, log.producers.snapshot()) == expected
+    assert log.recovery_point == 20
+    fill(log, 1)
+    assert stored(log)[: len(everything)] == everything
+    assert log.log_end_offset == 21
+
+
+def test_new_settings_count_from_the_next_append_on(make_log: LogMaker) -> None:
+    """IncrementalAlterConfigs takes effect without a restart."""
+    log = make_log()
+    fill(log, 4)
+    log.update_settings(make_log(segment_bytes=400).settings)
+    fill(log, 4)
+    assert [each.base_offset for each in log.segments] == [0, 4, 6]
