@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,6 +58,6 @@ def broker(
 
     def ready(bootstrap_servers: str) -> None:
         say(f"Ottla broker {settings.broker_id} is ready on {bootstrap_servers} ({seconds_since_start():.2f} s)")
-        typer.get_text_stream("stdout").flush()
+        sys.stdout.flush()
 
     serve(settings, ready, pid_file)

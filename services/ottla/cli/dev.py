@@ -6,6 +6,7 @@ The coordination is the embedded one, so there is no ZooKeeper to start. Everyth
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -91,6 +92,6 @@ def _run(directory: Path, ephemeral: bool, properties: dict[str, str], pid_file:
         say(f"  read      ottla consume greetings{address}")
         say(f"  look      ottla topics describe{address}")
         say("  stop      Ctrl-C")
-        typer.get_text_stream("stdout").flush()
+        sys.stdout.flush()
 
     serve(settings, ready, pid_file)

@@ -1,56 +1,24 @@
-"""The command line's root: which commands there are, and how a command ends.
+"""How a command begins and ends: `main` is what the installed `ottla` runs, `run` the same for tests.
 
-`main` is what the installed `ottla` runs. `run` is the same with arguments and an exit code, for tests.
+Commands that start a broker take the quick way (`ottla.cli.quick`); all others, and every mistake, go through Typer.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import typer
-
-from ottla.cli import broker, consume, dev, log, produce, quickstart, topics
-from ottla.cli.output import note, say
+from ottla.cli.output import note
 from ottla.errors import ConfigurationError, OttlaError
-
-RUN, USE, LOOK = "Run a broker", "Topics and messages", "Look inside"
-
-app = typer.Typer(
-    name="ottla",
-    help="A message log that every Kafka client can talk to.",
-    epilog=(
-        "Start with `ottla dev` in one terminal; in another: `echo hello | ottla produce greetings`, "
-        "then `ottla consume greetings`. `ottla COMMAND --help` has more, with examples."
-    ),
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("dev", rich_help_panel=RUN)(dev.dev)
-app.command("broker", rich_help_panel=RUN)(broker.broker)
-app.command("quickstart", rich_help_panel=RUN)(quickstart.quickstart)
-app.add_typer(topics.app, name="topics", rich_help_panel=USE)
-app.command("produce", rich_help_panel=USE)(produce.produce)
-app.command("consume", rich_help_panel=USE)(consume.consume)
-app.add_typer(log.app, name="log", rich_help_panel=LOOK)
-
-
-@app.command("version", rich_help_panel=LOOK)
-def version() -> None:
-    """Print the version."""
-    from importlib.metadata import version as version_of
-
-    say(version_of("ottla"))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and gives its exit code; an error is one sentence on stderr."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="ottla")
+        _run(words)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except ConfigurationError as error:
@@ -62,6 +30,33 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _run(words: list[str]) -> None:
+    if words[:1] in (["dev"], ["broker"]):
+        from ottla.cli.quick import NotPlain, arguments_for
+
+        command = _service(words[0])
+        try:
+            keywords = arguments_for(command, words[1:])
+        except NotPlain:
+            pass
+        else:
+            command(**keywords)
+            return
+    from ottla.cli.app import app
+
+    app(args=words, prog_name="ottla")
+
+
+def _service(name: str) -> Callable[..., Any]:
+    if name == "dev":
+        from ottla.cli.dev import dev
+
+        return dev
+    from ottla.cli.broker import broker
+
+    return broker
 
 
 def main() -> None:

@@ -1,0 +1,39 @@
+"""The command line's root: which commands there are, and what `ottla --help` says of them."""
+
+from __future__ import annotations
+
+import typer
+
+from ottla.cli import broker, consume, dev, log, produce, quickstart, topics
+from ottla.cli.output import say
+
+RUN, USE, LOOK = "Run a broker", "Topics and messages", "Look inside"
+
+app = typer.Typer(
+    name="ottla",
+    help="A message log that every Kafka client can talk to.",
+    epilog=(
+        "Start with `ottla dev` in one terminal; in another: `echo hello | ottla produce greetings`, "
+        "then `ottla consume greetings`. `ottla COMMAND --help` has more, with examples."
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("dev", rich_help_panel=RUN)(dev.dev)
+app.command("broker", rich_help_panel=RUN)(broker.broker)
+app.command("quickstart", rich_help_panel=RUN)(quickstart.quickstart)
+app.add_typer(topics.app, name="topics", rich_help_panel=USE)
+app.command("produce", rich_help_panel=USE)(produce.produce)
+app.command("consume", rich_help_panel=USE)(consume.consume)
+app.add_typer(log.app, name="log", rich_help_panel=LOOK)
+
+
+@app.command("version", rich_help_panel=LOOK)
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version as version_of
+
+    say(version_of("ottla"))
