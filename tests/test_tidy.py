@@ -9,6 +9,7 @@ import ast
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -181,9 +182,8 @@ def test_the_table_of_packages_in_the_architecture_is_the_tree() -> None:
 
 
 def test_the_commands_in_the_readme_are_those_of_the_command() -> None:
-    from ottla.cli.main import app
-
-    commands = {each.name for each in app.registered_commands} | {each.name for each in app.registered_groups}
+    helped = subprocess.run([sys.executable, "-m", "ottla.cli", "--help"], check=True, capture_output=True, text=True).stdout
+    commands = set(re.findall(r"^│ ([a-z][a-z-]*)  ", helped, re.MULTILINE))
     named = {name.split()[1] for name in rows_of(ROOT / "README.md", "The command") if name.startswith("ottla ")}
     assert named == commands
 
