@@ -146,8 +146,9 @@ def create_topic(bootstrap_server: str, replace: bool) -> None:
     from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, told_plainly
 
     admin = Connection(bootstrap_server).admin()
-    # The events are of 2013: by the default retention of a week they would be long gone.
-    topic = NewTopic(TOPIC, PARTITIONS, -1, config={"retention.ms": "-1"})
+    # The events are of 2013: by the default retention of a week they would be long gone, and a segment for each week of
+    # theirs (`segment.ms` goes by the events' time) would be many small files.
+    topic = NewTopic(TOPIC, PARTITIONS, -1, config={"retention.ms": "-1", "segment.ms": str(2 * 365 * 86_400_000)})
     with told_plainly(bootstrap_server, f"topic {TOPIC!r}"):
         if TOPIC in cluster_metadata(admin, bootstrap_server).topics:
             if not replace:
@@ -293,10 +294,16 @@ def program() -> str:
     called = Path(sys.argv[0])
     found = shutil.which("ottla")
     if called.name != "ottla":
-        return f"{os.path.relpath(sys.executable)} -m ottla.cli"
+        return f"{_from_here(Path(sys.executable))} -m ottla.cli"
     if found is not None and Path(found).resolve() == called.resolve():
         return "ottla"
-    return os.path.relpath(called)
+    return _from_here(called)
+
+
+def _from_here(path: Path) -> str:
+    """Relative when it lies below this directory, else in full."""
+    relative = os.path.relpath(path)
+    return str(path.absolute()) if relative.startswith("..") else relative
 
 
 def _say_what_next(bootstrap_server: str, directory: Path | None) -> None:
@@ -312,6 +319,6 @@ def _say_what_next(bootstrap_server: str, directory: Path | None) -> None:
     if directory is not None:
         segment = next(iter(sorted((directory / "data" / "log" / f"{TOPIC}-0").glob("*.log"))), None)
         if segment is not None:
-            say(f"  {ottla} log dump {os.path.relpath(segment)}")
+            say(f"  {ottla} log dump {_from_here(segment)}")
         option = "" if directory == Path(".quickstart") else f" --directory {directory}"
         say(f"Stop the broker:\n  {ottla} quickstart --stop{option}")
