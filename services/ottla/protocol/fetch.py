@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from ottla.errors import InvalidRequest
@@ -25,7 +25,6 @@ from ottla.protocol.primitives import (
     string,
     uvarint,
 )
-from ottla.record.region import FileRegion
 
 MIN_VERSION: Final = 4
 MAX_VERSION: Final = 17
@@ -41,6 +40,18 @@ _DIVERGING_EPOCH_TAG: Final = 0
 
 _LIMITS: Final = struct.Struct(">iiib")  # max_wait_ms, min_bytes, max_bytes, isolation_level
 _SESSION: Final = struct.Struct(">ii")
+
+
+class Region(Protocol):
+    """Records that lie somewhere else and go to the socket without passing here."""
+
+    warm: bool
+
+    def __len__(self) -> int: ...
+
+    def read(self) -> bytes:
+        """The bytes themselves."""
+        ...
 
 
 class FetchPartition(NamedTuple):
@@ -99,7 +110,7 @@ class FetchAnswer(NamedTuple):
     aborted_transactions: list[AbortedTransaction] | None = None
     preferred_read_replica: int = -1
     diverging_epoch: tuple[int, int] | None = None  # epoch and end offset
-    records: FileRegion | bytes | None = None
+    records: Region | bytes | None = None
 
 
 def _read_topic(buffer: memoryview, position: int, end: int, version: int) -> tuple[str | UUID, int]:
@@ -156,7 +167,7 @@ def decode_request(body: memoryview, version: int) -> FetchRequest:
     """The request of that version.
 
     Raises:
-        InvalidRequest: lengths or counts that the frame can not hold, or bytes left over.
+        InvalidRequest: lengths or counts that the frame can not hold.
     """
     try:
         return _decode_request(body, version)
@@ -212,8 +223,7 @@ def _decode_request(body: memoryview, version: int) -> FetchRequest:
         replica_id, replica_epoch, position = _read_replica_tag(body, position, end)
     elif compact:
         position = skip_tagged_fields(body, position, end)
-    if position != end:
-        raise InvalidRequest(f"Fetch v{version}: the body ends at byte {position} and the frame at {end}")
+    # As Kafka, whatever follows is passed over: some clients send more than their version has.
     return FetchRequest(
         replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topics, forgotten, rack
     )
@@ -230,7 +240,7 @@ def encode_response(
     session_id: int,
     topics: list[tuple[str | UUID, list[FetchAnswer]]],
     inline_below: int = 0,
-) -> list[bytes | FileRegion]:
+) -> list[bytes | Region]:
     """The response's body as pieces that are sent one after the other.
 
     Args:
@@ -242,7 +252,7 @@ def encode_response(
             a system call for each would cost more than the copy.
     """
     compact = version >= FLEXIBLE_VERSION
-    pieces: list[bytes | FileRegion] = []
+    pieces: list[bytes | Region] = []
     parts: list[bytes] = [_TOP_V7.pack(0, error_code, session_id) if version >= 7 else INT32.pack(0)]
     parts.append(uvarint(len(topics) + 1) if compact else INT32.pack(len(topics)))
     for topic, answers in topics:
@@ -256,7 +266,7 @@ def encode_response(
             records = answer.records
             size = 0 if records is None else len(records)
             parts.append(uvarint(size + 1) if compact else INT32.pack(size))
-            if isinstance(records, FileRegion):
+            if records is not None and not isinstance(records, bytes):
                 if records.warm and size < inline_below:
                     parts.append(records.read())
                 else:

@@ -67,7 +67,7 @@ def decode_request(buffer: memoryview, position: int, end: int, version: int) ->
     """The request whose body lies in [position, end).
 
     Raises:
-        InvalidRequest: lengths or counts that the frame can not hold, or bytes left over.
+        InvalidRequest: lengths or counts that the frame can not hold.
     """
     try:
         compact = version >= FLEXIBLE_VERSION
@@ -99,8 +99,7 @@ def decode_request(buffer: memoryview, position: int, end: int, version: int) ->
             position = skip_tagged_fields(buffer, position, end)
     except (struct.error, IndexError) as error:
         raise InvalidRequest(f"Produce v{version}: the frame ends inside a field") from error
-    if position != end:
-        raise InvalidRequest(f"Produce v{version}: the body ends at byte {position} and the frame at {end}")
+    # As Kafka, whatever follows is passed over: some clients send more than their version has.
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Final
+from typing import Final, cast
 from uuid import UUID
 
 from ottla.broker.fetch_sessions import FetchScope, Key
-from ottla.broker.handlers.registry import BrokerParts, EncodedBody, RequestContext, handles
+from ottla.broker.handlers.registry import BrokerParts, EncodedBody, Pieces, RequestContext, handles
 from ottla.broker.replication.partition import Partition
 from ottla.broker.security.authorizer import Operation, topic
 from ottla.errors import ApiError, OffsetOutOfRange, TopicAuthorizationFailed, UnknownTopicId
@@ -34,7 +34,7 @@ def fetch(request: FetchRequest, context: RequestContext, parts: BrokerParts) ->
     try:
         scope = parts.fetch_sessions.begin(request, version >= codec.TOPIC_ID_VERSION)
     except ApiError as error:
-        return EncodedBody(codec.encode_response(version, error.code, 0, []))
+        return EncodedBody(cast("Pieces", codec.encode_response(version, error.code, 0, [])))
     reading = Reading(request, scope, context, parts)
     cold = reading.cold()
     return _after(cold, reading, request, parts) if cold else _answer_or_wait(reading, request, parts)
@@ -154,9 +154,8 @@ class Reading:
         by_topic: dict[str | UUID, list[FetchAnswer]] = {}
         for (named, _), answer in self._scope.select(self._answers):
             by_topic.setdefault(named, []).append(answer)
-        return EncodedBody(
-            codec.encode_response(self._context.api_version, 0, self._scope.session_id, list(by_topic.items()), INLINE_BELOW)
-        )
+        pieces = codec.encode_response(self._context.api_version, 0, self._scope.session_id, list(by_topic.items()), INLINE_BELOW)
+        return EncodedBody(cast("Pieces", pieces))  # the regions among them are those that `_read` put in
 
 
 def _divergence(partition: Partition, asked: FetchPartition) -> tuple[int, int] | None:
