@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from ottla.broker.controller import configs
 from ottla.broker.controller.topics import Replicas
+from ottla.config.broker import BrokerSettings
 from ottla.coordination import znodes
 from ottla.coordination.errors import MalformedZnode, NoNode
 from ottla.coordination.interface import Coordination
+from ottla.errors import InvalidConfig
 from ottla.model import BrokerId, BrokerRegistration, PartitionState
 
 log: Final = logging.getLogger(__name__)
@@ -91,6 +94,18 @@ async def load_broker_configs(coordination: Coordination, broker_id: BrokerId) -
         await load_config(coordination, znodes.BROKER_CONFIG.path(znodes.DEFAULT_ENTITY)),
         await load_config(coordination, znodes.BROKER_CONFIG.path(broker_id)),
     )
+
+
+def acceptable_overrides(broker: BrokerSettings, topic: str, overrides: Mapping[str, str]) -> dict[str, str]:
+    """What a topic sets, without what another tool wrote there and nobody can use; that is told in the log."""
+    acceptable: dict[str, str] = {}
+    for name, value in overrides.items():
+        try:
+            configs.checked_topic_settings(broker, {**acceptable, name: value})
+            acceptable[name] = value
+        except InvalidConfig as error:
+            log.error("topic %s: a setting is passed over: %s", topic, error)
+    return acceptable
 
 
 async def load_topic(coordination: Coordination, name: str) -> LoadedTopic | None:

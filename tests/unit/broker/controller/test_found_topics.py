@@ -1,0 +1,101 @@
+"""Topics that the controller did not write just now: a crash cut their creation short, or another tool wrote them (C2)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from ottla.broker.controller.changes import (
+    TopicCreated,
+    TopicDeleted,
+)
+from ottla.broker.controller.controller import NewTopic
+from ottla.coordination import znodes
+from ottla.errors import (
+    TopicAlreadyExists,
+)
+
+from .clusters import ONE, Cluster, Dies, MortalSession, looked_again, run
+
+
+def test_a_creation_cut_between_two_requests_is_completed_by_the_next_start() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start(
+            lambda session: MortalSession(session, "/brokers/topics/a/partitions/6000/state", False)  # type: ignore[arg-type,return-value]
+        )
+        with pytest.raises(Dies):
+            await controller.create_topic(NewTopic("a", 7_000))
+        left = len(await cluster.session.children("/brokers/topics/a/partitions"))
+        assert 1 < left < 7_000
+        await cluster.zookeeper.expire(cluster.session)
+        await cluster.start()
+        (change,) = cluster.changes
+        assert isinstance(change, TopicCreated) and len(change.topic.partitions) == 7_000
+        assert len(await cluster.session.children("/brokers/topics/a/partitions")) == 7_000
+
+    run(scenario)
+
+
+def test_a_topic_that_another_tool_writes_takes_effect_at_once() -> None:
+    """C2. The tool writes what `kafka-topics --zookeeper` did: no partition has a state yet, and before 2.8 no id."""
+
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        tool = await cluster.zookeeper.session()
+        await tool.create("/config/topics/theirs", b'{"version":1,"config":{"retention.ms":"9","no.such":"1"}}')
+        await tool.create("/brokers/topics/theirs", b'{"version":1,"partitions":{"0":[1],"1":[1]}}')
+        await looked_again(controller)
+        (change,) = cluster.changes
+        assert isinstance(change, TopicCreated)
+        assert [each.leader for each in change.topic.partitions] == [1, 1]
+        assert controller.topic_overrides("theirs") == {"retention.ms": "9"}
+        written = znodes.decode_topic("", await cluster.data("/brokers/topics/theirs"))
+        assert written.topic_id == change.topic.topic_id != UUID(int=0)
+        assert znodes.decode_partition_state("", await cluster.data("/brokers/topics/theirs/partitions/1/state"), (ONE,)).leader == 1
+        with pytest.raises(TopicAlreadyExists):
+            await controller.create_topic(NewTopic("theirs"))
+
+    run(scenario)
+
+
+def test_a_topic_that_another_tool_marks_is_deleted_at_once() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        await controller.create_topic(NewTopic("a"))
+        tool = await cluster.zookeeper.session()
+        await tool.create("/admin/delete_topics/a")
+        await tool.create("/admin/delete_topics/never-there")
+        await looked_again(controller)
+        await looked_again(controller)
+        assert [type(each) for each in cluster.changes] == [TopicCreated, TopicDeleted]
+        assert await cluster.paths("/admin/delete_topics") == await cluster.paths("/brokers/topics") == []
+
+    run(scenario)
+
+
+def test_a_topic_whose_znode_another_tool_removes_is_forgotten() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        await controller.create_topic(NewTopic("a"))
+        tool = await cluster.zookeeper.session()
+        for path in reversed(await cluster.paths("/brokers/topics")):
+            await tool.delete(path)
+        await looked_again(controller)
+        assert [type(each) for each in cluster.changes] == [TopicCreated, TopicDeleted]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("damage", ["/brokers/topics/bad", "/brokers/topics/bad/partitions/0/state", "/config/topics/bad"])
+def test_a_topic_that_can_not_be_read_is_left_out_and_the_others_are_served(damage: str) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        await controller.create_topic(NewTopic("bad"))
+        good = await controller.create_topic(NewTopic("good"))
+        await cluster.session.set(damage, b"{not json")
+        await controller.close()
+        await cluster.start()
+        assert cluster.changes == [TopicCreated(good)]
+
+    run(scenario)

@@ -1,0 +1,162 @@
+"""A controller that is one no longer, and answers that never came.
+
+Source: traps.md, 'Controller and replication' and 'Coordination'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import pytest
+
+from ottla.broker.controller.changes import (
+    TopicCreated,
+)
+from ottla.broker.controller.controller import Controller, NewTopic
+from ottla.coordination.embedded import EmbeddedSession
+from ottla.coordination.errors import ConnectionLoss, NoNode
+from ottla.coordination.interface import Coordination, Create, Operation, Result
+from ottla.errors import (
+    CoordinatorNotAvailable,
+    NotController,
+    RequestTimedOut,
+    TopicAlreadyExists,
+)
+
+from .clusters import Cluster, looked_again, run
+
+
+def test_one_who_is_no_longer_the_controller_can_not_write() -> None:
+    """traps.md: every controller write is a multi with a check of /controller_epoch's version: a zombie can not write."""
+
+    async def scenario(cluster: Cluster) -> None:
+        zombie = await cluster.start()
+        await zombie.create_topic(NewTopic("a"))
+        # It sleeps; another takes its place; it wakes and its session, oddly, lives.
+        await cluster.session.delete("/controller")
+        await cluster.session.delete("/brokers/ids/1")
+        await cluster.start()
+        before = await cluster.paths()
+        for attempt in (
+            zombie.create_topic(NewTopic("b")),
+            zombie.create_partitions("a", 5),
+            zombie.delete_topic("a"),
+            zombie.alter_topic_configs("a", {}),
+            zombie.alter_broker_configs(None, {}),
+        ):
+            with pytest.raises(NotController, match="another broker is the controller"):
+                await attempt
+        with pytest.raises(CoordinatorNotAvailable):
+            await zombie.allocate_producer_ids()
+        assert await cluster.paths() == before
+
+    run(scenario)
+
+
+def test_after_the_end_of_its_session_it_is_not_the_controller() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        await cluster.zookeeper.expire(cluster.session)
+        with pytest.raises(NotController, match="is over"):
+            await controller.create_topic(NewTopic("a"))
+        await controller.close()
+        with pytest.raises(NotController):
+            await controller.create_topic(NewTopic("a"))
+
+    run(scenario)
+
+
+OPERATIONS: Mapping[str, Callable[[Controller], Awaitable[object]]] = {
+    "create": lambda controller: controller.create_topic(NewTopic("new", 2)),
+    "extend": lambda controller: controller.create_partitions("old", 3),
+    "delete": lambda controller: controller.delete_topic("old"),
+    "alter": lambda controller: controller.alter_topic_configs("old", {"retention.ms": "5"}),
+    "producer ids": lambda controller: controller.allocate_producer_ids(),
+}
+
+
+@pytest.mark.parametrize("request_arrives", [True, False])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_write_whose_answer_is_lost_takes_place_once(operation: str, request_arrives: bool) -> None:
+    """The outcome is found by reading: the same changes are told, and the same znodes left, as without the loss."""
+    outcomes = []
+
+    async def scenario(cluster: Cluster, lose: bool) -> None:
+        controller = await cluster.start()
+        await controller.create_topic(NewTopic("old", 1))
+        transaction = cluster.session.transaction
+
+        async def losing(operations: Sequence[Operation]) -> list[Result]:
+            if lose:
+                cluster.zookeeper.break_connection(cluster.session, request_arrives=request_arrives)
+            cluster.session.transaction = transaction  # type: ignore[method-assign]
+            return await transaction(operations)
+
+        cluster.session.transaction = losing  # type: ignore[method-assign]
+        result = await OPERATIONS[operation](controller)
+        data = {path: await cluster.data(path) for path in await cluster.paths() if path not in ("/controller", "/brokers/ids/1")}
+        outcomes.append((result, cluster.changes, data))
+
+    run(lambda cluster: scenario(cluster, False))
+    run(lambda cluster: scenario(cluster, True))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_service_that_never_answers_is_not_waited_for_for_ever() -> None:
+    """Whoever asked is told that the outcome is unknown; when the connection is back the controller finds out."""
+
+    async def scenario(cluster: Cluster) -> None:
+        class Unreachable:
+            def __init__(self, session: EmbeddedSession) -> None:
+                self._session = session
+                self.is_unreachable = False
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(self._session, name)
+
+            async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
+                if self.is_unreachable:
+                    if any(isinstance(each, Create) for each in operations):
+                        await self._session.transaction(operations)  # it takes place, and no answer comes
+                    raise ConnectionLoss("no answer within 10 s")
+                return await self._session.transaction(operations)
+
+            async def get(self, path: str, watch: object = None) -> object:
+                if self.is_unreachable:
+                    raise ConnectionLoss("no answer within 10 s")
+                return await self._session.get(path)
+
+        wrapped: list[Unreachable] = []
+
+        def wrap(session: EmbeddedSession) -> Coordination:
+            wrapped.append(Unreachable(session))
+            return wrapped[0]  # type: ignore[return-value]
+
+        controller = await cluster.start(wrap)
+        wrapped[0].is_unreachable = True
+        with pytest.raises(RequestTimedOut, match="it is unknown whether it took place"):
+            await controller.create_topic(NewTopic("a"))
+        wrapped[0].is_unreachable = False
+        await looked_again(controller)
+        with pytest.raises(TopicAlreadyExists):
+            await controller.create_topic(NewTopic("a"))
+        assert [type(each) for each in cluster.changes] == [TopicCreated]
+
+    run(scenario)
+
+
+def test_closing_takes_the_broker_out_of_the_cluster() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        creating = asyncio.ensure_future(controller.create_topic(NewTopic("a")))
+        await asyncio.sleep(0)
+        await controller.close()
+        await controller.close()
+        assert (await creating).name == "a"
+        for path in ("/controller", "/brokers/ids/1"):
+            with pytest.raises(NoNode):
+                await cluster.data(path)
+        assert await cluster.data("/controller_epoch") == b"1"
+
+    run(scenario)

@@ -1,0 +1,147 @@
+"""How a broker becomes the controller, whatever it finds and whichever answer is lost on the way.
+
+Source: traps.md, 'Controller and replication'; C1 and C3 of the checklist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from ottla.broker.controller import membership
+from ottla.broker.controller.changes import (
+    TopicCreated,
+)
+from ottla.broker.controller.controller import Controller, NewTopic
+from ottla.coordination import znodes
+from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
+from ottla.coordination.errors import ConnectionLoss
+from ottla.errors import (
+    ConfigurationError,
+)
+
+from .clusters import REGISTRATION, Cluster, run
+
+
+def test_the_first_start_makes_kafkas_znodes() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        assert set(znodes.SKELETON) <= set(await cluster.paths())
+        assert znodes.decode_cluster_id("", await cluster.data("/cluster/id")) == controller.cluster_id
+        assert len(controller.cluster_id) == 22
+        assert znodes.decode_controller("", await cluster.data("/controller")) == 1
+        assert await cluster.data("/controller_epoch") == b"1"
+        assert controller.controller_epoch == 1
+        assert controller.registration is not None
+        stat = await cluster.session.exists("/brokers/ids/1")
+        assert stat is not None
+        assert stat.ephemeral_owner == cluster.session.session_id
+        assert controller.registration.broker_epoch == stat.czxid
+        assert znodes.decode_broker("/brokers/ids/1", await cluster.data("/brokers/ids/1")).endpoints == REGISTRATION.endpoints
+        assert cluster.changes == []
+
+    run(scenario)
+
+
+def test_a_restart_keeps_the_cluster_and_its_topics_and_takes_the_next_epoch() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.start()
+        topic = await first.create_topic(NewTopic("a", 2, 1, configs={"retention.ms": "7"}))
+        await first.close()
+        await cluster.session.close()
+        second = await cluster.start()
+        assert second.cluster_id == first.cluster_id
+        assert second.controller_epoch == 2
+        assert cluster.changes == [TopicCreated(topic)]
+        assert second.topic_settings("a").retention_ms == 7
+        assert second.topic_overrides("a") == {"retention.ms": "7"}
+
+    run(scenario)
+
+
+def test_settings_are_known_before_the_start_for_the_logs_to_open_with() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.start()
+        await first.create_topic(NewTopic("a", configs={"segment.bytes": "100"}))
+        await first.alter_broker_configs(None, {"log.retention.ms": "99"})
+        await first.close()
+        session = await cluster.zookeeper.session()
+        second = Controller(session, cluster.settings, cluster.clock, Random(2), cluster.apply)
+        await second.load()
+        assert second.topic_settings("a").segment_bytes == 100
+        assert second.topic_settings("a").retention_ms == 99
+        assert second.topic_settings("unknown").retention_ms == 99
+
+    run(scenario)
+
+
+def test_a_broker_that_is_back_before_its_old_session_ends_waits_for_that() -> None:
+    """traps.md: kill -9, back in 0.3 s, session 6 s: wait up to the session timeout, refuse if it is still there then."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start()
+        dead = cluster.session
+        starting = asyncio.ensure_future(cluster.start())
+        await asyncio.sleep(0.02)
+        assert not starting.done()
+        await cluster.zookeeper.expire(dead)
+        assert (await starting).controller_epoch == 2
+
+    run(scenario)
+
+
+def test_a_second_broker_with_the_same_id_is_refused() -> None:
+    """C1: the same id twice is an error."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start()
+        with pytest.raises(ConfigurationError, match=r"broker\.id 1 is taken: /brokers/ids/1 .* after 0\.02 s"):
+            await cluster.start(timeout=0.02)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("request_arrives", [True, False])
+@pytest.mark.parametrize("step", range(1, 20))
+def test_a_connection_lost_at_any_step_of_the_start_does_no_harm(step: int, request_arrives: bool) -> None:
+    """A create whose outcome is unknown is settled by reading ephemeralOwner. We lose the answer at each step in turn."""
+
+    class LosesOneAnswer:
+        def __init__(self, session: EmbeddedSession, zookeeper: EmbeddedZooKeeper) -> None:
+            self._session = session
+            self._zookeeper = zookeeper
+            self._calls = 0
+
+        def __getattr__(self, name: str) -> object:
+            if name in ("create", "get", "set", "delete", "exists", "children", "transaction"):
+                self._calls += 1
+                if self._calls == step:
+                    self._zookeeper.break_connection(self._session, request_arrives=request_arrives)
+            return getattr(self._session, name)
+
+    async def scenario(cluster: Cluster) -> None:
+        try:
+            controller = await cluster.start(lambda session: LosesOneAnswer(session, cluster.zookeeper))  # type: ignore[arg-type,return-value]
+        except ConnectionLoss:
+            # A read of the state was lost: the broker does not start, and its next attempt finds nothing odd.
+            await cluster.session.close()
+            controller = await cluster.start()
+        await controller.create_topic(NewTopic("a"))
+        assert znodes.decode_controller("", await cluster.data("/controller")) == 1
+        assert await cluster.data("/controller_epoch") == b"%d" % controller.controller_epoch
+        stat = await cluster.session.exists("/brokers/ids/1")
+        assert stat is not None and stat.ephemeral_owner == cluster.session.session_id
+
+    run(scenario)
+
+
+def test_generated_broker_ids_are_above_the_reserved_ones_and_given_once() -> None:
+    """C1: /brokers/seqid, whose version is the sequence."""
+
+    async def scenario(cluster: Cluster) -> None:
+        session = await cluster.zookeeper.session()
+        assert [await membership.generate_broker_id(session, 1_000) for _ in range(3)] == [1_001, 1_002, 1_003]
+
+    run(scenario)

@@ -1,0 +1,242 @@
+"""Topics over real znodes: what is written, what the broker is told, what a crash leaves and a restart completes.
+
+Source: Kafka's AdminManager and TopicDeletionManager; C2 of the checklist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from ottla.broker.controller.changes import (
+    MetadataChange,
+    PartitionsAdded,
+    TopicCreated,
+    TopicDeleted,
+)
+from ottla.broker.controller.controller import NewTopic
+from ottla.coordination import znodes
+from ottla.coordination.embedded import EmbeddedSession
+from ottla.coordination.interface import Operation, Result
+from ottla.errors import (
+    InvalidConfig,
+    InvalidPartitions,
+    TopicAlreadyExists,
+    TopicDeletionDisabled,
+    UnknownTopicOrPartition,
+)
+from ottla.model import ZERO_TOPIC_ID, PartitionState
+
+from .clusters import ONE, Cluster, Dies, MortalSession, run
+
+
+def test_a_topic_is_written_in_kafkas_shape_and_then_told() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        topic = await controller.create_topic(NewTopic("page-views", 2, 1, configs={"retention.ms": "5"}))
+        assert topic.partitions == (PartitionState(ONE, 0, (ONE,), (ONE,), 1),) * 2
+        assert cluster.changes == [TopicCreated(topic)]
+        assert await cluster.paths("/brokers/topics") == [
+            "/brokers/topics/page-views",
+            "/brokers/topics/page-views/partitions",
+            "/brokers/topics/page-views/partitions/0",
+            "/brokers/topics/page-views/partitions/0/state",
+            "/brokers/topics/page-views/partitions/1",
+            "/brokers/topics/page-views/partitions/1/state",
+        ]
+        assert znodes.decode_topic("", await cluster.data("/brokers/topics/page-views")) == znodes.TopicAssignment(
+            topic.topic_id, ((ONE,), (ONE,))
+        )
+        assert await cluster.data("/brokers/topics/page-views/partitions/1/state") == (
+            b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1]}'
+        )
+        assert await cluster.data("/config/topics/page-views") == b'{"version":1,"config":{"retention.ms":"5"}}'
+
+    run(scenario)
+
+
+def test_the_defaults_of_the_broker_are_taken_and_can_change_while_it_runs() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        assert len((await controller.create_topic(NewTopic("a"))).partitions) == 4
+
+    run(scenario, num_partitions="4")
+
+
+def test_validate_only_writes_and_tells_nothing() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        before = await cluster.paths()
+        topic = await controller.create_topic(NewTopic("a", 3, 1), validate_only=True)
+        assert (topic.topic_id, len(topic.partitions)) == (ZERO_TOPIC_ID, 3)
+        with pytest.raises(InvalidConfig):
+            await controller.create_topic(NewTopic("a", configs={"no.such": "1"}), validate_only=True)
+        with pytest.raises(InvalidPartitions):
+            await controller.create_topic(NewTopic("a", 140_000), validate_only=True)
+        assert await cluster.paths() == before
+        assert cluster.changes == []
+
+    run(scenario)
+
+
+def test_a_topic_that_is_refused_leaves_nothing() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        await controller.create_topic(NewTopic("a"))
+        before = await cluster.paths()
+        with pytest.raises(TopicAlreadyExists):
+            await controller.create_topic(NewTopic("a"))
+        with pytest.raises(InvalidConfig):
+            await controller.create_topic(NewTopic("b", configs={"segment.bytes": "no"}))
+        assert await cluster.paths() == before
+
+    run(scenario)
+
+
+def test_topics_asked_for_at_once_are_made_one_after_the_other() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        results = await asyncio.gather(*(controller.create_topic(NewTopic("same")) for _ in range(5)), return_exceptions=True)
+        assert sorted(type(each).__name__ for each in results) == ["TopicAlreadyExists"] * 4 + ["TopicDescription"]
+        await asyncio.gather(*(controller.create_topic(NewTopic(f"t{index}")) for index in range(50)))
+        assert len(cluster.changes) == 51
+
+    run(scenario)
+
+
+def test_one_who_gives_up_does_not_stop_what_has_begun() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        creating = asyncio.ensure_future(controller.create_topic(NewTopic("a")))
+        await asyncio.sleep(0)
+        creating.cancel()
+        with pytest.raises(TopicAlreadyExists):
+            await controller.create_topic(NewTopic("a"))
+        assert [type(each) for each in cluster.changes] == [TopicCreated]
+
+    run(scenario)
+
+
+def test_a_topic_too_large_for_one_request_is_made_in_several() -> None:
+    """ZooKeeper's limit is 1 MiB a request; 1,000 partitions fit into one, 10,000 do not."""
+
+    async def scenario(cluster: Cluster) -> None:
+        sizes: list[int] = []
+
+        class Counts:
+            def __init__(self, session: EmbeddedSession) -> None:
+                self._session = session
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(self._session, name)
+
+            async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
+                sizes.append(len(operations))
+                return await self._session.transaction(operations)
+
+        controller = await cluster.start(Counts)  # type: ignore[arg-type]
+        sizes.clear()
+        await controller.create_topic(NewTopic("thousand", 1_000))
+        assert sizes == [1 + 3 + 2_000]
+        await controller.create_topic(NewTopic("many", 10_000))
+        assert len(sizes) > 2
+        await controller.create_partitions("thousand", 1_500)
+        assert len(await cluster.session.children("/brokers/topics/many/partitions")) == 10_000
+        await controller.delete_topic("many")
+        await controller.close()
+        await cluster.session.close()
+        await cluster.start()
+        (change,) = cluster.changes
+        assert isinstance(change, TopicCreated) and len(change.topic.partitions) == 1_500
+
+    run(scenario)
+
+
+def test_a_topic_whose_znode_would_be_too_large_is_refused() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        with pytest.raises(InvalidPartitions, match=r"can not have 120000 partitions: its znode would have \d+ bytes of 1048575"):
+            await controller.create_topic(NewTopic("a", 120_000))
+        assert await cluster.paths("/brokers/topics") == []
+
+    run(scenario)
+
+
+def test_more_partitions_are_written_and_told_with_the_old_ones() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        topic = await controller.create_topic(NewTopic("a", 1, 1))
+        tried = await controller.create_partitions("a", 3, validate_only=True)
+        assert len(await cluster.session.children("/brokers/topics/a/partitions")) == 1
+        more = await controller.create_partitions("a", 3)
+        assert more == tried
+        assert (more.topic_id, len(more.partitions)) == (topic.topic_id, 3)
+        even_more = await controller.create_partitions("a", 4, [[ONE]])
+        assert cluster.changes[1:] == [PartitionsAdded(more), PartitionsAdded(even_more)]
+        assert znodes.decode_topic("", await cluster.data("/brokers/topics/a")).replicas == ((ONE,),) * 4
+        with pytest.raises(InvalidPartitions):
+            await controller.create_partitions("a", 4)
+        with pytest.raises(UnknownTopicOrPartition, match="The topic 'b' does not exist"):
+            await controller.create_partitions("b", 4)
+
+    run(scenario)
+
+
+def test_a_deleted_topic_is_gone_and_its_name_is_free() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        empty = await cluster.paths()
+        first = await controller.create_topic(NewTopic("a", 3, 1, configs={"retention.ms": "5"}))
+        await controller.delete_topic("a")
+        assert cluster.changes == [TopicCreated(first), TopicDeleted("a", first.topic_id, 3)]
+        assert await cluster.paths() == empty
+        assert controller.topic_overrides("a") == {}
+        with pytest.raises(UnknownTopicOrPartition):
+            await controller.delete_topic("a")
+        second = await controller.create_topic(NewTopic("a"))
+        assert second.topic_id != first.topic_id
+
+    run(scenario)
+
+
+def test_deleting_can_be_switched_off() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        await controller.create_topic(NewTopic("a"))
+        with pytest.raises(TopicDeletionDisabled):
+            await controller.delete_topic("a")
+        assert "/brokers/topics/a" in await cluster.paths()
+
+    run(scenario, delete_topic_enable="false")
+
+
+@pytest.mark.parametrize(
+    ("dies_at", "takes_place", "deleted"),
+    [
+        ("Create(path='/admin/delete_topics/a'", False, False),
+        ("Create(path='/admin/delete_topics/a'", True, True),
+        ("Delete(path='/brokers/topics/a'", False, True),
+        ("Delete(path='/brokers/topics/a'", True, True),
+    ],
+)
+def test_a_restart_in_the_middle_of_a_deletion_completes_it(dies_at: str, takes_place: bool, deleted: bool) -> None:
+    """What is written to /admin/delete_topics is decided; what is not never was."""
+
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start(lambda session: MortalSession(session, dies_at, takes_place))  # type: ignore[arg-type,return-value]
+        topic = await controller.create_topic(NewTopic("a", 2))
+        with pytest.raises(Dies):
+            await controller.delete_topic("a")
+        await cluster.zookeeper.expire(cluster.session)
+        await cluster.start()
+        gone_before = dies_at.startswith("Delete") and takes_place
+        told: list[MetadataChange] = [] if gone_before else [TopicCreated(topic)]
+        if deleted and not gone_before:
+            told.append(TopicDeleted("a", topic.topic_id, 2))
+        assert cluster.changes == told
+        assert ("/brokers/topics/a" in await cluster.paths()) == (not deleted)
+        assert await cluster.paths("/admin/delete_topics") == []
+
+    run(scenario)
