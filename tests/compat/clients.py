@@ -31,6 +31,7 @@ class Client:
     name: str
     publish: Callable[[str, str, str, Sequence[Message]], list[int]]  # address, topic, codec, messages → offsets
     read: Callable[[str, str, int], list[Message]]  # address, topic, count
+    publishes_nothing: bool = False  # a message with neither key nor value; the Python clients refuse it, and read it
 
 
 def confluent_publish(address: str, topic: str, codec: str, messages: Sequence[Message]) -> list[int]:
@@ -148,7 +149,7 @@ def aiokafka_read(address: str, topic: str, count: int) -> list[Message]:
 
 
 CLIENTS = (
-    Client("confluent-kafka", confluent_publish, confluent_read),
+    Client("confluent-kafka", confluent_publish, confluent_read, publishes_nothing=True),
     Client("kafka-python", kafka_python_publish, kafka_python_read),
     Client("aiokafka", aiokafka_publish, aiokafka_read),
 )

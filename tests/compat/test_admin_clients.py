@@ -10,7 +10,7 @@ from ottla.testing import EmbeddedCluster
 
 from .clients import CLIENTS, Message
 
-TEN = [Message(None, b"%d" % number, (), 1000 + number) for number in range(10)]
+TEN = [Message(b"key", b"%d" % number, (), 1000 + number) for number in range(10)]
 
 
 def test_confluent_kafka_administers_a_topic_from_creation_to_deletion(ottla_cluster: EmbeddedCluster) -> None:
