@@ -24,6 +24,8 @@ from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
 DEFAULT_ENTITY: Final = "<default>"  # the name of a cluster-wide configuration
 NO_KRAFT_EPOCH: Final = -1
 
@@ -183,7 +185,7 @@ def decode_uuid(text: str) -> UUID:
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def _object(data: bytes) -> dict[str, Any]:

@@ -6,7 +6,8 @@ They are in an order in which any cut, where one request is too small for all, l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from ottla.coordination import znodes
@@ -19,8 +20,8 @@ from ottla.model import PartitionState, TopicDescription
 _ROOM: Final = 1_000
 
 
-def creation(topic: TopicDescription, configs: Mapping[str, str], has_config: bool) -> list[Operation]:
-    """Makes a topic.
+def creation(topic: TopicDescription, configs: Mapping[str, str], has_config: bool) -> Iterator[Operation]:
+    """Makes a topic. Raises InvalidPartitions at once when its znode would be too large.
 
     Args:
         topic: all of it.
@@ -29,20 +30,20 @@ def creation(topic: TopicDescription, configs: Mapping[str, str], has_config: bo
     """
     made = _sized(Create(znodes.TOPIC.path(topic.name), _encode(topic)), topic)
     config_path, config = znodes.TOPIC_CONFIG.path(topic.name), znodes.encode_config(configs)
-    return [
-        made,
-        SetData(config_path, config) if has_config else Create(config_path, config),
-        Create(znodes.PARTITIONS.path(topic.name)),
-        *_states(topic.name, enumerate(topic.partitions)),
-    ]
+    configured = SetData(config_path, config) if has_config else Create(config_path, config)
+    return chain([made, configured, Create(znodes.PARTITIONS.path(topic.name))], _states(topic.name, topic.partitions, 0))
 
 
-def extension(topic: TopicDescription, former_count: int, version: int) -> list[Operation]:
-    """Gives a topic that had `former_count` partitions, and whose znode has that version, the rest of its partitions."""
-    return [
-        _sized(SetData(znodes.TOPIC.path(topic.name), _encode(topic), version), topic),
-        *_states(topic.name, list(enumerate(topic.partitions))[former_count:]),
-    ]
+def extension(topic: TopicDescription, former_count: int, version: int) -> Iterator[Operation]:
+    """Gives a topic that had `former_count` partitions the rest of them. Raises InvalidPartitions as `creation` does.
+
+    Args:
+        topic: all of it, as it is to be.
+        former_count: how many partitions it has.
+        version: its znode's.
+    """
+    made = _sized(SetData(znodes.TOPIC.path(topic.name), _encode(topic), version), topic)
+    return chain([made], _states(topic.name, topic.partitions, former_count))
 
 
 def identification(topic: TopicDescription, version: int) -> Operation:
@@ -73,12 +74,10 @@ async def removal(coordination: Coordination, topic: str) -> list[Operation]:
     return [Delete(path) for path in paths if await coordination.exists(path) is not None]
 
 
-def _states(topic: str, states: Iterable[tuple[int, PartitionState]]) -> list[Operation]:
-    operations: list[Operation] = []
-    for partition, state in states:
-        operations.append(Create(znodes.PARTITION.path(topic, partition)))
-        operations.append(Create(znodes.PARTITION_STATE.path(topic, partition), znodes.encode_partition_state(state)))
-    return operations
+def _states(topic: str, partitions: Sequence[PartitionState], first: int) -> Iterator[Operation]:
+    for partition in range(first, len(partitions)):
+        yield Create(znodes.PARTITION.path(topic, partition))
+        yield Create(znodes.PARTITION_STATE.path(topic, partition), znodes.encode_partition_state(partitions[partition]))
 
 
 def _encode(topic: TopicDescription) -> bytes:

@@ -23,8 +23,8 @@ from ottla.model import MAX_TOPIC_NAME_LENGTH, NO_LEADER, BrokerId, BrokerRegist
 
 BROKER_DEFAULT: Final = -1  # of partitions or replicas
 
-# No more than this fit into the topic's znode, which is checked exactly once it is encoded.
-MAX_PARTITION_COUNT: Final = 150_000
+# As many as Kafka's newer controller makes at once. How many a topic can have in all its znode's size decides.
+MAX_NEW_PARTITIONS: Final = 10_000
 
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -93,6 +93,7 @@ def place_topic(
         )
     if sorted(topic.assignments) != list(range(len(topic.assignments))):
         raise InvalidReplicaAssignment("partitions should be a consecutive 0-based integer sequence")
+    _check_count(len(topic.assignments))
     replicas = tuple(tuple(topic.assignments[index]) for index in range(len(topic.assignments)))
     check_assignment(replicas, len(replicas[0]), brokers, first_partition=0)
     return replicas
@@ -120,6 +121,7 @@ def place_more_partitions(
     if total_count == count:
         raise InvalidPartitions(f"Topic already has {count} partitions.")
     factor = len(existing[0].replicas)
+    _check_count(total_count - count)
     if assignments is not None:
         if len(assignments) != total_count - count:
             raise InvalidReplicaAssignment(
@@ -128,8 +130,6 @@ def place_more_partitions(
         replicas = tuple(map(tuple, assignments))
         check_assignment(replicas, factor, brokers, first_partition=count)
         return replicas
-    if total_count > MAX_PARTITION_COUNT:
-        raise InvalidPartitions(f"Topic '{topic}' can not have {total_count} partitions: its znode holds {MAX_PARTITION_COUNT} at most.")
     ids = sorted(each.broker_id for each in brokers)
     start = next((index for index, each in enumerate(ids) if each >= existing[0].replicas[0]), 0)
     return assign_replicas(brokers, total_count - count, factor, start=start, first_partition=count)
@@ -180,10 +180,7 @@ def assign_replicas(
         first_partition: the number of the first partition to place.
         random: chooses how far the first followers are from their leader; without it as far as `start` says.
     """
-    if partition_count <= 0:
-        raise InvalidPartitions("Number of partitions must be larger than 0.")
-    if partition_count > MAX_PARTITION_COUNT:
-        raise InvalidPartitions(f"A topic can not have {partition_count} partitions: its znode holds {MAX_PARTITION_COUNT} at most.")
+    _check_count(partition_count)
     if replication_factor <= 0:
         raise InvalidReplicationFactor("Replication factor must be larger than 0.")
     if replication_factor > len(brokers):
@@ -198,6 +195,13 @@ def assign_replicas(
         first = (partition + start) % len(line)
         assignment.append(_replicas_of_one(line, racks, rack_count, replication_factor, first, shift))
     return tuple(assignment)
+
+
+def _check_count(new_partitions: int) -> None:
+    if new_partitions <= 0:
+        raise InvalidPartitions("Number of partitions must be larger than 0.")
+    if new_partitions > MAX_NEW_PARTITIONS:
+        raise InvalidPartitions(f"{new_partitions} partitions are too many to make at once; {MAX_NEW_PARTITIONS} is the most.")
 
 
 def _line_of(brokers: Sequence[BrokerRegistration]) -> tuple[list[BrokerId], Mapping[BrokerId, str]]:

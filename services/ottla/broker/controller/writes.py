@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from ottla.coordination.errors import BadVersion, ConnectionLoss, CoordinationError, NodeExists, NoNode, RequestTooLarge, SessionExpired
@@ -79,8 +79,11 @@ class ControllerWrites:
                 if await self._took_place(operations):
                     return
 
-    async def write_in_parts(self, operations: Sequence[Operation]) -> None:
-        """As few transactions as ZooKeeper's limit of a request's size allows, in order."""
+    async def write_in_parts(self, operations: Iterable[Operation]) -> None:
+        """As few transactions as ZooKeeper's limit of a request's size allows, in order.
+
+        The operations are taken as they are needed, so that a generator of many does not hold up the event loop.
+        """
         for part in split_by_size(operations, reserved=operation_size(self._check)):
             await self.write(part)
 
