@@ -55,6 +55,7 @@ class FilePool:
                 self._holders[oldest] = None
             else:
                 oldest.file = None
+        holder.recently_used = False  # one look at an old segment is no reason to keep it for long
 
     def forget(self, holder: FileHolder) -> None:
         """Drops the holder's file: its segment is deleted, or the log closes."""

@@ -27,7 +27,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from ottla.config.topic import TopicSettings
-from ottla.errors import CorruptMessage, KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
+from ottla.errors import ApiError, CorruptMessage, KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
 from ottla.model import TopicPartition
 from ottla.record.batch import CRC_START, HEADER_SIZE, PREFIX_SIZE, batches, read_header
 from ottla.record.region import FileRegion
@@ -203,6 +203,7 @@ class Log:
 
         Raises:
             CorruptMessage: a checksum is wrong, or offsets go back. What came before it is written.
+            RecordListTooLarge: as from `stage`; what came before it is written.
             KafkaStorageError: nothing was written.
         """
         try:
@@ -214,8 +215,12 @@ class Log:
                     raise CorruptMessage(
                         f"{self.topic_partition}: offsets {header.base_offset} to {header.last_offset} came, {self.next_offset} is next"
                     )
-                self.next_offset = header.base_offset  # a compacted log has gaps
-                self.stage(bytes(batch[:PREFIX_SIZE]), batch[PREFIX_SIZE:], header.last_offset, header.max_timestamp)
+                before, self.next_offset = self.next_offset, header.base_offset  # a compacted log has gaps
+                try:
+                    self.stage(bytes(batch[:PREFIX_SIZE]), batch[PREFIX_SIZE:], header.last_offset, header.max_timestamp)
+                except ApiError:
+                    self.next_offset = before if self._staged else self.log_end_offset
+                    raise
                 if header.leader_epoch > self.leader_epochs.latest_epoch:
                     self.leader_epochs.assign(header.leader_epoch, header.base_offset)
                 if header.producer_id >= 0:

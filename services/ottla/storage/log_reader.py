@@ -78,7 +78,9 @@ class LogReader:
             if not size:
                 return None
         warm = segment is self._segments.active and position >= self.warm_from and position >= segment.size - WARM_BYTES
-        return FileRegion(segment.file or segment.open(self._file_pool), position, size, warm)
+        file = segment.file or segment.open(self._file_pool)
+        segment.recently_used = True
+        return FileRegion(file, position, size, warm)
 
     def would_block(self, offset: int) -> bool:
         """Whether `read` of this offset would have to wait for the disk to find its place."""

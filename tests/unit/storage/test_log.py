@@ -297,6 +297,17 @@ def test_a_received_batch_with_a_wrong_checksum_is_not_stored(make_log: LogMaker
         append(log, batch_of(0))
 
 
+def test_a_received_batch_that_is_refused_leaves_no_hole(make_log: LogMaker) -> None:
+    """What came before it is stored, and the log ends there, although the refused one lay further on."""
+    log = make_log(segment_bytes=500)
+    with pytest.raises(RecordListTooLarge):
+        append(log, batch_of(0), batch_of(10, size=600))
+    assert (log.log_end_offset, log.next_offset) == (1, 1)
+    with pytest.raises(RecordListTooLarge):
+        append(log, batch_of(10, size=600))
+    assert (log.log_end_offset, log.next_offset) == (1, 1)
+
+
 def test_truncation_cuts_before_the_batch_that_has_the_offset(make_log: LogMaker) -> None:
     """A follower drops what its leader does not have (KIP-101); the log ends where it was told."""
     log = make_log(segment_bytes=700, index_interval_bytes=1)

@@ -1,0 +1,359 @@
+"""What a start finds on the disk, after a clean stop, after a crash, and after somebody has damaged files."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.record.batch import PREFIX_SIZE, batches
+from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
+from ottla.storage import recovery
+from ottla.storage.batch_walk import CHUNK
+from ottla.storage.log import Log
+from ottla.storage.recovery import load_log, rebuild_indexes
+from ottla.storage.segment import Segment
+
+from .logs import LogMaker, append, batch_of, fill, offsets_of
+
+FIXTURE = Path(__file__).parents[2] / "fixtures" / "on_disk" / "flights-3"
+
+
+def log_file(log: Log, index: int = -1) -> Path:
+    return Path(log.segments[index].path())
+
+
+def index_bytes(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.suffix in (".index", ".timeindex")}
+
+
+def check(log: Log, expected: bytes, end_offset: int) -> None:
+    """The log has exactly these bytes, ends there, and goes on."""
+    assert log.log_end_offset == end_offset
+    assert b"".join(Path(segment.path()).read_bytes() for segment in log.segments) == expected
+    more = batch_of(end_offset, 2)
+    append(log, more)
+    region = log.read(end_offset, 1 << 20, end_offset + 2, True)
+    assert region is not None
+    assert region.read() == more
+
+
+def test_a_torn_last_batch_is_cut_and_its_offset_given_again(make_log: LogMaker) -> None:
+    """Recovery keeps every whole batch and drops the rest (S6, design document, 'Guarantees'). We cut at each byte in turn."""
+    log = make_log()
+    filled = fill(log, 3, count=2, size=20)
+    path, whole = log_file(log), b"".join(filled)
+    ends = [0, len(filled[0]), len(filled[0] + filled[1]), len(whole)]
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        kept = max(index for index, end in enumerate(ends) if end <= size)
+        check(make_log(), whole[: ends[kept]], 2 * kept)
+
+
+@pytest.mark.parametrize("tail", [b"\x00" * 4096, b"\xff" * 100, b"ottla" * 50, b"\x00" * 60, bytes(range(256)) * 20])
+def test_garbage_after_the_last_batch_is_cut(make_log: LogMaker, tail: bytes) -> None:
+    """A file system may leave a file longer than what was written to it: zeroes, or other files' old blocks (S6)."""
+    log = make_log()
+    filled = b"".join(fill(log, 5))
+    with log_file(log).open("ab") as file:
+        file.write(tail)
+    check(make_log(), filled, 5)
+
+
+@pytest.mark.parametrize("byte", [0, 8, 12, 16, 17, 21, 23, 27, 60, 61, 150])
+def test_a_flipped_byte_cuts_the_log_before_its_batch(make_log: LogMaker, byte: int) -> None:
+    """Of each header field, and of the payload: the checksum or the order of offsets shows it. (An epoch is outside both.)"""
+    log = make_log()
+    filled = fill(log, 6)
+    data = bytearray(b"".join(filled))
+    position = len(filled[0]) * 3 + byte
+    data[position] ^= 0x80
+    log_file(log).write_bytes(data)
+    log = make_log()
+    if byte != 12:
+        check(log, b"".join(filled[:3]), 3)
+
+
+@settings(max_examples=40, deadline=None)
+@given(damage=st.lists(st.tuples(st.integers(0, 1_200), st.binary(min_size=1, max_size=80)), min_size=1, max_size=3))
+def test_whatever_the_damage_the_log_is_whole_batches_in_order_afterwards(
+    tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, bytes]]
+) -> None:
+    """Random bytes over random places of a segment: what is left is a prefix of what was there, batch by batch."""
+    directory = tmp_path_factory.mktemp("clicks") / "clicks-0"
+    directory.mkdir()
+    whole = b"".join(batch_of(offset, size=50) for offset in range(10))
+    data = bytearray(whole)
+    for position, noise in damage:
+        data[position : position + len(noise)] = noise
+    (directory / f"{0:020d}.log").write_bytes(data)
+    loaded = load_log(directory, index_interval_bytes=200)
+    kept = (directory / f"{0:020d}.log").read_bytes()
+    assert bytes(data).startswith(kept)
+    assert offsets_of(kept) == [(offset, offset) for offset in range(loaded.log_end_offset)]
+    assert sum(header.size for _, header in batches(kept)) == len(kept)
+
+
+def test_a_batch_larger_than_what_is_read_at_once_is_checked_too(make_log: LogMaker) -> None:
+    """And a length that lies costs no memory: it is read in pieces."""
+    log = make_log()
+    large = fill(log, 1, size=2 * CHUNK + 17)
+    small = fill(log, 1)
+    check(make_log(), large[0] + small[0], 2)
+    data = bytearray(large[0])
+    data[-1] ^= 1
+    log_file(log).write_bytes(data + small[0])
+    check(make_log(), b"", 0)
+
+
+def test_segments_behind_a_cut_are_removed(make_log: LogMaker) -> None:
+    """What follows a hole can not be kept: offsets would be missing in between (Kafka's LogLoader)."""
+    size = len(batch_of(0))
+    log = make_log(segment_bytes=3 * size)
+    filled = fill(log, 12)
+    path = log_file(log, 1)
+    path.write_bytes(path.read_bytes()[:-1])
+    log = make_log(segment_bytes=3 * size)
+    assert [each.base_offset for each in log.segments] == [0, 3]
+    assert not list(make_log.directory.glob("00000000000000000006.*"))
+    check(log, b"".join(filled[:5]), 5)
+
+
+def test_what_lies_before_the_recovery_point_is_not_walked(make_log: LogMaker) -> None:
+    """It was synced; only its end is looked for. Damage there is what readers' checksums are for."""
+    size = len(batch_of(0))
+    log = make_log(segment_bytes=100 * size, index_interval_bytes=size)
+    filled = fill(log, 20)
+    log.segments[0].write_indexes()
+    data = bytearray(b"".join(filled))
+    data[2 * size + 80] ^= 1
+    log_file(log).write_bytes(data)
+    check(make_log(recovery_point=10, index_interval_bytes=size), bytes(data), 20)
+    data[12 * size + 80] ^= 1
+    log_file(log).write_bytes(data)
+    check(make_log(recovery_point=10, index_interval_bytes=size), bytes(data[: 12 * size]), 12)
+
+
+def test_an_index_that_lies_about_the_recovery_point_is_not_believed(make_log: LogMaker) -> None:
+    """Then the whole segment is walked."""
+    size = len(batch_of(0))
+    log = make_log(index_interval_bytes=size)
+    filled = fill(log, 20)
+    log.segments[0].write_indexes()
+    good = index_bytes(make_log.directory)
+    index = make_log.directory / f"{0:020d}.index"
+    index.write_bytes(b"".join(offset.to_bytes(4) + (offset * size + 1).to_bytes(4) for offset in range(3, 20)))
+    log = make_log(recovery_point=10, index_interval_bytes=size)
+    assert log.log_end_offset == 20
+    assert index_bytes(make_log.directory)[index.name] == good[index.name]
+    check(log, b"".join(filled), 20)
+
+
+@pytest.mark.parametrize("interval", [0, 300, 4096])
+def test_rebuilt_indexes_equal_those_that_appending_made(make_log: LogMaker, interval: int) -> None:
+    """S4: rebuilt when missing or corrupt, byte for byte."""
+    log = make_log(segment_bytes=20_000, index_interval_bytes=interval)
+    for index in range(150):
+        append(log, batch_of(log.log_end_offset, 1 + index % 3, size=index * 7 % 300, timestamp=1_000 + index * 37 % 500))
+    asyncio.run(log.close())
+    expected = index_bytes(make_log.directory)
+    assert len(expected) == 2 * len(log.segments) >= 6
+    for segment in load_log(make_log.directory, index_interval_bytes=interval, clean=True).segments:
+        rebuild_indexes(segment, interval)
+    assert index_bytes(make_log.directory) == expected
+    make_log(segment_bytes=20_000, index_interval_bytes=interval)  # after a crash: all of it is walked
+    assert index_bytes(make_log.directory) == expected
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("damage", ["missing", "odd size", "zeroes", "grown by zeroes", "of a longer log", "empty"])
+def test_missing_and_damaged_indexes_are_made_anew(make_log: LogMaker, suffix: str, damage: str, clean: bool) -> None:
+    """Also after a clean stop, and for any segment: somebody may have deleted them to have them rebuilt."""
+    log = make_log(segment_bytes=20_000, index_interval_bytes=500)
+    fill(log, 300)
+    asyncio.run(log.close())
+    expected = index_bytes(make_log.directory)
+    path = Path(log.segments[1].path(suffix))
+    data = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(
+            {
+                "odd size": data[:-1],
+                "zeroes": bytes(len(data)),
+                "grown by zeroes": data + bytes(24 * 5),
+                "of a longer log": data + (data[-4:] + (1 << 29).to_bytes(4) if suffix == ".index" else b"\x80" + bytes(11)),
+                "empty": b"",
+            }[damage]
+        )
+    make_log(clean=clean, segment_bytes=20_000, index_interval_bytes=500)
+    if not (damage == "empty" and suffix == ".index" and clean):  # no entry is no damage: every segment begins so
+        assert index_bytes(make_log.directory) == expected
+
+
+def test_a_clean_stop_is_believed_and_no_batch_is_walked(make_log: LogMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing to do after a clean stop: the batches after the last index entry are looked at, and no checksum."""
+    log = make_log()
+    fill(log, 300)
+    asyncio.run(log.close())
+    passed = []
+    original = recovery.headers
+
+    def counting(*arguments):  # type: ignore[no-untyped-def]
+        for each in original(*arguments):
+            passed.append(each)
+            yield each
+
+    monkeypatch.setattr(recovery, "headers", counting)
+    monkeypatch.setattr(recovery, "SoundBatches", None)
+    log = make_log(clean=True)
+    assert (log.log_end_offset, log.recovery_point) == (300, 300)
+    assert len(passed) <= 4096 // len(batch_of(0)) + 2
+
+
+def test_a_log_that_is_torn_after_a_clean_stop_is_recovered_all_the_same(make_log: LogMaker) -> None:
+    """The word of the clean stop may come from another time than the files: a restored backup."""
+    log = make_log()
+    filled = fill(log, 5)
+    asyncio.run(log.close())
+    log_file(log).write_bytes(b"".join(filled)[:-1])
+    check(make_log(clean=True), b"".join(filled[:4]), 4)
+
+
+def test_leader_epochs_come_back_from_the_batches(make_log: LogMaker) -> None:
+    """The checkpoint is written at flushes, and a crash comes between (KIP-101)."""
+    log = make_log()
+    for epoch in (1, 1, 4, 4, 6):
+        append(log, batch_of(log.log_end_offset, leader_epoch=epoch))
+    assert make_log().leader_epochs.entries == [(1, 0), (4, 2), (6, 4)]
+    (make_log.directory / "leader-epoch-checkpoint").write_text("nonsense")
+    assert make_log().leader_epochs.entries == [(1, 0), (4, 2), (6, 4)]
+    log_file(log).write_bytes(log_file(log).read_bytes()[:-1])
+    (make_log.directory / "leader-epoch-checkpoint").write_text("0\n3\n1 0\n4 2\n6 4\n")
+    assert make_log().leader_epochs.entries == [(1, 0), (4, 2)]
+
+
+def test_producers_come_back_from_the_newest_snapshot_and_the_batches_after_it(make_log: LogMaker) -> None:
+    """Producer state survives kill -9 (KIP-98): a batch sent again is a duplicate still."""
+    log = make_log(segment_bytes=1_000)
+    for sequence in range(30):
+        append(log, batch_of(sequence, producer_id=9, producer_epoch=0, base_sequence=sequence))
+    asyncio.run(log.flush_sealed())
+    expected = log.producers.remembered_batches(9)
+    assert make_log(segment_bytes=1_000).producers.remembered_batches(9)[-1] == expected[-1]
+    for path in make_log.directory.glob("*.snapshot"):
+        path.write_bytes(b"nonsense")
+    assert make_log(segment_bytes=1_000).producers.remembered_batches(9) == expected
+    for path in make_log.directory.glob("*.snapshot"):
+        path.unlink()
+    assert make_log(segment_bytes=1_000).producers.remembered_batches(9) == expected
+
+
+def test_markers_of_transactions_are_understood_by_recovery(make_log: LogMaker) -> None:
+    """A control batch ends its producer's transaction; an open one holds back the last stable offset."""
+    log = make_log()
+    append(log, batch_of(0, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True))
+    assert make_log().producers.first_undecided_offset == 0
+    marker = build_marker_batch(
+        EndTransactionMarker(ControlRecordType.COMMIT, 3), base_offset=1, timestamp=1_000, producer_id=9, producer_epoch=0, leader_epoch=0
+    )
+    append(log, marker)
+    log = make_log()
+    assert log.producers.first_undecided_offset is None
+    assert log.log_end_offset == 2
+
+
+def test_snapshots_that_nobody_will_read_are_removed(make_log: LogMaker) -> None:
+    """One for the begin of each segment and the newest one stay (Kafka's `removeStraySnapshots`)."""
+    log = make_log(segment_bytes=1_000)
+    for _ in range(3):
+        fill(log, 9)
+        asyncio.run(log.close())
+        log = make_log(clean=True, segment_bytes=1_000)
+    names = sorted(int(path.stem) for path in make_log.directory.glob("*.snapshot"))
+    assert names == sorted({*(each.base_offset for each in log.segments[1:]), log.log_end_offset})
+
+
+def test_what_interrupted_deletions_and_cleanings_left_is_swept(make_log: LogMaker) -> None:
+    """`.deleted` and `.cleaned` go, a complete `.swap` takes its place, an index without a log goes (Kafka's LogLoader)."""
+    log = make_log(segment_bytes=400)
+    filled = fill(log, 6)
+    asyncio.run(log.close())
+    directory = make_log.directory
+    (directory / f"{99:020d}.log.deleted").write_bytes(b"x")
+    (directory / f"{0:020d}.index.deleted").write_bytes(b"x")
+    (directory / f"{2:020d}.log.cleaned").write_bytes(b"x")
+    (directory / f"{77:020d}.timeindex").write_bytes(b"x" * 12)
+    (directory / f"{0:020d}.log").rename(directory / f"{0:020d}.log.swap")
+    log = make_log(clean=True, segment_bytes=400)
+    check(log, b"".join(filled), 6)
+    left = {path.name for path in directory.iterdir()}
+    assert not [name for name in left if name.endswith((".deleted", ".cleaned", ".swap"))]
+    assert f"{77:020d}.timeindex" not in left
+
+
+def test_a_log_that_ends_before_its_start_offset_begins_again_there(make_log: LogMaker) -> None:
+    """DeleteRecords had moved the start, and the crash has taken what lay behind it (Kafka's LogLoader)."""
+    log = make_log()
+    filled = fill(log, 10)
+    log_file(log).write_bytes(b"".join(filled[:3]))
+    log = make_log(log_start_offset=7)
+    assert (log.log_start_offset, log.log_end_offset, log.size) == (7, 7, 0)
+    check(log, b"", 7)
+
+
+def test_the_start_offset_is_the_later_of_checkpoint_and_first_segment(make_log: LogMaker) -> None:
+    """Either may be behind the other."""
+    log = make_log(log_start_offset=5)
+    fill(log, 5)
+    assert make_log(log_start_offset=8).log_start_offset == 8
+    assert make_log(log_start_offset=2).log_start_offset == 5
+
+
+def test_recovering_twice_changes_nothing(make_log: LogMaker) -> None:
+    """A crash during recovery is only another crash."""
+    log = make_log(segment_bytes=2_000, index_interval_bytes=300)
+    fill(log, 50)
+    log_file(log).write_bytes(log_file(log).read_bytes()[:-5])
+    make_log(segment_bytes=2_000, index_interval_bytes=300)
+    before = {path.name: path.read_bytes() for path in make_log.directory.iterdir()}
+    make_log(segment_bytes=2_000, index_interval_bytes=300)
+    assert {path.name: path.read_bytes() for path in make_log.directory.iterdir()} == before
+
+
+def test_kafkas_own_files_are_read_and_rebuilt_as_they_were(tmp_path: Path) -> None:
+    """tests/fixtures/on_disk says where the bytes come from."""
+    directory = tmp_path / "flights-3"
+    shutil.copytree(FIXTURE, directory)
+    expected = index_bytes(directory)
+    loaded = load_log(directory, index_interval_bytes=4096, clean=True, log_start_offset=0)
+    end_offset = max(header.last_offset for _, header in batches((FIXTURE / f"{100:020d}.log").read_bytes())) + 1
+    assert (loaded.log_start_offset, loaded.log_end_offset) == (100, end_offset)
+    assert index_bytes(directory) == expected
+    loaded = load_log(directory, index_interval_bytes=4096)
+    assert loaded.log_end_offset == end_offset
+
+
+def test_a_batch_with_an_offset_that_no_index_entry_can_say_is_cut(make_log: LogMaker) -> None:
+    """Offsets lie outside the checksum, so a sound batch may still be in the wrong place."""
+    log = make_log()
+    filled = fill(log, 2)
+    stray = (1 << 40).to_bytes(8) + filled[1][8:PREFIX_SIZE] + filled[1][PREFIX_SIZE:]
+    log_file(log).write_bytes(filled[0] + stray)
+    check(make_log(), filled[0], 1)
+
+
+def test_rebuilding_the_indexes_of_a_damaged_segment_ends_at_the_damage(tmp_path: Path) -> None:
+    """Entries for garbage would send readers into it."""
+    segment = Segment.create(str(tmp_path), 0)
+    good = b"".join(batch_of(offset) for offset in range(30))
+    Path(segment.path()).write_bytes(good + batch_of(3) * 40)
+    segment.size = len(good) + 40 * len(batch_of(3))
+    rebuild_indexes(segment, 100)
+    assert segment.offset_index.entries()[-1][0] == 29

@@ -1,0 +1,146 @@
+"""Offsets by time: the first record at or after a moment, in any segment, inside any batch."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.record.batch import LOG_APPEND_TIME
+from ottla.record.records import Record, build_batch
+from ottla.storage import log as log_module
+from ottla.storage.log import Log
+from ottla.testing import ManualClock
+
+from .logs import FailingFiles, LogMaker, append, batch_of, fill, log_maker
+
+
+def at(log: Log, timestamp: int) -> tuple[int, int] | None:
+    found = asyncio.run(log.offset_for_timestamp(timestamp))
+    return None if found is None else (found.timestamp, found.offset)
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_the_record_is_found_inside_its_batch(make_log: LogMaker, codec: int) -> None:
+    """S9, KIP-33: the exact offset, with every codec; and the epoch that the batch has."""
+    log = make_log()
+    append(log, batch_of(0, 10, timestamp=100, codec=codec), batch_of(10, 10, timestamp=200, codec=codec, leader_epoch=3))
+    assert at(log, 0) == (100, 0)
+    assert at(log, 105) == (105, 5)
+    assert at(log, 110) == (200, 10)
+    assert at(log, 209) == (209, 19)
+    assert at(log, 210) is None
+    found = asyncio.run(log.offset_for_timestamp(203))
+    assert found is not None
+    assert (found.offset, found.leader_epoch) == (13, 3)
+
+
+def test_timestamps_that_go_back_do_not_hide_earlier_records(make_log: LogMaker) -> None:
+    """The first record with a timestamp at least as large, in the order of offsets."""
+    log = make_log(index_interval_bytes=1)
+    for timestamp in (100, 500, 200, 300, 600, 50):
+        fill(log, 1, timestamp=timestamp)
+    assert at(log, 150) == (500, 1)
+    assert at(log, 501) == (600, 4)
+
+
+def test_segments_that_are_all_older_are_passed_over(make_log: LogMaker) -> None:
+    """By the last entry of each time index."""
+    log = make_log(segment_bytes=2 * len(batch_of(0)))
+    for timestamp in range(100, 1000, 100):
+        fill(log, 1, timestamp=timestamp)
+    assert len(log.segments) == 5
+    for timestamp in range(100, 1000, 100):
+        assert at(log, timestamp) == (timestamp, timestamp // 100 - 1)
+    asyncio.run(log.close())
+    log = make_log(clean=True)
+    assert at(log, 450) == (500, 4)
+
+
+def test_records_before_the_log_start_offset_are_not_found(make_log: LogMaker) -> None:
+    """DeleteRecords may have moved it into a batch."""
+    log = make_log()
+    append(log, batch_of(0, 10, timestamp=100))
+    log.advance_log_start_offset(4)
+    assert at(log, 0) == (104, 4)
+
+
+def test_log_append_time_needs_no_look_into_the_batch(make_log: LogMaker) -> None:
+    """All records of such a batch have the batch's time."""
+    log = make_log()
+    records = [Record(offset, 5, None, b"x") for offset in range(5)]
+    append(log, build_batch(records, timestamp_type=LOG_APPEND_TIME, log_append_time=700, leader_epoch=0))
+    assert at(log, 6) == (700, 0)
+    assert at(log, 701) is None
+
+
+def test_the_record_with_the_largest_timestamp(make_log: LogMaker) -> None:
+    """KIP-734: ListOffsets with -3; of several the first."""
+    log = make_log(segment_bytes=400)
+    assert asyncio.run(log.offset_of_max_timestamp()) is None
+    for timestamp in (100, 900, 300, 900, 200):
+        fill(log, 1, timestamp=timestamp)
+    found = asyncio.run(log.offset_of_max_timestamp())
+    assert found is not None
+    assert (found.timestamp, found.offset) == (900, 1)
+    append(log, batch_of(5, 3, timestamp=950))
+    found = asyncio.run(log.offset_of_max_timestamp())
+    assert found is not None
+    assert (found.timestamp, found.offset) == (952, 7)
+
+
+def test_a_log_without_timestamps_has_no_largest_one(make_log: LogMaker) -> None:
+    """-1 is not a time."""
+    log = make_log()
+    append(log, build_batch([Record(0, -1, None, b"x")], leader_epoch=0))
+    assert asyncio.run(log.offset_of_max_timestamp()) is None
+    assert at(log, 0) is None
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    batches=st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=4), min_size=1, max_size=25),
+    interval=st.sampled_from([0, 150, 4096]),
+    asked=st.lists(st.integers(0, 61), min_size=1, max_size=10),
+)
+def test_look_ups_agree_with_a_model(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]], interval: int, asked: list[int]
+) -> None:
+    """Any timestamps in any order, with segments and index entries of any density."""
+    maker = log_maker(tmp_path_factory.mktemp("clicks") / "clicks-0", ManualClock(), FailingFiles())
+    log = maker(segment_bytes=600, index_interval_bytes=interval)
+    model: list[tuple[int, int]] = []
+    for timestamps in batches:
+        first = log.log_end_offset
+        records = [Record(first + index, timestamp, None, b"x" * 20) for index, timestamp in enumerate(timestamps)]
+        append(log, build_batch(records, base_offset=first, leader_epoch=0))
+        model += [(record.timestamp, record.offset) for record in records]
+    for timestamp in asked:
+        assert at(log, timestamp) == next((each for each in model if each[0] >= timestamp), None)
+    found = asyncio.run(log.offset_of_max_timestamp())
+    assert found is not None
+    assert (found.timestamp, found.offset) == max(model, key=lambda each: (each[0], -each[1]))
+
+
+def test_a_segment_deleted_under_a_look_up_is_looked_for_again(
+    make_log: LogMaker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention does not wait for a thread that looks."""
+    log = make_log(segment_bytes=2 * len(batch_of(0)), retention_ms=-1)
+    for timestamp in range(100, 600, 100):
+        fill(log, 1, timestamp=timestamp)
+    original = log_module.first_at_or_after
+    calls = []
+
+    def deleting(*arguments):  # type: ignore[no-untyped-def]
+        if not calls:
+            log.advance_log_start_offset(2)
+            log.delete_old_segments(clock.time_ms())
+        calls.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(log_module, "first_at_or_after", deleting)
+    assert at(log, 0) == (300, 2)
+    assert len(calls) == 2
