@@ -133,6 +133,7 @@ class TopicReader:
                 "enable.partition.eof": True,
                 "isolation.level": isolation,
                 "fetch.wait.max.ms": 100,
+                "fetch.queue.backoff.ms": 5,  # by default it pauses for a second whenever we are slower than the broker
                 "auto.offset.reset": "earliest",
             }
         )
@@ -186,7 +187,9 @@ class TopicReader:
         """Messages as they come, until every partition has reached its end; for ever when following."""
         silent_polls = 0
         while self._follow or self._ends:
-            polled = self._consumer.consume(POLL_MESSAGES, POLL_SECONDS)
+            # Waits for the first and takes what else is there: `consume` alone waits until it has all it may have.
+            first = self._consumer.poll(POLL_SECONDS)
+            polled = [] if first is None else [first, *self._consumer.consume(POLL_MESSAGES, 0)]
             messages = [message for message in polled if self._belongs(message)]
             if messages:
                 yield messages

@@ -9,9 +9,8 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ottla.cli.errors import UsageError
 
@@ -19,9 +18,8 @@ CREATE_TIME_TYPE: Final = 1  # librdkafka's numbers, which are not the wire's
 APPEND_TIME_TYPE: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class ReadMessage:
-    """A message as a client read it."""
+class ReadMessage(NamedTuple):
+    """A message as a client read it. A named tuple and not a dataclass: there is one for each message, and it is made faster."""
 
     topic: str
     partition: int
