@@ -1,0 +1,69 @@
+"""Deletions that wait, and rounds in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from ottla.lifecycle import offload_nothing
+from ottla.storage.delayed_deletes import DelayedDeletes
+from ottla.storage.periodic import Periodic
+from ottla.testing import ManualClock
+
+
+def test_files_and_directories_go_when_they_are_due_and_not_before(tmp_path: Path) -> None:
+    """file.delete.delay.ms may differ from topic to topic."""
+    clock = ManualClock()
+    deletes = DelayedDeletes(clock, offload_nothing)
+    (tmp_path / "late").write_text("x")
+    (tmp_path / "early").mkdir()
+    (tmp_path / "early" / "file").write_text("x")
+    deletes.add([str(tmp_path / "late")], 2_000)
+    deletes.add([str(tmp_path / "early"), str(tmp_path / "gone already")], 1_000)
+
+    async def scene() -> None:
+        assert await deletes.run_due() == 0
+        clock.advance(seconds=1)
+        assert await deletes.run_due() == 2
+        assert [path.name for path in tmp_path.iterdir()] == ["late"]
+        clock.advance(seconds=1)
+        assert await deletes.run_due() == 1
+        assert not list(tmp_path.iterdir())
+        assert len(deletes) == 0
+
+    asyncio.run(scene())
+
+
+def test_a_round_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture) -> None:
+    """A full disk at one retention round must not end retention."""
+
+    async def scene() -> None:
+        rounds = Periodic()
+        event, third = asyncio.Event(), asyncio.Event()
+        count = 0
+
+        async def work() -> None:
+            nonlocal count
+            count += 1
+            if count == 3:
+                third.set()
+            raise OSError("this time it fails")
+
+        rounds.every(1, "the work", work)
+        await third.wait()
+        rounds.whenever(event, "the other work", work)
+        await asyncio.sleep(0)
+        before = count
+        event.set()
+        while count == before:
+            await asyncio.sleep(0)
+        await rounds.stop()
+        stopped = count
+        event.set()
+        await asyncio.sleep(0.01)
+        assert count == stopped
+
+    asyncio.run(scene())
+    assert "A round of the work failed" in caplog.text
