@@ -182,6 +182,33 @@ def test_the_segments_of_a_running_broker_can_be_dumped(ottla: Ottla, ottla_topi
     assert "k → v" in ottla("log", "dump", "--records", str(segment)).stdout
 
 
+def test_a_broker_runs_from_a_properties_file_until_it_is_asked_to_stop(tmp_path: Path) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text(
+        f"# a comment\nbroker.id=7\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path}/one,{tmp_path}/two\n"
+        f"coordination.directory={tmp_path}/coordination\nnum.partitions=1\n"
+    )
+    command = [*COMMAND, "broker", "--config", str(config), "--override", "num.partitions=4", "--pid-file", str(tmp_path / "pid")]
+    broker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert broker.stdout is not None
+        assert broker.stdout.readline().startswith("Ottla broker 7 is ready on 127.0.0.1:")
+        process_id, address = (tmp_path / "pid").read_text().splitlines()
+        assert int(process_id) == broker.pid
+        subprocess.run([*COMMAND, "produce", "created", "-b", address], input=b"hello\n", check=True, timeout=30)
+        described = subprocess.run([*COMMAND, "topics", "describe", "--json", "-b", address], capture_output=True, check=True, timeout=30)
+        (topic,) = json.loads(described.stdout)
+        assert [each["leader"] for each in topic["partitions"]] == [7, 7, 7, 7]
+        assert (tmp_path / "one" / "meta.properties").is_file() and (tmp_path / "two" / "meta.properties").is_file()
+        broker.send_signal(signal.SIGTERM)
+        _, errors = broker.communicate(timeout=20)
+        assert broker.returncode == 0, errors
+        assert "Traceback" not in errors
+        assert not (tmp_path / "pid").exists()
+    finally:
+        broker.kill()
+
+
 def test_dev_keeps_data_for_the_next_start_and_ephemeral_does_not(tmp_path: Path) -> None:
     from .broker_process import BrokerProcess
 

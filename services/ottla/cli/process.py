@@ -7,23 +7,23 @@ file waits for the broker. Its first line is the process id, its second the addr
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ottla.cli.errors import CommandFailed
+from ottla.cli.errors import CommandFailed, UsageError
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerSettings
 
 log = logging.getLogger(__name__)
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 _IMPORTED_AT = time.monotonic()
 
@@ -75,25 +75,13 @@ def seconds_since_start() -> float:
 
 def set_up_logging(level: str) -> None:
     """Log lines go to stderr, one sentence each."""
+    if level.lower() not in LOG_LEVELS:
+        raise UsageError(f"--log-level takes {', '.join(LOG_LEVELS)}, and not {level!r}")
     logging.basicConfig(
         stream=sys.stderr,
         level=level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-
-
-@contextmanager
-def _start_errors_told(settings: BrokerSettings) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise CommandFailed(
-                f"cannot listen on {settings.listeners}: the port is in use (is another broker running? another port is taken with --port)"
-            ) from None
-        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EADDRNOTAVAIL, errno.ENOTDIR):
-            raise CommandFailed(f"the broker can not start: {error}") from None
-        raise
 
 
 def serve(settings: BrokerSettings, when_ready: Callable[[str], None], pid_file: Path | None) -> None:
@@ -120,8 +108,10 @@ async def _serve(settings: BrokerSettings, ready: Callable[[str], None]) -> None
     stopped = asyncio.ensure_future(until_stopped())
     await asyncio.sleep(0)
     broker = Broker(settings)
-    with _start_errors_told(settings):
+    try:
         await broker.start()
+    except OSError as error:
+        raise CommandFailed(f"the broker can not start: {error}") from error
     try:
         ready(broker.bootstrap_servers)
         signal_name = await stopped
