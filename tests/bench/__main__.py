@@ -7,7 +7,7 @@ import importlib
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -39,7 +39,10 @@ def arguments() -> argparse.Namespace:
         "--directory", type=Path, default=REPOSITORY / ".bench", help="where data directories are made: a real disk, not tmpfs"
     )
     parser.add_argument("--server-command", help="another server: a command with {port} and, if it likes, {data_directory}")
+    parser.add_argument("--property", "-X", action="append", default=[], metavar="KEY=VALUE", help="a property of the broker")
     chosen = parser.parse_args()
+    if wrong := [each for each in chosen.property if "=" not in each]:
+        parser.error(f"not KEY=VALUE: {', '.join(wrong)}")
     unknown = [name for name in chosen.names if name not in BENCHES + BY_NAME_ONLY]
     if unknown:
         parser.error(f"no such bench: {', '.join(unknown)}; there are {', '.join(BENCHES + BY_NAME_ONLY)}")
@@ -58,7 +61,7 @@ def main() -> int:
     quick: bool = chosen.quick
     maximum_bytes = 300 * MIB if quick else 3 * GIB // 2
     options = Options(
-        servers=Servers(chosen.server_command, chosen.directory.resolve()),
+        servers=Servers(chosen.server_command, chosen.directory.resolve(), dict(each.split("=", 1) for each in chosen.property)),
         ballast=Ballast(3 * maximum_bytes // 2),
         console=console,
         rounds=chosen.rounds or (2 if quick else 5),
@@ -77,9 +80,9 @@ def main() -> int:
     started = time.monotonic()
     try:
         for name in names:
-            bench: Callable[[Options], list[Figure]] = importlib.import_module(f"tests.bench.{name}").run
+            bench: Callable[[Options], Iterable[Figure]] = importlib.import_module(f"tests.bench.{name}").run
             try:
-                figures += bench(options)
+                figures.extend(bench(options))  # those it gave before it failed are kept
             except (ChildFailed, UnexpectedAnswer, OSError) as error:
                 failed.append(name)
                 console.print(f"[bold red]{name} failed:[/] {error}", highlight=False)
@@ -87,8 +90,16 @@ def main() -> int:
         console.print("[bold]interrupted[/]: what was measured so far")
     if figures:
         print_table(figures, console)
+        asked = {
+            "benches": names,
+            "rounds": options.rounds,
+            "seconds": options.seconds,
+            "quick": quick,
+            "properties": options.servers.properties,
+            "server": chosen.server_command or "ottla",
+        }
         chosen.json.parent.mkdir(parents=True, exist_ok=True)
-        write_json(chosen.json, figures, {"rounds": options.rounds, "seconds": options.seconds, "quick": quick, "benches": names})
+        write_json(chosen.json, figures, asked)
         console.print(f"{time.monotonic() - started:.0f} s; figures in {chosen.json}", highlight=False)
     missed = [each for each in figures if each.met is False]
     return 1 if failed or (missed and chosen.strict) else 0

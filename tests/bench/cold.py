@@ -12,18 +12,17 @@ from typing import Any, Final
 
 from tests.bench import files, wire
 from tests.bench.connection import Connection
-from tests.bench.fetch import MESSAGES_PER_BATCH, fill
+from tests.bench.fetch import COLD_TIMEOUT_SECONDS, fill, run_scan, scan_of
 from tests.bench.figures import Figure, figure, ratios
 from tests.bench.latency import pace_of, percentile_ms, run_pace
 from tests.bench.load import ScanLoad
-from tests.bench.options import GIB, MESSAGE_SIZE, MIB, Options
+from tests.bench.options import GIB, Options
 from tests.bench.pace import Pace
-from tests.bench.processes import collect, run_module, start_module
+from tests.bench.processes import collect, start_module
 from tests.bench.servers import LOAD_CPU
 
 TOPIC: Final = "cold"
 PRODUCER_TOPIC: Final = "bench"
-SCAN_TIMEOUT_SECONDS: Final = 300.0
 MOSTLY_EVICTED: Final = 0.05
 
 
@@ -31,7 +30,7 @@ def beside(pace: Pace, scan: ScanLoad) -> tuple[dict[str, Any], list[tuple[float
     """Runs the consumer to its end while the producer goes on; gives the samples that were due meanwhile."""
     producer = start_module("tests.bench.pace", asdict(pace), cpu=LOAD_CPU)
     try:
-        outcome = run_module("tests.bench.load", asdict(scan), cpu=LOAD_CPU, timeout=SCAN_TIMEOUT_SECONDS)
+        outcome = run_scan(scan)
     except BaseException:
         producer.stop(timeout=1)
         raise
@@ -53,18 +52,9 @@ def run(options: Options) -> list[Figure]:
         options.say(f"cold: writing {options.cold_bytes / GIB:.1f} GiB")
         end_offset = fill(options, server, TOPIC, options.cold_bytes)
         logs = files.of_kind(directory, ".log", TOPIC)
-        scan = ScanLoad(
-            port=server.port,
-            server_pid=server.pid,
-            topic=TOPIC,
-            version=server.highest(wire.FETCH, 11, 12),
-            batch_size=len(wire.record_batch(MESSAGES_PER_BATCH, MESSAGE_SIZE)),
-            messages_per_batch=MESSAGES_PER_BATCH,
-            max_bytes=MIB,
-            end_offset=end_offset,
-        )
+        scan = scan_of(server, TOPIC, end_offset)
         pace = pace_of(options, server.port, server.pid, server.highest(wire.PRODUCE, 7, 9))
-        endless = pace_of(options, server.port, server.pid, pace.version, seconds=SCAN_TIMEOUT_SECONDS, warm_up_seconds=0.0)
+        endless = pace_of(options, server.port, server.pid, pace.version, seconds=COLD_TIMEOUT_SECONDS, warm_up_seconds=0.0)
         files.evict(logs)
         for number in range(options.rounds):
             alone.append(run_pace(pace)["samples"])

@@ -26,7 +26,7 @@ from tests.bench.processes import cpu_seconds
 RECEIVE_SIZE: Final = 8 << 20
 CHUNK_SIZE: Final = 1 << 20
 STALL_SECONDS: Final = 20.0
-TLS_RECORDS_A_ROUND: Final = 64
+RECEIVES_A_ROUND: Final = 64
 # More than the fields before an answer's first records, less than the smallest answer with a batch in it.
 SCAN_HEAD_SIZE: Final = 128
 
@@ -103,45 +103,54 @@ class Outcome:
     """On the machine's monotonic clock, as every process here sees it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """All clocks and counts at one time."""
+
+    at: float
+    server_cpu: float
+    own_cpu: float
+    requests: int
+    bytes: int
+
+
 class Meter:
     """Decides when the measured stretch begins and ends, and holds the clocks of both moments."""
 
-    def __init__(self, load: Load, bytes_per_request: int) -> None:
+    def __init__(self, load: Load) -> None:
         self._load = load
-        self._bytes_per_request = bytes_per_request
         self._started = time.perf_counter()
-        self._begun: tuple[float, float, float, int] | None = None
-        self._ended: tuple[float, float, float, int] | None = None
-        self.finished = False
+        self._begun: Moment | None = None
+        self._ended: Moment | None = None
 
-    def _moment(self, requests: int) -> tuple[float, float, float, int]:
-        return time.perf_counter(), cpu_seconds(self._load.server_pid), time.process_time(), requests
+    @property
+    def finished(self) -> bool:
+        return self._ended is not None
 
-    def answered(self, requests: int) -> None:
-        """Told after each round of reading, with the answers so far."""
+    def _moment(self, requests: int, size: int) -> Moment:
+        return Moment(time.perf_counter(), cpu_seconds(self._load.server_pid), time.process_time(), requests, size)
+
+    def answered(self, requests: int, size: int) -> None:
+        """Told after each round of reading how many requests were answered so far, and the bytes that they moved."""
         now = time.perf_counter()
         if self._begun is None:
             if now - self._started >= self._load.warm_up_seconds:
-                self._begun = self._moment(requests)
-        elif not self.finished:
-            begun_at, begun_requests = self._begun[0], self._begun[3]
-            used_up = (requests - begun_requests) * self._bytes_per_request >= self._load.maximum_bytes
-            if now - begun_at >= self._load.seconds or used_up:
-                self._ended = self._moment(requests)
-                self.finished = True
+                self._begun = self._moment(requests, size)
+        elif self._ended is None and (now - self._begun.at >= self._load.seconds or size - self._begun.bytes >= self._load.maximum_bytes):
+            self._ended = self._moment(requests, size)
 
     def outcome(self, answer_size: int, total_requests: int) -> Outcome:
-        assert self._begun and self._ended
-        requests = self._ended[3] - self._begun[3]
+        begun, ended = self._begun, self._ended
+        assert begun and ended
         return Outcome(
-            requests=requests,
-            bytes=requests * self._bytes_per_request,
-            seconds=self._ended[0] - self._begun[0],
-            server_cpu_seconds=self._ended[1] - self._begun[1],
+            requests=ended.requests - begun.requests,
+            bytes=ended.bytes - begun.bytes,
+            seconds=ended.at - begun.at,
+            server_cpu_seconds=ended.server_cpu - begun.server_cpu,
             answer_size=answer_size,
             total_requests=total_requests,
-            generator_cpu_seconds=self._ended[2] - self._begun[2],
-            begun_at=self._begun[0],
+            generator_cpu_seconds=ended.own_cpu - begun.own_cpu,
+            begun_at=begun.at,
         )
 
 
@@ -233,7 +242,7 @@ def produce(load: ProduceLoad) -> Outcome:
     chunks = [memoryview(frame * requests_per_chunk) for frame in frames]
     chunk_of = {id(stream): chunks[index % load.partitions] for index, stream in enumerate(streams)}
     selector = Selector(streams)
-    meter = Meter(load, len(frames[0]))
+    meter = Meter(load)
     buffer = bytearray(RECEIVE_SIZE)
 
     def refill(stream: Stream) -> None:
@@ -257,10 +266,47 @@ def produce(load: ProduceLoad) -> Outcome:
             if writable:
                 stream.send_some()
             refill(stream)
-        meter.answered(answered)
+        meter.answered(answered, answered * len(frames[0]))
     if any(stream.received_bytes != stream.sent_requests * answer_size for stream in streams):
         raise wire.UnexpectedAnswer("the answers were not all of one size")
     return meter.outcome(answer_size, answered + (0 if load.answer_size else 1))
+
+
+class Answers:
+    """Counts the answers of one connection, whatever their sizes, without looking into them.
+
+    Args:
+        smallest: the fewest bytes that an answer with records has; fewer are an error.
+        unframed_size: the size of an answer that has no length in front, as the floor's; 0 for a broker.
+    """
+
+    def __init__(self, stream: Stream, smallest: int, unframed_size: int) -> None:
+        self._stream = stream
+        self._smallest = smallest
+        self._unframed_size = unframed_size
+        self._prefix = bytearray(wire.FRAME_PREFIX_SIZE)
+        self._filled = 0
+        self._left = unframed_size
+        self.count = 0
+        self.bytes = 0
+
+    def read_some(self, buffer: memoryview) -> bool:
+        """One receive; says whether anything came."""
+        if not self._left:
+            received = receive(self._stream, memoryview(self._prefix)[self._filled :], keep=True)
+            self._filled += received
+            if self._filled == wire.FRAME_PREFIX_SIZE:
+                self._filled, self._left = 0, wire.INT32.unpack(self._prefix)[0]
+                if self._left < self._smallest:
+                    raise wire.UnexpectedAnswer(f"a Fetch answer of {self._left} bytes, {self._smallest} were expected at least")
+        else:
+            received = receive(self._stream, buffer[: self._left])
+            self._left -= received
+            if not self._left:
+                self.count += 1
+                self._left = self._unframed_size
+        self.bytes += received
+        return received > 0
 
 
 def fetch(load: FetchLoad) -> Outcome:
@@ -274,21 +320,20 @@ def fetch(load: FetchLoad) -> Outcome:
         return wire.fetch_request(load.version, load.topic, reads, max_bytes=0x7FFFFFFF)
 
     streams = [Stream(load.port, load.tls) for _ in range(load.connections)]
-    answer_size = region_bytes = load.region_bytes
     if load.version:
-        answer = streams[0].ask(request(0))
-        fetched = wire.fetch_answer(load.version, answer)
-        if any(part.error_code or not part.records_size for part in fetched) or len(fetched) != load.partitions:
+        fetched = wire.fetch_answer(load.version, streams[0].ask(request(0)))
+        if any(part.error_code or part.records_size < load.batch_size for part in fetched) or len(fetched) != load.partitions:
             raise wire.UnexpectedAnswer(f"Fetch answered {fetched}")
-        answer_size, region_bytes = len(answer), sum(part.records_size for part in fetched)
+    smallest = load.partitions * (load.max_bytes // load.batch_size) * load.batch_size
+    answers = {id(stream): Answers(stream, smallest, load.region_bytes) for stream in streams}
     next_region = {id(stream): index * load.regions // load.connections for index, stream in enumerate(streams)}
     selector = Selector(streams)
-    meter = Meter(load, region_bytes)
-    buffer = bytearray(RECEIVE_SIZE)
+    meter = Meter(load)
+    buffer = memoryview(bytearray(RECEIVE_SIZE))
 
     def refill(stream: Stream) -> None:
         while not meter.finished and not stream.unsent:
-            if stream.sent_requests - stream.received_bytes // answer_size >= load.window:
+            if stream.sent_requests - answers[id(stream)].count >= load.window:
                 break
             stream.unsent = memoryview(request(next_region[id(stream)]))
             next_region[id(stream)] += 1
@@ -298,24 +343,18 @@ def fetch(load: FetchLoad) -> Outcome:
 
     for stream in streams:
         refill(stream)
-    answered = 0
-    while not meter.finished or any(stream.sent_requests * answer_size > stream.received_bytes for stream in streams):
+    while not meter.finished or any(stream.sent_requests > answers[id(stream)].count for stream in streams):
         for stream, readable, writable in selector.ready():
-            # A TLS socket gives one record (16 KiB) at a time: several are taken for each round of epoll.
-            for _ in range(TLS_RECORDS_A_ROUND if load.tls else 1) if readable else ():
-                count = receive(stream, buffer)
-                if not count:
-                    break
-                before = stream.received_bytes // answer_size
-                stream.received_bytes += count
-                answered += stream.received_bytes // answer_size - before
+            if readable:
+                # A TLS socket gives one record (16 KiB) at a time, and an answer's length is read by itself.
+                for _ in range(RECEIVES_A_ROUND):
+                    if not answers[id(stream)].read_some(buffer):
+                        break
             if writable:
                 stream.send_some()
             refill(stream)
-        meter.answered(answered)
-    if any(stream.received_bytes != stream.sent_requests * answer_size for stream in streams):
-        raise wire.UnexpectedAnswer("the answers were not all of one size")
-    return meter.outcome(answer_size, answered)
+        meter.answered(sum(each.count for each in answers.values()), sum(each.bytes for each in answers.values()))
+    return meter.outcome(0, sum(each.count for each in answers.values()))
 
 
 def scan(load: ScanLoad) -> Outcome:

@@ -6,6 +6,7 @@ were answered, and does the same to the floor. The ratio is of requests per seco
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -129,6 +130,7 @@ def measure(options: Options, shape: Shape) -> list[Figure]:
     ]
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> Iterator[Figure]:
     """Every shape in turn."""
-    return [each for shape in SHAPES for each in measure(options, shape)]
+    for shape in SHAPES:
+        yield from measure(options, shape)

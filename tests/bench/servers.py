@@ -53,6 +53,8 @@ class Servers:
     command: str | None = None
     """A template with {port} and {data_directory}; None is Ottla."""
     directory: Path = field(default_factory=lambda: REPOSITORY / ".bench")
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """The broker's properties that differ from its defaults in the whole run."""
     _made: int = 0
 
     @property
@@ -74,8 +76,11 @@ class Servers:
         if self.command is not None:
             return shlex.split(self.command.format(port=port, data_directory=data_directory))
         settings = {
+            "broker.id": "1",
             "listeners": f"PLAINTEXT://127.0.0.1:{port}" + (f",SSL://127.0.0.1:{tls_port}" if tls_port else ""),
             "log.dirs": str(data_directory / "log"),
+            "coordination.directory": str(data_directory / "coordination"),
+            **self.properties,
             **properties,
         }
         file = data_directory / "server.properties"

@@ -181,7 +181,7 @@ class Reader:
     def skip_tags(self) -> None:
         for _ in range(self.unsigned_varint()):
             self.unsigned_varint()
-            self.position += self.unsigned_varint()
+            self.take(self.unsigned_varint())
 
 
 def fetch_answer(version: int, answer: bytes, *, head_only: bool = False) -> list[FetchedPartition]:
@@ -270,7 +270,7 @@ def metadata_answer(answer: bytes) -> dict[str, list[int]]:
         for _ in range(reader.int32()):
             error_code, partition, leader = reader.int16(), reader.int32(), reader.int32()
             for _ in range(2):
-                reader.position += 4 * reader.int32()
+                reader.take(4 * reader.int32())
             if not error_code and leader >= 0:
                 partitions.append(partition)
     return led
