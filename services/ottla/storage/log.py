@@ -264,6 +264,7 @@ class Log:
         """Takes the topic's new settings, from the next append on."""
         self.settings = settings
         self._index_interval = settings.index_interval_bytes
+        self._note_max_timestamp()
         self._roll_at = UNKNOWN
 
     # Reading.
@@ -634,6 +635,7 @@ class Log:
         self._staged_entries.clear()
         self._staged_position = segment.size
         self.next_offset = self.log_end_offset
+        segment.forget_max_timestamp()
         self._roll_at = UNKNOWN
         failure = self._storage_error(f"appending at offset {self.log_end_offset}", error)
         if segment.file is not None:

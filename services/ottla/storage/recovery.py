@@ -125,6 +125,8 @@ def load_log(
         producers.clear()
     leader_epochs.truncate_from_end(log_end_offset + 1)
     leader_epochs.truncate_from_start(log_start_offset)
+    # Its time index is complete: it was closed with it, or made anew. From now on it is not.
+    _ = segments[-1].max_timestamp
     segments[-1].is_active = True
     _remove_stray_snapshots(directory, names, segments, snapshot_offset)
     return LoadedLog(

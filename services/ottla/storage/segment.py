@@ -15,11 +15,14 @@ from typing import Final
 
 from ottla.record.region import OpenFile
 from ottla.storage.batch_scan import find_batch
+from ottla.storage.batch_walk import headers
 from ottla.storage.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_file_name
 from ottla.storage.file_pool import FilePool
 from ottla.storage.indexes import IndexWrite, OffsetIndex, Pread, TimeIndex
 
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1  # what an index entry can say, as Kafka reads it
+
+UNKNOWN: Final = -2  # a largest timestamp that has not been looked up
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class Segment:
         self.recently_used = False
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
-        self._max_timestamp = -2  # not looked up yet
+        self._max_timestamp = UNKNOWN
         self._max_timestamp_offset = base_offset
 
     @classmethod
@@ -96,14 +99,14 @@ class Segment:
     @property
     def max_timestamp(self) -> int:
         """The largest timestamp of the segment, -1 when it has none. A sealed segment's time index ends with it."""
-        if self._max_timestamp == -2:
+        if self._max_timestamp == UNKNOWN:
             self._load_max_timestamp()
         return self._max_timestamp
 
     @property
     def max_timestamp_offset(self) -> int:
         """The last offset of the batch with the largest timestamp."""
-        if self._max_timestamp == -2:
+        if self._max_timestamp == UNKNOWN:
             self._load_max_timestamp()
         return self._max_timestamp_offset
 
@@ -111,6 +114,10 @@ class Segment:
         """Sets the largest timestamp, which the log knows as it appends."""
         self._max_timestamp = timestamp
         self._max_timestamp_offset = offset
+
+    def forget_max_timestamp(self) -> None:
+        """The largest timestamp known so far may be that of a batch that is no longer there."""
+        self._max_timestamp = UNKNOWN
 
     def open(self, pool: FilePool) -> OpenFile:
         """The segment's file, opened when it is not.
@@ -189,12 +196,17 @@ class Segment:
         self.size = position
         self.offset_index.truncate(max(offset - self.base_offset, 0))
         self.time_index.truncate(max(offset - self.base_offset, 0))
-        self._max_timestamp = -2
+        self.forget_max_timestamp()
 
     def __repr__(self) -> str:
         return f"Segment({self.path()!r}, {self.size} bytes)"
 
     def _load_max_timestamp(self) -> None:
         index = self.time_index
-        self._max_timestamp = index.last_timestamp
-        self._max_timestamp_offset = self.base_offset + index.last_offset
+        self.note_max_timestamp(index.last_timestamp, self.base_offset + index.last_offset)
+        if self.is_active and self.size:
+            # Of the batches after its last entry the index knows nothing.
+            with open(self.path(), "rb", buffering=0) as file:
+                for _, header in headers(file.fileno(), self.offset_index.last_position, self.size):
+                    if header.max_timestamp > self._max_timestamp:
+                        self.note_max_timestamp(header.max_timestamp, header.last_offset)

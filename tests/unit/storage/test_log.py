@@ -105,6 +105,27 @@ def test_a_full_disk_takes_back_what_the_producers_states_had_noted(make_log: Lo
     assert log.producers.check(read_header(lost)) is not None
 
 
+def test_what_was_not_written_leaves_no_timestamp_behind(make_log: LogMaker, files: FailingFiles) -> None:
+    """And what was written keeps its own: retention and look-ups by time go by the largest one."""
+    log = make_log()
+    fill(log, 2, timestamp=5_000)
+    files.fail_writev = NO_SPACE
+    with pytest.raises(KafkaStorageError):
+        append(log, batch_of(2, timestamp=9_000))
+    files.fail_writev = None
+    assert (log.segments[-1].max_timestamp, log.segments[-1].max_timestamp_offset) == (5_000, 0)
+    fill(log, 1, timestamp=4_000)
+    assert (log.segments[-1].max_timestamp, log.segments[-1].max_timestamp_offset) == (5_000, 0)
+    log.update_settings(log.settings)
+    fill(log, 1, timestamp=1_000)
+    assert log.segments[-1].max_timestamp == 5_000
+    fill(log, 2, timestamp=7_000)
+    log.truncate_to(5)
+    assert (log.segments[-1].max_timestamp, log.segments[-1].max_timestamp_offset) == (7_000, 4)
+    log.truncate_to(4)
+    assert log.segments[-1].max_timestamp == 5_000
+
+
 def test_a_broken_disk_fails_its_directory(make_log: LogMaker, files: FailingFiles) -> None:
     """EIO is the medium's own error: nothing more is written there, and reads are refused too (Kafka's log dir failure)."""
     log = make_log()
