@@ -6,7 +6,6 @@ read leaves incomplete is kept per connection. That is what makes thousands of i
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -29,30 +28,52 @@ class ReceiveBuffers:
         self._idle_bytes = 0
         self._in_use_bytes = 0
         self._in_use_limit = in_use_limit
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: dict[Callable[[], None], int] = {}  # who waits, in order, and for how much
 
-    def take(self, size: int) -> memoryview | None:
-        """A buffer of at least `size` bytes, or None when the bound is reached; the largest idle one is reused."""
-        if self._in_use_limit is not None and self._in_use_bytes > 0 and self._in_use_bytes + size > self._in_use_limit:
+    def take(self, size: int, former: memoryview | None = None) -> memoryview | None:
+        """A buffer of at least `size` bytes, or None when the bound is reached.
+
+        Args:
+            former: the smaller one that the caller gives back for it, and which therefore does not count.
+        """
+        released = 0 if former is None else len(former)
+        if not self._fits(size, released):
             return None
-        if self._idle and len(self._idle[-1]) >= size:
-            buffer = self._idle.pop()
-            self._idle_bytes -= len(buffer)
-        else:
-            buffer = memoryview(bytearray(size))
+        buffer = self._reuse(size, released) or memoryview(bytearray(size))
         self._in_use_bytes += len(buffer)
         return buffer
 
+    def _reuse(self, size: int, released: int) -> memoryview | None:
+        for index, idle in enumerate(self._idle):
+            if len(idle) >= size and self._fits(len(idle), released):
+                self._idle_bytes -= len(idle)
+                return self._idle.pop(index)
+        return None
+
     def give_back(self, buffer: memoryview) -> None:
-        """Takes a large buffer back; whoever waits for memory is told."""
+        """Takes a large buffer back; those who wait for memory are told as far as there is some for them."""
         self._in_use_bytes -= len(buffer)
         if self._idle_bytes + len(buffer) <= IDLE_BYTES:
             self._idle.append(buffer)
             self._idle.sort(key=len)
             self._idle_bytes += len(buffer)
-        if self._waiting:
-            self._waiting.popleft()()
+        # One after the other, as each may take what it was told of or leave it to the next. None is told twice, though
+        # one that finds too little waits again.
+        for callback, size in list(self._waiting.items()):
+            if not self._fits(size):
+                return
+            if self._waiting.pop(callback, None) is not None:
+                callback()
 
-    def when_available(self, callback: Callable[[], None]) -> None:
-        """Calls back once after the next buffer is given back."""
-        self._waiting.append(callback)
+    def when_available(self, size: int, callback: Callable[[], None]) -> None:
+        """Calls back once there is room for `size` bytes. Who waits already keeps the place."""
+        self._waiting[callback] = size
+
+    def stop_waiting(self, callback: Callable[[], None]) -> None:
+        """Forgets a callback whose connection has gone."""
+        self._waiting.pop(callback, None)
+
+    def _fits(self, size: int, released: int = 0) -> bool:
+        # A single frame may be larger than the bound, as in Kafka; it then comes alone.
+        others = self._in_use_bytes - released
+        return self._in_use_limit is None or others == 0 or others + size <= self._in_use_limit

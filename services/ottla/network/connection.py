@@ -81,6 +81,8 @@ class Connection(asyncio.BufferedProtocol):
         "_sender",
         "_tail",
         "_transport",
+        "_unsent",
+        "_unsent_changed",
         "_write_paused",
         "last_active",
         "peer",
@@ -112,6 +114,8 @@ class Connection(asyncio.BufferedProtocol):
         self._expects_large = 0
         self._held: bytes | None = None  # frames the receiver did not take yet, or that wait for memory
         self._write_paused = False
+        self._unsent = 0  # bytes in the transport at the last look, and when they were last seen to change
+        self._unsent_changed = 0.0
         self.peer = Peer("", 0, listener_name)
         self.last_active = 0.0
         self.read_pauses = 0
@@ -127,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=WRITE_HIGH_MARK)
         self.last_active = asyncio.get_running_loop().time()
         encrypted = transport.get_extra_info("sslcontext") is not None
-        self._sender = Sender(transport, self._offload, encrypted, self.last_active, self.resume)
+        self._sender = Sender(transport, self._offload, encrypted, self.last_active, self._sender_idle)
         self._receiver = self._open_receiver(self)
         if self._receiver is None:
             transport.abort()
@@ -135,6 +139,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._sender is not None:
             self._sender.cancel()
+        self._buffers.stop_waiting(self.resume)
         self._release_large()
         self._held = None
         if self._receiver is not None:
@@ -174,6 +179,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        self._unsent_changed = asyncio.get_running_loop().time()
         self._update_reading()
 
     def resume_writing(self) -> None:
@@ -197,8 +203,10 @@ class Connection(asyncio.BufferedProtocol):
         while filled - position >= SIZE_PREFIX:
             size = INT32.unpack_from(buffer, position)[0]
             end = position + SIZE_PREFIX + size
-            if end > filled or size < 0:
+            if end > filled or size < 0 or size > limit:
                 if not 0 <= size <= limit:
+                    # What was taken before it may still point into the buffer, so the read is completed first.
+                    receiver.read_completed()
                     self._refuse(size)
                     return
                 needed = SIZE_PREFIX + size
@@ -231,12 +239,13 @@ class Connection(asyncio.BufferedProtocol):
             self._large[:left] = self._large[position : position + left]
         else:
             former = self._large
-            larger = self._buffers.take(min(needed, max(FIRST_ALLOCATION, 4 * left)))
+            size = min(needed, max(FIRST_ALLOCATION, 4 * left))
+            larger = self._buffers.take(size, former)
             if larger is None:
                 self._hold(bytes(buffer[position : position + left]))
                 self._tail = b""
                 self._release_large()
-                self._buffers.when_available(self.resume)
+                self._buffers.when_available(size, self.resume)
                 return
             larger[:left] = buffer[position : position + left]
             if former is not None:
@@ -277,7 +286,8 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        wanted = self._held is None and not self._write_paused
+        waiting = 0 if self._sender is None else self._sender.waiting_bytes
+        wanted = self._held is None and not self._write_paused and waiting <= WRITE_HIGH_MARK
         if wanted and not transport.is_reading():
             transport.resume_reading()
         elif not wanted and transport.is_reading():
@@ -293,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume(self) -> None:
         """Offers the frames again that were not taken."""
         held = self._held
-        if held is None:
+        if held is None or self._transport is None or self._transport.is_closing():
             return
         self._held = None
         self._consume(memoryview(held), len(held))
@@ -303,6 +313,12 @@ class Connection(asyncio.BufferedProtocol):
         """Sends bytes and file regions after everything sent before."""
         if self._sender is not None and self._transport is not None and not self._transport.is_closing():
             self._sender.send(pieces)
+            if self._sender.waiting_bytes > WRITE_HIGH_MARK:
+                self._update_reading()
+
+    def _sender_idle(self) -> None:
+        self.resume()
+        self._update_reading()
 
     def abort(self) -> None:
         """Ends the connection at once; what was not sent is dropped."""
@@ -317,9 +333,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def stalled_since(self) -> float | None:
-        """When a send that is still in flight last made progress, or None."""
-        if self._sender is None:
+        """Since when the peer has taken nothing of what is to be sent, or None when nothing waits. Asked now and then."""
+        if self._sender is None or self._transport is None or not self.congested:
             return None
-        if self._sender.busy:
-            return self._sender.last_progress
-        return self.last_active if self._write_paused else None
+        unsent = self._transport.get_write_buffer_size()
+        if unsent != self._unsent:
+            self._unsent, self._unsent_changed = unsent, asyncio.get_running_loop().time()
+        return max(self._unsent_changed, self._sender.last_progress if self._sender.busy else 0.0)

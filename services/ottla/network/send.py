@@ -11,6 +11,7 @@ first, at most `CHUNK_SIZE` at a time.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ from typing import Final
 from ottla.lifecycle import Offload
 from ottla.network.residency import CHUNK_SIZE, bring_in, is_resident
 from ottla.record.region import FileRegion
+
+log = logging.getLogger(__name__)
 
 Piece = bytes | FileRegion
 
@@ -53,6 +56,7 @@ class Sender:
         "_writable",
         "last_progress",
         "sent_by_sendfile",
+        "waiting_bytes",
     )
 
     def __init__(self, transport: asyncio.Transport, offload: Offload, encrypted: bool, now: float, idle: Callable[[], None]) -> None:
@@ -67,6 +71,7 @@ class Sender:
         self._writable: asyncio.Future[None] | None = None
         self.last_progress = now
         self.sent_by_sendfile = 0
+        self.waiting_bytes = 0  # memory that waits behind a region
 
     @property
     def busy(self) -> bool:
@@ -76,7 +81,7 @@ class Sender:
     def send(self, pieces: Sequence[Piece]) -> None:
         """Sends the pieces in order, after everything sent before. Never waits."""
         if self._task is not None:
-            self._queue.extend(pieces)
+            self._enqueue(pieces)
             return
         for index, piece in enumerate(pieces):
             if isinstance(piece, bytes):
@@ -86,9 +91,17 @@ class Sender:
             if sent < piece.size:
                 rest = FileRegion(piece.file, piece.position + sent, piece.size - sent, piece.warm)
                 self._queue.append(rest)
-                self._queue.extend(pieces[index + 1 :])
+                self._enqueue(pieces[index + 1 :])
                 self._start()
                 return
+
+    def _enqueue(self, pieces: Sequence[Piece]) -> None:
+        self._queue.extend(pieces)
+        self.waiting_bytes += sum(len(each) for each in pieces if isinstance(each, bytes))
+
+    def _drop_queue(self) -> None:
+        self._queue.clear()
+        self.waiting_bytes = 0
 
     def _start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -98,8 +111,9 @@ class Sender:
             # when it likes, after which the number may mean another connection. The task works on a duplicate.
             try:
                 self._dup = os.dup(self._fd)
-            except OSError:
-                self._queue.clear()
+            except OSError as error:
+                log.error("no descriptor to send by, a connection is closed: %s", error)
+                self._drop_queue()
                 self._transport.abort()
                 return
         self._task = loop.create_task(self._run())
@@ -122,16 +136,19 @@ class Sender:
         return sent
 
     async def _run(self) -> None:
+        # More may come while the last bytes are on their way out; what comes after the end, `_ended` sees to.
         while self._queue:
             piece = self._queue.popleft()
             if isinstance(piece, bytes):
+                self.waiting_bytes -= len(piece)
                 self._transport.write(piece)
             elif self._encrypted:
                 await self._copy(piece)
             else:
                 await self._drained()
                 await self._sendfile(piece)
-        await self._drained()
+            if not self._queue and not self._encrypted:
+                await self._drained()
 
     async def _drained(self) -> None:
         """Waits until the transport has handed everything to the socket."""
@@ -211,24 +228,34 @@ class Sender:
             os.close(self._dup)
             self._dup = -1
         if task.cancelled():
+            self._drop_queue()
             return
-        if task.exception() is not None:
+        error = task.exception()
+        if error is not None:
             # A frame was cut (or the peer is gone): nothing more can be said on this connection.
-            self._queue.clear()
+            if isinstance(error, CutFrame) or not isinstance(error, ConnectionError):
+                log.error("an answer was cut, its connection is closed: %s", error)
+            self._drop_queue()
             self._transport.abort()
             return
-        self._idle()
+        if self._queue:
+            # Given between the task's end and now.
+            pieces = list(self._queue)
+            self._drop_queue()
+            self.send(pieces)
+        if self._task is None:
+            self._idle()
 
     async def close(self) -> None:
         """Stops the task, whatever it waits for, and returns when it has ended."""
         task = self._task
-        self._queue.clear()
+        self._drop_queue()
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
 
     def cancel(self) -> None:
         """As `close`, for where nobody can wait: the connection is lost."""
-        self._queue.clear()
+        self._drop_queue()
         if self._task is not None:
             self._task.cancel()

@@ -47,8 +47,15 @@ class FileRegion:
         self.warm = warm
 
     def read(self) -> bytes:
-        """The bytes themselves, for regions small enough that a copy is cheaper than a system call of their own."""
-        return os.pread(self.file.fd, self.size, self.position)
+        """The bytes themselves, for regions small enough that a copy is cheaper than a system call of their own.
+
+        Raises:
+            EOFError: the file was cut meanwhile; fewer bytes than were promised would break the answer around them.
+        """
+        data = os.pread(self.file.fd, self.size, self.position)
+        if len(data) != self.size:
+            raise EOFError(f"{self!r}: {len(data)} bytes are left")
+        return data
 
     def __len__(self) -> int:
         return self.size
