@@ -1,0 +1,422 @@
+"""The appending half of a log: staged groups, rolls, and what a failed write leaves behind.
+
+    stage        takes a batch: a few comparisons, two list appends
+    write_staged one writev for the group; offsets move only after it
+
+A write that fails takes its whole group back: the file is cut to the last whole batch before it, and offsets, indexes,
+producers' states and leader epochs are as if it had never come.
+
+`Log` adds reading, retention and flushes; nobody else derives from this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from crc32c import crc32c
+
+from ottla.config.topic import TopicSettings
+from ottla.errors import ApiError, CorruptMessage, KafkaStorageError, RecordListTooLarge
+from ottla.model import TopicPartition
+from ottla.record.batch import CRC_START, HEADER_SIZE, PREFIX_SIZE, batches, read_header
+from ottla.storage.file_names import DELETED_SUFFIX, LOG_SUFFIX, OFFSET_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
+from ottla.storage.indexes import OFFSET_ENTRY_SIZE, TAIL, TIME_ENTRY_SIZE
+from ottla.storage.leader_epochs import LeaderEpochCache
+from ottla.storage.log_context import LogContext
+from ottla.storage.log_reader import LogReader
+from ottla.storage.log_sync import PASSING
+from ottla.storage.producer_replay import note_batch
+from ottla.storage.producer_snapshots import encode_snapshot
+from ottla.storage.producers import ProducerStates
+from ottla.storage.recovery import LoadedLog
+from ottla.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from ottla.storage.segment_list import SegmentList
+from ottla.storage.segment_writer import write_all
+
+log = logging.getLogger(__name__)
+
+IOV_MAX: Final = 1024
+UNKNOWN: Final = -1  # for `_roll_at`: the active segment has not been looked at
+NOW: Final = 0  # for `_roll_at`: its indexes are full
+NO_AGE: Final = -2  # for `_roll_timestamp`: its first batch has no timestamp, or there is none
+
+
+class AppendingLog:
+    """A partition's log as far as appends need it. Made from what `recovery.load_log` found on the disk."""
+
+    __slots__ = (
+        "_active",
+        "_context",
+        "_created_ms",
+        "_directory_changed",
+        "_failure",
+        "_files",
+        "_flushing",
+        "_index_interval",
+        "_lost_group",
+        "_max_timestamp",
+        "_max_timestamp_offset",
+        "_next_entry_at",
+        "_reader",
+        "_roll_at",
+        "_roll_offset",
+        "_roll_timestamp",
+        "_sealed",
+        "_segments",
+        "_snapshot_offset",
+        "_snapshots",
+        "_staged",
+        "_staged_entries",
+        "_staged_position",
+        "_truncations",
+        "directory",
+        "last_flush_ms",
+        "leader_epochs",
+        "log_end_offset",
+        "log_start_offset",
+        "next_offset",
+        "producers",
+        "recovery_point",
+        "settings",
+        "topic_id",
+        "topic_partition",
+    )
+
+    def __init__(
+        self, topic_partition: TopicPartition, directory: Path, settings: TopicSettings, loaded: LoadedLog, context: LogContext
+    ) -> None:
+        self.topic_partition: Final = topic_partition
+        self.directory: Final = directory
+        self.settings = settings
+        self.topic_id: UUID | None = loaded.topic_id
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self.next_offset = loaded.log_end_offset
+        self.recovery_point = loaded.recovery_point
+        self.leader_epochs: Final[LeaderEpochCache] = loaded.leader_epochs
+        self.producers: Final[ProducerStates] = loaded.producers
+        self.last_flush_ms = context.clock.time_ms()
+        self._context: Final = context
+        self._segments: Final = SegmentList(loaded.segments)
+        self._reader: Final = LogReader(self._segments, context.file_pool)
+        self._sealed: list[Segment] = []  # their indexes are not on the disk yet
+        self._failure: str | None = None
+        self._flushing: asyncio.Future[None] | None = None
+        self._truncations = 0
+        self._snapshots: list[tuple[int, bytes]] = []  # taken at rolls, on their way to the disk
+        self._snapshot_offset = loaded.snapshot_offset  # of the newest one
+        self._directory_changed = loaded.is_new
+        # What follows is the active segment as the next batch will find it, kept here so that `stage` has it at hand.
+        self._files = context.files
+        self._staged: list[bytes | memoryview] = []
+        self._staged_entries: list[tuple[int, int, int, int]] = []
+        self._lost_group: KafkaStorageError | None = None
+        self._active = self._segments.active
+        self._staged_position = self._active.size
+        self._index_interval = settings.index_interval_bytes
+        self._next_entry_at = 0
+        self._max_timestamp, self._max_timestamp_offset = -1, 0
+        self._created_ms = self.last_flush_ms
+        # Nothing is known of the active segment before the first append: an idle log costs no look at its files.
+        self._roll_at = UNKNOWN
+        self._roll_offset = -1
+        self._roll_timestamp = NO_AGE
+
+    def stage(self, prefix: bytes, rest: memoryview, last_offset: int, max_timestamp: int) -> None:
+        """Takes a batch whose base offset is `next_offset`; it is in the file after `write_staged`.
+
+        Args:
+            prefix: the batch's beginning with what the broker assigned, mostly its first 16 bytes.
+            rest: the remaining bytes; they must not change before they are written.
+
+        Raises:
+            RecordListTooLarge: the batch is larger than a segment may be.
+            KafkaStorageError: a segment was full and the ones before could not be written, or no new one be made.
+                What was staged before is gone then, as from `write_staged`.
+        """
+        position = self._staged_position
+        end = position + len(prefix) + len(rest)
+        if end > self._roll_at or last_offset > self._roll_offset or max_timestamp > self._roll_timestamp:
+            self._make_room(end - position, last_offset, max_timestamp)
+            position, end = self._staged_position, end - position + self._staged_position
+        if max_timestamp > self._max_timestamp:
+            self._max_timestamp = max_timestamp
+            self._max_timestamp_offset = last_offset
+        if position > self._next_entry_at:
+            self._staged_entries.append((last_offset, position, self._max_timestamp, self._max_timestamp_offset))
+            self._next_entry_at = position + self._index_interval
+        staged = self._staged
+        staged.append(prefix)
+        staged.append(rest)
+        self._staged_position = end
+        self.next_offset = last_offset + 1
+
+    def write_staged(self) -> None:
+        """Writes all that is staged; afterwards `log_end_offset` is `next_offset`.
+
+        Raises:
+            KafkaStorageError: nothing of the group is in the log; `next_offset` is back at `log_end_offset`.
+        """
+        staged = self._staged
+        if not staged:
+            if self._lost_group is not None:
+                lost, self._lost_group = self._lost_group, None
+                raise lost
+            return
+        segment = self._active
+        size = self._staged_position - segment.size
+        try:
+            descriptor = (segment.file or segment.open(self._context.file_pool)).fd
+            written = self._files.writev(descriptor, staged) if len(staged) <= IOV_MAX else 0
+            if written != size:
+                write_all(self._files.writev, descriptor, staged, written, IOV_MAX)
+        except OSError as error:
+            raise self._take_back(error) from error
+        staged.clear()
+        segment.recently_used = True
+        segment.size = self._staged_position
+        self.log_end_offset = self.next_offset
+        if self._staged_entries:
+            self._note_entries()
+
+    def append_as_received(self, records: memoryview) -> None:
+        """Appends batches that have their offsets and epochs already: a follower's way, which keeps the leader's bytes.
+
+        A batch that was cut at the end is left out; the next fetch brings it whole.
+
+        Raises:
+            CorruptMessage: a checksum is wrong, or offsets go back. What came before it is written.
+            RecordListTooLarge: as from `stage`; what came before it is written.
+            KafkaStorageError: nothing was written.
+        """
+        try:
+            for position, header in batches(records):
+                batch = records[position : position + header.size]
+                if crc32c(batch[CRC_START:]) != header.crc:
+                    raise CorruptMessage(f"{self.topic_partition}: wrong CRC in the batch at offset {header.base_offset}")
+                if header.base_offset < self.next_offset or header.last_offset_delta < 0:
+                    raise CorruptMessage(
+                        f"{self.topic_partition}: offsets {header.base_offset} to {header.last_offset} came, {self.next_offset} is next"
+                    )
+                before, self.next_offset = self.next_offset, header.base_offset  # a compacted log has gaps
+                try:
+                    self.stage(bytes(batch[:PREFIX_SIZE]), batch[PREFIX_SIZE:], header.last_offset, header.max_timestamp)
+                except ApiError:
+                    self.next_offset = before if self._staged else self.log_end_offset
+                    raise
+                if header.leader_epoch > self.leader_epochs.latest_epoch:
+                    self.leader_epochs.assign(header.leader_epoch, header.base_offset)
+                if header.producer_id >= 0:
+                    note_batch(self.producers, header, batch)
+        finally:
+            self.write_staged()
+
+    def roll(self) -> None:
+        """Begins a new segment at the log's end; an empty active segment stays as it is.
+
+        Raises:
+            KafkaStorageError: the new files could not be made, or what was staged not be written.
+        """
+        self.write_staged()
+        self._check_online()
+        old = self._active
+        if old.base_offset == self.next_offset:
+            return
+        self._note_max_timestamp()
+        try:
+            new = Segment.create(str(self.directory), self.next_offset)
+        except OSError as error:
+            raise self._storage_error(f"no new segment at offset {self.next_offset}", error) from error
+        if old.size:
+            old.is_active = False
+            old.complete_time_index()
+            self._sealed.append(old)
+            self._take_snapshot()
+            self._segments.replace([*self._segments.all, new])
+        else:
+            self._discard([old])  # its base offset was too far from the batch that comes
+            self._segments.replace([*self._segments.all[:-1], new])
+        self._directory_changed = True
+        self._reader.rolled()
+        self._active = new
+        self._created_ms = self._context.clock.time_ms()
+        self._load_active()
+        self._context.flush_soon(self.topic_partition)
+
+    def update_settings(self, settings: TopicSettings) -> None:
+        """Takes the topic's new settings, from the next append on."""
+        self.settings = settings
+        self._index_interval = settings.index_interval_bytes
+        self._note_max_timestamp()
+        self._roll_at = UNKNOWN
+
+    # The directory.
+
+    def release_files(self) -> None:
+        """Drops every open file, as at close and when the partition is deleted; regions on their way keep theirs."""
+        for segment in self._segments.all:
+            self._context.file_pool.forget(segment)
+        self._reader.forget()
+
+    def fail(self, reason: str) -> None:
+        """Takes the log offline: from now on it raises KafkaStorageError. Its directory has failed."""
+        self._failure = reason
+        self._roll_at = UNKNOWN
+        self.release_files()
+
+    @property
+    def is_offline(self) -> bool:
+        return self._failure is not None
+
+    # Below: how.
+
+    def _make_room(self, size: int, last_offset: int, max_timestamp: int) -> None:
+        """What `stage` does when a batch may not fit into the active segment, or is the first of one."""
+        self._check_online()
+        if self._lost_group is not None:
+            raise self._lost_group
+        if size > self.settings.segment_bytes:
+            raise RecordListTooLarge(
+                f"{self.topic_partition}: a batch of {size} bytes does not fit into a segment of {self.settings.segment_bytes}"
+            )
+        if self._roll_at == UNKNOWN:
+            try:
+                self._load_active()
+            except OSError as error:
+                raise self._storage_error("looking at the active segment", error) from error
+        if self._must_roll(size, last_offset, max_timestamp):
+            had_staged, end_offset = bool(self._staged), self.next_offset
+            try:
+                self.roll()
+            except KafkaStorageError as error:
+                if had_staged and self.log_end_offset != end_offset:
+                    # Batches of this group are lost, and their callers wait for `write_staged` to tell them.
+                    self._lost_group = error
+                    self._roll_at = UNKNOWN
+                raise
+        if self._staged_position == 0:
+            self._roll_timestamp = self._latest_timestamp_after(max_timestamp)
+
+    def _must_roll(self, size: int, last_offset: int, max_timestamp: int) -> bool:
+        if last_offset > self._roll_offset:
+            return True
+        if self._staged_position == 0:
+            return False
+        if self._staged_position + size > self._roll_at:
+            return True
+        if self._roll_timestamp == NO_AGE:
+            return self._context.clock.time_ms() - self._created_ms > self.settings.segment_ms - self._jitter_ms()
+        return max_timestamp > self._roll_timestamp
+
+    def _load_active(self) -> None:
+        """Brings the active segment's numbers to where `stage` looks for them."""
+        segment = self._active
+        index = segment.offset_index
+        assert not self._staged
+        self._staged_position = segment.size
+        self._max_timestamp, self._max_timestamp_offset = segment.max_timestamp, segment.max_timestamp_offset
+        self._next_entry_at = index.last_position + self._index_interval
+        self._roll_at = NOW if self._indexes_full(segment) else self.settings.segment_bytes
+        self._roll_offset = segment.base_offset + MAX_RELATIVE_OFFSET
+        self._roll_timestamp = NO_AGE
+        if segment.size >= HEADER_SIZE:
+            first = read_header(os.pread(segment.open(self._context.file_pool).fd, HEADER_SIZE, 0))
+            self._roll_timestamp = self._latest_timestamp_after(first.max_timestamp)
+
+    def _latest_timestamp_after(self, first_timestamp: int) -> int:
+        """Up to which timestamp batches go into a segment whose first batch has this one."""
+        if first_timestamp < 0:
+            return NO_AGE
+        return first_timestamp + self.settings.segment_ms - self._jitter_ms()
+
+    def _jitter_ms(self) -> int:
+        """A part of `segment.jitter.ms` that differs from segment to segment and is the same each time."""
+        jitter_ms = min(self.settings.segment_jitter_ms, self.settings.segment_ms)
+        return crc32c(f"{self.topic_partition}/{self._active.base_offset}".encode()) % jitter_ms if jitter_ms else 0
+
+    def _indexes_full(self, segment: Segment) -> bool:
+        # The last entry of the time index is kept for the roll.
+        limit = self.settings.segment_index_bytes
+        return len(segment.offset_index) >= limit // OFFSET_ENTRY_SIZE or len(segment.time_index) >= limit // TIME_ENTRY_SIZE - 1
+
+    def _note_max_timestamp(self) -> None:
+        """Tells the active segment its largest timestamp, which appends keep in the log only."""
+        if self._roll_at != UNKNOWN:
+            self._active.note_max_timestamp(self._max_timestamp, self._max_timestamp_offset)
+
+    def _note_entries(self) -> None:
+        segment = self._active
+        segment.note_entries(self._staged_entries)
+        self._staged_entries.clear()
+        if len(segment.offset_index.tail_offsets) >= TAIL:
+            self._write_indexes(segment)
+        if self._indexes_full(segment):
+            self._roll_at = NOW
+
+    def _write_indexes(self, segment: Segment) -> None:
+        try:
+            segment.write_indexes()
+        except OSError as error:
+            # Look-ups find the entries in memory, and the next time they are written with the others.
+            log.warning("%s: index entries of the segment at %d wait: %s", self.topic_partition, segment.base_offset, error)
+
+    def _take_back(self, error: OSError) -> KafkaStorageError:
+        """Undoes a group that was not written, and gives the error to raise."""
+        segment = self._active
+        self._staged.clear()
+        self._staged_entries.clear()
+        self._staged_position = segment.size
+        self.next_offset = self.log_end_offset
+        segment.forget_max_timestamp()
+        self._roll_at = UNKNOWN
+        failure = self._storage_error(f"appending at offset {self.log_end_offset}", error)
+        if segment.file is not None:
+            try:
+                self._files.ftruncate(segment.file.fd, segment.size)
+            except OSError as second:
+                self._fail_directory(second)
+        self.producers.forget_from(self.log_end_offset)
+        self.leader_epochs.truncate_from_end(self.log_end_offset + 1)
+        return failure
+
+    def _take_snapshot(self) -> None:
+        self._snapshots.append((self.next_offset, encode_snapshot(self.producers.snapshot())))
+        self._snapshot_offset = self.next_offset
+
+    def _discard(self, segments: Sequence[Segment]) -> None:
+        """Renames the files of segments that are no longer in the list, and has them deleted later."""
+        renamed = []
+        for segment in segments:
+            self._context.file_pool.forget(segment)
+            for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+                path = segment.path(suffix)
+                try:
+                    Path(path).rename(path + DELETED_SUFFIX)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise self._storage_error(f"deleting {path}", error) from error
+                renamed.append(path + DELETED_SUFFIX)
+        self._directory_changed = True
+        self._context.delete_later(renamed, self.settings.file_delete_delay_ms)
+
+    def _check_online(self) -> None:
+        if self._failure is not None:
+            raise KafkaStorageError(f"{self.topic_partition} is offline: {self._failure}")
+
+    def _storage_error(self, doing: str, error: OSError, passing: frozenset[int] = PASSING) -> KafkaStorageError:
+        """The error to raise for one of the system's; the directory fails with it unless it is one that passes."""
+        if error.errno not in passing and not isinstance(error, FileNotFoundError):
+            self._fail_directory(error)
+        return KafkaStorageError(f"{self.topic_partition}: {doing}: {error}")
+
+    def _fail_directory(self, error: OSError) -> None:
+        if self._failure is None:
+            self.fail(str(error))
+            self._context.directory_failed(error)
