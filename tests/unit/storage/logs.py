@@ -11,7 +11,7 @@ from typing import Any
 from ottla.config.topic import TopicSettings
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
-from ottla.record.batch import batches
+from ottla.record.batch import PREFIX, PREFIX_SIZE, batches
 from ottla.record.records import Record, build_batch
 from ottla.storage.file_pool import FilePool
 from ottla.storage.log import Log
@@ -118,3 +118,17 @@ def log_maker(directory: Path, clock: ManualClock, files: FailingFiles) -> LogMa
     delete_later: Callable[[Sequence[str], int], None] = lambda paths, delay: deletions.append((list(paths), delay))  # noqa: E731
     context = LogContext(clock, offload_nothing, FilePool(100), files, delete_later=delete_later, directory_failed=failures.append)
     return LogMaker(directory, clock, context, deletions, failures)
+
+
+def stage(log: Log, count: int = 1, *, size: int = 100, timestamp: int = 1_000) -> bytes:
+    """As a leader does it: assigns offset and epoch by another prefix, and leaves the rest as it came."""
+    batch = batch_of(0, count, size=size, timestamp=timestamp)
+    base_offset = log.next_offset
+    prefix = PREFIX.pack(base_offset, len(batch) - 12, 7)
+    log.stage(prefix, memoryview(batch)[PREFIX_SIZE:], base_offset + count - 1, timestamp + count - 1)
+    return prefix + batch[PREFIX_SIZE:]
+
+
+def stored(log: Log) -> bytes:
+    """All bytes of all segments, from the files."""
+    return b"".join(Path(segment.path()).read_bytes() for segment in log.segments)

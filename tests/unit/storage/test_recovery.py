@@ -94,7 +94,10 @@ def test_whatever_the_damage_the_log_is_whole_batches_in_order_afterwards(
     loaded = load_log(directory, index_interval_bytes=200)
     kept = (directory / f"{0:020d}.log").read_bytes()
     assert bytes(data).startswith(kept)
-    assert offsets_of(kept) == [(offset, offset) for offset in range(loaded.log_end_offset)]
+    # A base offset lies outside the checksum: one that jumps ahead looks like a gap that compaction has left.
+    offsets = [-1, *(base_offset for base_offset, _ in offsets_of(kept))]
+    assert offsets == sorted(set(offsets))
+    assert loaded.log_end_offset == offsets[-1] + 1
     assert sum(header.size for _, header in batches(kept)) == len(kept)
 
 
