@@ -65,8 +65,9 @@ def confluent_read(address: str, topic: str, count: int) -> list[Message]:
         while len(read) < count and time.monotonic() < deadline:
             for message in consumer.consume(count - len(read), 1.0):
                 assert message.error() is None, message.error()
-                headers = tuple((name, value) for name, value in message.headers() or ())
-                read.append(Message(message.key(), message.value(), headers, message.timestamp()[1]))  # type: ignore[arg-type]
+                given: Any = message.headers() or ()
+                headers = tuple((name, value) for name, value in given)
+                read.append(Message(message.key(), message.value(), headers, message.timestamp()[1]))
         return read
     finally:
         consumer.close()
