@@ -36,6 +36,7 @@ CONSUMER_REPLICA_ID: Final = -1
 READ_COMMITTED: Final = 1
 
 _REPLICA_TAG: Final = 1
+_REPLICA_STATE_SIZE: Final = 13  # id, epoch, no tagged fields
 _DIVERGING_EPOCH_TAG: Final = 0
 
 _LIMITS: Final = struct.Struct(">iiib")  # max_wait_ms, min_bytes, max_bytes, isolation_level
@@ -157,6 +158,8 @@ def _read_replica_tag(buffer: memoryview, position: int, end: int) -> tuple[int,
         if position + size > end:
             raise InvalidRequest(f"a tagged field ends at byte {position + size} of {end}")
         if tag == _REPLICA_TAG:
+            if size < _REPLICA_STATE_SIZE:
+                raise InvalidRequest(f"a replica state of {size} bytes at byte {position}")
             replica_id = INT32.unpack_from(buffer, position)[0]
             replica_epoch = INT64.unpack_from(buffer, position + 4)[0]
         position += size

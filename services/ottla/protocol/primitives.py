@@ -64,7 +64,7 @@ def read_string(buffer: memoryview, position: int, end: int, *, compact: bool) -
 
 
 def read_array_length(buffer: memoryview, position: int, end: int, *, compact: bool, element_size: int) -> tuple[int, int]:
-    """An array's element count; -1 for null. A count that the rest of the frame can not hold is refused.
+    """An array's element count; -1 for null. A count below, or one that the rest of the frame can not hold, is refused.
 
     Args:
         element_size: the least bytes that one element takes.
@@ -75,7 +75,7 @@ def read_array_length(buffer: memoryview, position: int, end: int, *, compact: b
     else:
         count = INT32.unpack_from(buffer, position)[0]
         position += 4
-    if count * element_size > end - position:
+    if count < -1 or count * element_size > end - position:
         raise InvalidRequest(f"an array of {count} elements at byte {position} of {end}")
     return count, position
 

@@ -27,6 +27,8 @@ from ottla.protocol.primitives import (
 MIN_VERSION: Final = 3
 MAX_VERSION: Final = 11
 FLEXIBLE_VERSION: Final = 9
+# Below, a batch has to be looked at for a codec that the version does not allow (KIP-110).
+FIRST_REPEATED_VERSION: Final = 7
 
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 _PARTITION_AND_SIZE: Final = struct.Struct(">ii")
@@ -99,6 +101,8 @@ def decode_request(buffer: memoryview, position: int, end: int, version: int) ->
             position = skip_tagged_fields(buffer, position, end)
     except (struct.error, IndexError) as error:
         raise InvalidRequest(f"Produce v{version}: the frame ends inside a field") from error
+    if position > end:  # the buffer goes on with the next frame
+        raise InvalidRequest(f"Produce v{version}: the body ends at byte {position} and the frame at {end}")
     # As Kafka, whatever follows is passed over: some clients send more than their version has.
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
@@ -172,7 +176,7 @@ class RepeatedRequest:
     __slots__ = ("_after", "_before", "_flexible", "_layout", "_size", "acks", "key", "partition", "topic", "version")
 
     def __init__(self, key: bytes, version: int, acks: int, topic: str, partition: int) -> None:
-        """Remembers a request of `version`, 5 or above, whose bytes behind the correlation id begin with `key`."""
+        """Remembers a request of `version`, 7 or above, whose bytes behind the correlation id begin with `key`."""
         self.key: Final = key  # up to and with the partition index
         self.version: Final = version
         self.acks: Final = acks
@@ -214,7 +218,7 @@ def repeated(buffer: memoryview, start: int, version: int, request: ProduceReque
     Args:
         start: where the frame of the decoded request begins.
     """
-    if version < 5 or request.transactional_id is not None or request.acks == 0:
+    if version < FIRST_REPEATED_VERSION or request.transactional_id is not None or request.acks not in (-1, 1):
         return None
     if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
         return None

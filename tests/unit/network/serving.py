@@ -215,7 +215,7 @@ async def serving(
 def held() -> tuple[int, int]:
     """How many descriptors are open and how many tasks there are."""
     gc.collect()
-    return len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
+    return sum(1 for _ in Path("/proc/self/fd").iterdir()), len(asyncio.all_tasks())
 
 
 async def until(condition: Callable[[], bool]) -> None:
