@@ -16,12 +16,13 @@ One event loop owns a log: no locks. Everything here that waits for the disk is 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from ottla.errors import OffsetOutOfRange
+from ottla.errors import KafkaStorageError, OffsetOutOfRange
 from ottla.record.region import FileRegion
 from ottla.storage.appending import UNKNOWN, AppendingLog
 from ottla.storage.log_reader import locate_in_files
@@ -277,6 +278,13 @@ class Log(AppendingLog):
         if unsynced or self.leader_epochs.is_dirty or self._directory_changed:
             self._active.complete_time_index()
             await self._flush_with_others(closing=True)
+        self.release_files()
+
+    async def abandon(self) -> None:
+        """Leaves everything as it is, as a crash would, but waits for the thread of a flush that runs."""
+        while self._flushing is not None:
+            with contextlib.suppress(KafkaStorageError):
+                await self._flush_with_others()
         self.release_files()
 
     @property

@@ -208,7 +208,7 @@ class LogManager:
                     log.error("%s: closed, but not marked as closed: %s", path, error)
         else:
             for each in self._logs.values():
-                each.release_files()
+                await each.abandon()
         for directory in self._directories.values():
             if directory.lock >= 0:
                 directory.unlock()

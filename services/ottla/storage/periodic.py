@@ -14,38 +14,46 @@ class Periodic:
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
+        self._at_work: set[asyncio.Task[None]] = set()
+        self._stopping = False
 
     def every(self, interval_ms: int, name: str, work: Callable[[], Awaitable[object]]) -> None:
         """Does the work, waits, and does it again; the first wait comes first."""
 
         async def rounds() -> None:
-            while True:
+            while not self._stopping:
                 await asyncio.sleep(max(interval_ms, 1) / 1000)
-                await _one_round(name, work)
+                await self._one_round(task, name, work)
 
-        self._tasks.append(asyncio.create_task(rounds(), name=name))
+        task = asyncio.create_task(rounds(), name=name)
+        self._tasks.append(task)
 
     def whenever(self, event: asyncio.Event, name: str, work: Callable[[], Awaitable[object]]) -> None:
         """Does the work each time the event is set, which is cleared before."""
 
         async def rounds() -> None:
-            while True:
+            while not self._stopping:
                 await event.wait()
                 event.clear()
-                await _one_round(name, work)
+                await self._one_round(task, name, work)
 
-        self._tasks.append(asyncio.create_task(rounds(), name=name))
+        task = asyncio.create_task(rounds(), name=name)
+        self._tasks.append(task)
 
     async def stop(self) -> None:
-        """Cancels all rounds and waits until they are over."""
+        """Ends all rounds. One that is at work is waited for: the threads it has begun can not be called back."""
+        self._stopping = True
         tasks, self._tasks = self._tasks, []
         for task in tasks:
-            task.cancel()
+            if task not in self._at_work:
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-
-async def _one_round(name: str, work: Callable[[], Awaitable[object]]) -> None:
-    try:
-        await work()
-    except Exception:  # a round that failed must not be the last one
-        log.exception("A round of %s failed", name)
+    async def _one_round(self, task: asyncio.Task[None], name: str, work: Callable[[], Awaitable[object]]) -> None:
+        self._at_work.add(task)
+        try:
+            await work()
+        except Exception:  # a round that failed must not be the last one
+            log.exception("A round of %s failed", name)
+        finally:
+            self._at_work.discard(task)

@@ -151,7 +151,7 @@ def sweep(directory: Path) -> set[str]:
     names = {each.name for each in directory.iterdir()}
     for name in sorted(names):
         if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX)):
-            (directory / name).unlink()
+            (directory / name).unlink(missing_ok=True)
             names.discard(name)
         elif name.endswith(SWAP_SUFFIX):
             final = name.removesuffix(SWAP_SUFFIX)
