@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from ottla.cli.main import run
+
 from .broker_process import BrokerProcess
 
 TOPIC = "killed"
@@ -22,9 +24,9 @@ PARTITIONS = 3
 Position = tuple[int, int]
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path, "--partitions", str(PARTITIONS))
+@pytest.fixture(params=[[], ["-X", "log.segment.bytes=200000", "-X", "log.index.interval.bytes=500"]], ids=["", "small-segments"])
+def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path, "--partitions", str(PARTITIONS), *request.param)
     yield process
     process.close()
 
@@ -130,6 +132,9 @@ def test_after_kill_9_every_acknowledged_message_is_there(broker: BrokerProcess)
     for partition in range(PARTITIONS):
         offsets = sorted(offset for each, offset in found if each == partition)
         assert offsets == list(range(len(offsets))), "offsets have no gap"
+    assert broker.terminate() == 0
+    segments = sorted(str(segment) for segment in broker.log_directory.glob(f"{TOPIC}-*/*.log"))
+    assert run(["log", "dump", *segments]) == 0, "every checksum is right, and every index agrees with its segment"
 
 
 def test_a_producer_goes_on_after_three_kills_without_loss_or_double(broker: BrokerProcess) -> None:
