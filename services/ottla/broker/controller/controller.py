@@ -252,8 +252,13 @@ class Controller:
 
         task = asyncio.ensure_future(run())
         self._operations.add(task)
-        task.add_done_callback(self._operations.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._operations.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at here, as whoever asked for the operation may have gone with its connection
 
     def _changed(self, _: WatchedEvent) -> None:
         """A watch fired. What there is to do is found once it is our turn; mostly it was ourselves, and nothing is."""

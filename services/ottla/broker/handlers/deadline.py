@@ -26,7 +26,15 @@ class Deadline:
         Raises:
             RequestTimedOut: the request's timeout has passed.
         """
+        acting = asyncio.ensure_future(action)
+        acting.add_done_callback(_seen)
         try:
-            return await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(action)), max(self._at - self._loop.time(), 0))
+            return await asyncio.wait_for(asyncio.shield(acting), max(self._at - self._loop.time(), 0))
         except TimeoutError as error:
             raise RequestTimedOut(f"{what} goes on; it was not done within {self._timeout_ms} ms") from error
+
+
+def _seen(acting: asyncio.Future[Result]) -> None:
+    """Nobody may be left to be told of a failure: the time was up or the connection has gone. It is not an error of ours."""
+    if not acting.cancelled():
+        acting.exception()
