@@ -121,12 +121,10 @@ class Session:
         except (InvalidRequest, SilentFailure) as error:
             self._write_staged()
             log.warning("%s:%d: %s; connection closed", self._connection.peer.host, self._connection.peer.port, error)
-            self._connection.abort()
-            return True
         except Exception:
             log.exception("%s:%d: a request failed unexpectedly; connection closed", self._connection.peer.host, self._connection.peer.port)
-            self._connection.abort()
-            return True
+        self._connection.abort()
+        return False  # and nothing behind it is taken any more
 
     def read_completed(self) -> None:
         """Writes the groups of the read and sends what they allow."""
@@ -146,7 +144,9 @@ class Session:
 
     def _produce(self, buffer: memoryview, start: int, end: int, version: int, correlation_id: int) -> bool:
         if len(self._owed) + len(self._staged) >= MAX_UNANSWERED:
-            return False
+            self._write_staged()  # which answers, unless the answers wait for something; those call for more when they leave
+            if len(self._owed) >= MAX_UNANSWERED:
+                return False
         parts = self._parts
         now_ms = parts.clock.time_ms()
         answer: Any = None

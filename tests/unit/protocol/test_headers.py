@@ -29,7 +29,7 @@ def test_headers_are_read_as_kio_writes_them(
     out = io.BytesIO()
     schema = HeaderV2 if flexible else HeaderV1
     header = schema(request_api_key=i16(key), request_api_version=i16(version), correlation_id=i32(correlation), client_id=client)
-    entity_writer(schema)(out, header)  # type: ignore[arg-type]
+    entity_writer(schema)(out, header)
     encoded = out.getvalue()
     frame = b"before" + encoded + body + b"the next frame"
     end = 6 + len(encoded) + len(body)

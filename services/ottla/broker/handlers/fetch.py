@@ -180,10 +180,17 @@ class DelayedFetch:
             return True
         if not self._reading.is_answerable():
             return False
-        self.answered.set_result(self._reading.answer())
+        self._answer()
         return True
 
     def expire(self) -> None:
         if not self.answered.done():
             self._reading.is_answerable()
+            self._answer()
+
+    def _answer(self) -> None:
+        try:
             self.answered.set_result(self._reading.answer())
+        except Exception as error:
+            # Whoever appended what this fetch waited for must not pay for its failure; its own connection does.
+            self.answered.set_exception(error)

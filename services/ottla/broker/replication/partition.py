@@ -16,6 +16,7 @@ from ottla.errors import (
     FencedLeaderEpoch,
     InvalidRecord,
     InvalidTimestamp,
+    InvalidTransactionState,
     KafkaStorageError,
     MessageTooLarge,
     NotEnoughReplicas,
@@ -23,7 +24,7 @@ from ottla.errors import (
     OffsetOutOfRange,
     UnknownLeaderEpoch,
 )
-from ottla.model import BrokerId, PartitionState, TopicPartition
+from ottla.model import NO_TIMESTAMP, BrokerId, PartitionState, TopicPartition
 from ottla.record.batch import (
     CONTROL_MASK,
     CRC_START,
@@ -33,6 +34,7 @@ from ottla.record.batch import (
     PREFIX,
     PREFIX_SIZE,
     TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
     BatchHeader,
     check_batch,
 )
@@ -168,8 +170,8 @@ class Partition:
             or crc32c(buffer[start + CRC_START : stop]) != crc
         ):
             check_batch(buffer[start:stop])
-        if attributes & CONTROL_MASK:
-            raise InvalidRecord(f"{self.topic_partition}: a control batch from a client")
+        if attributes & (CONTROL_MASK | TRANSACTIONAL_MASK):
+            self._refuse_kind(attributes)
         log = self.log
         base_offset = log.next_offset
         last_offset = base_offset + last_offset_delta
@@ -183,7 +185,9 @@ class Partition:
             log.stage(stamped, buffer[start + HEADER_SIZE : stop], last_offset, now_ms)
             max_timestamp, log_append_time = now_ms, now_ms
         else:
-            if max_timestamp - now_ms > self._after_max_ms or now_ms - max_timestamp > self._before_max_ms:
+            if max_timestamp != NO_TIMESTAMP and (
+                max_timestamp - now_ms > self._after_max_ms or now_ms - max_timestamp > self._before_max_ms
+            ):
                 raise InvalidTimestamp(
                     f"{self.topic_partition}: timestamp {max_timestamp} is over message.timestamp.after.max.ms = {self._after_max_ms} "
                     f"after, or over message.timestamp.before.max.ms = {self._before_max_ms} before, the broker's {now_ms}"
@@ -193,6 +197,12 @@ class Partition:
         if producer_id >= 0:
             log.producers.update(batch, base_offset, last_offset, max_timestamp)
         return base_offset, last_offset, log_append_time
+
+    def _refuse_kind(self, attributes: int) -> None:
+        if attributes & CONTROL_MASK:
+            raise InvalidRecord(f"{self.topic_partition}: a control batch from a client")
+        # Nobody could ever end its transaction, and readers of committed data would wait for that for ever.
+        raise InvalidTransactionState(f"{self.topic_partition}: a transactional batch, and this broker has no transaction coordinator")
 
     def appended(self) -> None:
         """The staged batches are in the file: what follows for the high watermark."""

@@ -1,0 +1,405 @@
+"""Requests over real sockets to real logs: the order of answers, who waits for whom, and what a failure takes with it.
+
+Kafka answers the requests of a connection in order ('Network', protocol guide); Produce may be pipelined here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker import dispatcher
+from ottla.broker.dispatcher import InFlight
+from ottla.model import BrokerId, PartitionState
+from ottla.protocol.api import ApiKey
+from ottla.record.batch import batches, crc_of
+from ottla.testing.failing_files import failing_files
+
+from .wired import BROKER, Wired, batch, fetch, framed, produce, run, until, values
+
+KAFKA_STORAGE_ERROR = 56
+
+
+def is_sound(log: bytes) -> bool:
+    """Whole batches, right checksums, offsets without a gap."""
+    position = offset = 0
+    for start, header in batches(log):
+        if start != position or header.base_offset != offset or crc_of(log[start : start + header.size]) != header.crc:
+            return False
+        position, offset = start + header.size, header.last_offset + 1
+    return position == len(log)
+
+
+def test_pipelined_produces_are_answered_in_order_and_stored_in_order(tmp_path: Path) -> None:
+    """More in one write than a connection may be owed answers at a time, and of several versions."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", 2)
+        client = await broker.connect()
+        count = 3_000
+        client.write(*(produce(("events", n % 2, batch(b"%d" % n)), correlation_id=n, version=7 + n % 5) for n in range(count)))
+        for n in range(count):
+            assert await client.produced(7 + n % 5) == (n, [(0, n // 2)])
+        for partition in (0, 1):
+            log = broker.log_bytes("events", partition)
+            assert is_sound(log)
+            assert values(log) == [(n // 2, b"%d" % n) for n in range(partition, count, 2)]
+
+    run(tmp_path, scenario)
+
+
+def test_more_small_produces_in_one_read_than_may_be_unanswered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher, "MAX_UNANSWERED", 3)
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        broker.topic("flushed", flush_messages="1")
+        client = await broker.connect()
+        for topic in ("events", "flushed"):
+            client.write(*(produce((topic, 0, batch(b"x")), correlation_id=n) for n in range(100)))
+            for n in range(100):
+                assert await client.produced() == (n, [(0, n)])
+
+    run(tmp_path, scenario)
+
+
+def test_a_fetch_behind_produces_sees_them_and_is_answered_after_them(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", flush_messages="1")
+        client = await broker.connect()
+        client.write(
+            produce(("events", 0, batch(b"a")), correlation_id=1),
+            produce(("events", 0, batch(b"b")), correlation_id=2),
+            fetch(("events", 0, 0), correlation_id=3),
+            produce(("events", 0, batch(b"c")), correlation_id=4),
+            fetch(("events", 0, 2), correlation_id=5),
+            framed(ApiKey.API_VERSIONS, 0, 6, b""),
+        )
+        assert await client.produced() == (1, [(0, 0)])
+        assert await client.produced() == (2, [(0, 1)])
+        correlation_id, [(error, records)] = await client.fetched()
+        assert (correlation_id, error, values(records)) == (3, 0, [(0, b"a"), (1, b"b")])
+        assert await client.produced() == (4, [(0, 2)])
+        correlation_id, [(error, records)] = await client.fetched()
+        assert (correlation_id, error, values(records)) == (5, 0, [(2, b"c")])
+        assert (await client.answer(ApiKey.API_VERSIONS, 0))[0] == 6
+
+    run(tmp_path, scenario)
+
+
+def test_what_comes_behind_a_waiting_fetch_waits_for_it(tmp_path: Path) -> None:
+    """Kafka mutes the channel; another connection's append then lets the fetch go."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        broker.topic("others")
+        reader, writer = await broker.connect(), await broker.connect()
+        reader.write(fetch(("events", 0, 0), correlation_id=1, max_wait_ms=60_000), produce(("others", 0, batch(b"z")), correlation_id=2))
+        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+        writer.write(produce(("others", 0, batch(b"first"))))
+        assert await writer.produced() == (1, [(0, 0)])
+        writer.write(produce(("events", 0, batch(b"a"))))
+        assert await writer.produced() == (1, [(0, 0)])
+        correlation_id, [(_, records)] = await reader.fetched()
+        assert (correlation_id, values(records)) == (1, [(0, b"a")])
+        assert await reader.produced() == (2, [(0, 1)])
+
+    run(tmp_path, scenario)
+
+
+def test_acks_all_waits_for_the_high_watermark_and_later_answers_wait_behind_it(tmp_path: Path) -> None:
+    """Two replicas are in sync until the controller says otherwise."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", isr=(BROKER, BrokerId(2)))
+        broker.topic("others")
+        client = await broker.connect()
+        client.write(
+            produce(("events", 0, batch(b"a")), correlation_id=1, acks=-1),
+            produce(("others", 0, batch(b"b")), correlation_id=2),
+            produce(("events", 0, batch(b"c")), correlation_id=3, acks=1),
+            framed(ApiKey.API_VERSIONS, 0, 4, b""),
+        )
+        await until(lambda: len(broker.produces) == 1 and broker.partition("events").log.log_end_offset == 2)
+        other = await broker.connect()
+        other.write(fetch(("events", 0, 0), correlation_id=9))
+        assert await other.fetched() == (9, [(0, b"")]), "what is not committed is not shown"
+        partition = broker.partition("events")
+        partition.become_leader(PartitionState(BROKER, 0, (BROKER,), (BROKER, BrokerId(2))))
+        broker.produces.check(partition.topic_partition)
+        assert await client.produced() == (1, [(0, 0)])
+        assert await client.produced() == (2, [(0, 0)])
+        assert await client.produced() == (3, [(0, 1)])
+        assert (await client.answer(ApiKey.API_VERSIONS, 0))[0] == 4
+
+    run(tmp_path, scenario)
+
+
+def test_acks_all_that_is_not_committed_in_time_is_told_so(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", isr=(BROKER, BrokerId(2)))
+        client = await broker.connect()
+        client.write(produce(("events", 0, batch(b"a")), acks=-1, timeout_ms=20))
+        assert await client.produced() == (1, [(7, -1)])  # REQUEST_TIMED_OUT
+
+    run(tmp_path, scenario)
+
+
+def test_a_partition_that_is_deleted_ends_the_waiting(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", isr=(BROKER, BrokerId(2)))
+        client, reader = await broker.connect(), await broker.connect()
+        client.write(produce(("events", 0, batch(b"a")), acks=-1))
+        reader.write(fetch(("events", 0, 0), max_wait_ms=60_000))
+        await until(lambda: len(broker.produces) == 1 and len(broker.parts.fetch_purgatory) == 1)
+        await broker.parts.replicas.remove_topic("events", 1)
+        assert await client.produced() == (1, [(6, -1)])  # NOT_LEADER_OR_FOLLOWER
+        assert await reader.fetched() == (1, [(3, b"")])  # UNKNOWN_TOPIC_OR_PARTITION
+
+    run(tmp_path, scenario)
+
+
+def test_a_client_that_goes_away_leaves_nobody_waiting(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", isr=(BROKER, BrokerId(2)))
+        client, reader = await broker.connect(), await broker.connect()
+        client.write(produce(("events", 0, batch(b"a")), acks=-1), produce(("events", 0, batch(b"b")), acks=-1))
+        reader.write(fetch(("events", 0, 0), max_wait_ms=60_000))
+        await until(lambda: len(broker.produces) == 2 and len(broker.parts.fetch_purgatory) == 1)
+        await broker.close_clients()
+        await until(lambda: len(broker.produces) == 0 and len(broker.parts.fetch_purgatory) == 0)
+
+    run(tmp_path, scenario)
+
+
+BAD = {
+    "an API that is not served": framed(ApiKey.JOIN_GROUP, 0, 1, b"", b"c"),
+    "an API that does not exist": struct.pack(">ihhih", 10, 999, 0, 1, -1),
+    "a version that is not served": produce(("events", 0, None)).replace(struct.pack(">hh", 0, 9), struct.pack(">hh", 0, 99), 1),
+    "Produce 2": struct.pack(">ihhih", 10, 0, 2, 1, -1),
+    "a header cut short": struct.pack(">ihh", 4, 0, 9),
+    "an empty frame": struct.pack(">i", 0),
+    "a body cut short": struct.pack(">ihhihb", 11, 0, 9, 1, -1, 0),
+    "a fetch of noise": framed(ApiKey.FETCH, 12, 1, b"\xff" * 30),
+    "a size below zero": struct.pack(">i", -5),
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
+def test_a_request_that_can_not_be_read_ends_its_connection_and_nothing_else(
+    tmp_path: Path, bad: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What came whole before it in the same read is stored, what comes behind it is not."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        client, other = await broker.connect(), await broker.connect()
+        before, behind = batch(b"before"), batch(b"behind")
+        client.write(produce(("events", 0, before)), bad, produce(("events", 0, behind)))
+        await until(lambda: broker.listener.connection_count == 1)
+        for n in range(3):
+            other.write(produce(("events", 0, batch(b"%d" % n, b"padding" * 100))))
+            assert (await other.produced())[1][0][0] == 0
+        log = broker.log_bytes("events")
+        assert is_sound(log)
+        assert values(log)[:2] == [(0, b"before"), (1, b"0")]
+        assert b"behind" not in log
+
+    run(tmp_path, scenario)
+    assert "connection closed" in caplog.text
+
+
+def test_api_versions_of_an_unknown_version_is_answered_in_version_0(tmp_path: Path) -> None:
+    """KIP-511: UNSUPPORTED_VERSION with the versions of ApiVersions itself; the connection goes on."""
+
+    async def scenario(broker: Wired) -> None:
+        client = await broker.connect()
+        client.write(framed(ApiKey.API_VERSIONS, 77, 5, b"\xff" * 9), framed(ApiKey.API_VERSIONS, 0, 6, b""))
+        correlation_id, response = await client.answer(ApiKey.API_VERSIONS, 0)
+        assert (correlation_id, int(response.error_code)) == (5, 35)
+        assert [(each.api_key, each.min_version, each.max_version) for each in response.api_keys] == [(18, 0, 4)]
+        correlation_id, response = await client.answer(ApiKey.API_VERSIONS, 0)
+        assert (correlation_id, int(response.error_code)) == (6, 0)
+
+    run(tmp_path, scenario)
+
+
+def test_acks_0_is_not_answered_and_an_error_closes_the_connection(tmp_path: Path) -> None:
+    """So that the client asks for metadata. What was good before the error stays."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        client = await broker.connect()
+        client.write(produce(("events", 0, batch(b"a")), acks=0), produce(("events", 0, batch(b"b")), correlation_id=2))
+        assert await client.produced() == (2, [(0, 1)])
+        client.write(produce(("events", 0, batch(b"c")), acks=0), produce(("nowhere", 0, batch(b"d")), acks=0))
+        assert await client.is_closed()
+        assert values(broker.log_bytes("events")) == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+    run(tmp_path, scenario)
+
+
+def test_a_group_that_can_not_be_written_is_refused_whole_and_loses_nothing_else(tmp_path: Path) -> None:
+    """ENOSPC leaves half a batch (traps.md): the log is cut back, the other partition's group is stored, and the next one is."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("full", 1)
+        broker.topic("roomy", 1)
+        client = await broker.connect()
+        client.write(produce(("full", 0, batch(b"before"))))
+        assert await client.produced() == (1, [(0, 0)])
+        size = len(broker.log_bytes("full"))
+        with failing_files(broker.partition("full").log.directory, writes_after=100, error=errno.ENOSPC):
+            client.write(
+                produce(("full", 0, batch(b"lost" * 10)), correlation_id=2),
+                produce(("roomy", 0, batch(b"kept")), correlation_id=3),
+                produce(("full", 0, batch(b"lost too")), correlation_id=4),
+                produce(("roomy", 0, batch(b"kept")), ("full", 0, batch(b"lost")), correlation_id=5),
+            )
+            assert await client.produced() == (2, [(KAFKA_STORAGE_ERROR, -1)])
+            assert await client.produced() == (3, [(0, 0)])
+            assert await client.produced() == (4, [(KAFKA_STORAGE_ERROR, -1)])
+            correlation_id, answers = await client.produced()
+            assert (correlation_id, answers[1]) == (5, (KAFKA_STORAGE_ERROR, -1))
+            assert len(broker.log_bytes("full")) == size
+            client.write(fetch(("full", 0, 0), correlation_id=6))
+            assert [values(records) for _, records in (await client.fetched())[1]] == [[(0, b"before")]]
+        client.write(produce(("full", 0, batch(b"after")), correlation_id=7))
+        assert await client.produced() == (7, [(0, 1)])
+        assert is_sound(broker.log_bytes("full"))
+        assert is_sound(broker.log_bytes("roomy"))
+        assert values(broker.log_bytes("full")) == [(0, b"before"), (1, b"after")]
+
+    run(tmp_path, scenario)
+
+
+def test_an_idempotent_producer_may_send_again_what_a_full_disk_refused(tmp_path: Path) -> None:
+    """Its sequences are forgotten with the group, so the same batch is not taken for a duplicate."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        client = await broker.connect()
+        mine: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
+        first, second, third = (batch(b"%d" % n, base_sequence=n, **mine) for n in range(3))
+        client.write(produce(("events", 0, first)))
+        assert await client.produced() == (1, [(0, 0)])
+        with failing_files(broker.partition("events").log.directory, writes_after=0, error=errno.ENOSPC):
+            client.write(produce(("events", 0, second)), produce(("events", 0, third)))
+            assert await client.produced() == (1, [(KAFKA_STORAGE_ERROR, -1)])
+            assert await client.produced() == (1, [(KAFKA_STORAGE_ERROR, -1)])
+        client.write(produce(("events", 0, third)), produce(("events", 0, second)), produce(("events", 0, third)))
+        assert await client.produced() == (1, [(45, -1)])  # OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await client.produced() == (1, [(0, 1)])
+        assert await client.produced() == (1, [(0, 2)])
+
+    run(tmp_path, scenario)
+
+
+class Gate:
+    """An offload that holds back chosen functions, or lets them fail."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.held = 0
+        self.open = asyncio.Event()
+        self.error: OSError | None = None
+
+    async def __call__(self, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        if function.__name__ == self.name:
+            self.held += 1
+            await self.open.wait()
+            if self.error is not None:
+                raise self.error
+        return function(*arguments, **keywords)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_with_flush_messages_the_answer_and_the_readers_wait_for_the_fsync(tmp_path: Path, acks: int) -> None:
+    """Group commit: those that come while one fsync runs share the next."""
+    gate = Gate("sync")
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", flush_messages="1")
+        client, other = await broker.connect(), await broker.connect()
+        client.write(produce(("events", 0, batch(b"a")), acks=acks))
+        await until(lambda: gate.held == 1)
+        client.write(*(produce(("events", 0, batch(b"b")), acks=acks, correlation_id=n) for n in range(2, 40)))
+        await until(lambda: broker.partition("events").log.log_end_offset == 39)
+        assert len(broker.produces) == 39
+        other.write(fetch(("events", 0, 0)))
+        assert await other.fetched() == (1, [(0, b"")])
+        gate.open.set()
+        for n in range(1, 40):
+            assert await client.produced() == (n, [(0, n - 1)])
+        assert gate.held == 2
+        other.write(fetch(("events", 0, 0)))
+        assert len(values((await other.fetched())[1][0][1])) == 39
+
+    run(tmp_path, scenario, offload=gate)
+
+
+def test_a_failed_fsync_fails_all_who_wait_and_is_never_tried_again(tmp_path: Path) -> None:
+    gate = Gate("sync")
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", flush_messages="1")
+        client = await broker.connect()
+        gate.error = OSError(errno.EIO, "Input/output error")
+        client.write(produce(("events", 0, batch(b"a")), correlation_id=1), produce(("events", 0, batch(b"b")), correlation_id=2))
+        await until(lambda: gate.held == 1)
+        gate.open.set()
+        assert await client.produced() == (1, [(KAFKA_STORAGE_ERROR, -1)])
+        assert await client.produced() == (2, [(KAFKA_STORAGE_ERROR, -1)])
+        gate.error = None
+        client.write(produce(("events", 0, batch(b"c")), correlation_id=3))
+        assert await client.produced() == (3, [(KAFKA_STORAGE_ERROR, -1)])
+        assert gate.held == 1
+
+    run(tmp_path, scenario, offload=gate)
+
+
+def test_at_queued_max_requests_connections_wait_their_turn(tmp_path: Path) -> None:
+    """What is opened in a thread counts; what only waits for more bytes does not."""
+    gate = Gate("opened_for_topic")
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("compressed", compression_type="zstd")
+        clients = [await broker.connect() for _ in range(3)]
+        for each in clients[:2]:
+            each.write(produce(("compressed", 0, batch(b"a"))))
+        await until(lambda: gate.held == 2)
+        clients[2].write(framed(ApiKey.API_VERSIONS, 0, 1, b""))
+        clients[2].write(framed(ApiKey.API_VERSIONS, 0, 2, b""))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert not clients[2].reader._buffer  # type: ignore[attr-defined]
+        gate.open.set()
+        for each in clients[:2]:
+            assert (await each.produced())[1][0][0] == 0
+        for n in (1, 2):
+            assert (await clients[2].answer(ApiKey.API_VERSIONS, 0))[0] == n
+
+    run(tmp_path, scenario, offload=gate, most_in_flight=2)
+
+
+def test_whoever_waits_for_a_turn_and_goes_away_takes_no_turn() -> None:
+    called = []
+
+    async def scenario() -> None:
+        in_flight = InFlight(1)
+        in_flight.enter()
+        assert in_flight.full
+        in_flight.when_free(lambda: called.append("gone"))
+        in_flight.when_free(lambda: called.append("waiting"))
+        in_flight.leave()
+        await asyncio.sleep(0)
+        assert called == ["gone", "waiting"]
+        assert not in_flight.full
+
+    asyncio.run(scenario())
