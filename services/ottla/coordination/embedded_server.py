@@ -20,9 +20,9 @@ from typing import Final, TypeAlias
 from ottla.clock import Clock
 from ottla.coordination.embedded_store import TreeStore
 from ottla.coordination.embedded_tree import Draft, Tree
-from ottla.coordination.embedded_watches import Watches
 from ottla.coordination.errors import CoordinationError, SessionExpired, StoreError
 from ottla.coordination.interface import Operation, Result
+from ottla.coordination.watches import Watches
 from ottla.lifecycle import Offload
 
 log: Final = logging.getLogger(__name__)

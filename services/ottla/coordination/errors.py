@@ -42,6 +42,10 @@ class BadArguments(CoordinationError):
     """The path or the version is one that ZooKeeper refuses."""
 
 
+class NotAuthorized(CoordinationError):
+    """The znode's ACL does not let this session do that."""
+
+
 class RequestTooLarge(CoordinationError):
     """The request is over ZooKeeper's `jute.maxbuffer`; ZooKeeper itself would only drop the connection."""
 

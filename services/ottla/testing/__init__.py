@@ -1,4 +1,5 @@
-"""What tests need of Ottla: a real broker in the test's own process, a clock that can be turned, a disk that can fail.
+"""What tests need of Ottla: a real broker in the test's own process, a clock that can be turned, a disk that can fail,
+and a real ZooKeeper in a process of its own (`ottla.testing.zookeeper`).
 
 For Ottla's own tests and for those of any project that talks to Kafka: `pip install ottla` brings the fixtures of
 `ottla.testing.plugin` with it.

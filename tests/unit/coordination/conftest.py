@@ -16,10 +16,11 @@ Scenario = Callable[[Service], Awaitable[None]]
 @pytest.fixture(params=IMPLEMENTATIONS, ids=str)
 def with_service(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], None]:
     implementation: Implementation = request.param
+    opened = implementation.open(tmp_path, request)
 
     def run(scenario: Scenario) -> None:
         async def main() -> None:
-            async with asyncio.timeout(20), implementation.open(tmp_path) as service:
+            async with asyncio.timeout(20), opened as service:
                 await scenario(service)
 
         asyncio.run(main())

@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
+
 from ottla.clock import SystemClock
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.interface import Coordination
+from ottla.testing.zookeeper import ZooKeeperServer
+
+from .zookeeper_service import zookeeper_service
 
 
 class Service(Protocol):
@@ -33,14 +38,14 @@ class Service(Protocol):
 @dataclass(frozen=True)
 class Implementation:
     name: str
-    open: Callable[[Path], AbstractAsyncContextManager[Service]]
+    open: Callable[[Path, pytest.FixtureRequest], AbstractAsyncContextManager[Service]]
 
     def __str__(self) -> str:
         return self.name
 
 
 @asynccontextmanager
-async def embedded_in_memory(directory: Path) -> AsyncIterator[Service]:
+async def embedded_in_memory(directory: Path, request: pytest.FixtureRequest) -> AsyncIterator[Service]:
     service = EmbeddedZooKeeper(None, SystemClock())
     try:
         yield service
@@ -49,7 +54,7 @@ async def embedded_in_memory(directory: Path) -> AsyncIterator[Service]:
 
 
 @asynccontextmanager
-async def embedded_on_disk(directory: Path) -> AsyncIterator[Service]:
+async def embedded_on_disk(directory: Path, request: pytest.FixtureRequest) -> AsyncIterator[Service]:
     service = EmbeddedZooKeeper(directory / "coordination", SystemClock())
     try:
         yield service
@@ -57,7 +62,13 @@ async def embedded_on_disk(directory: Path) -> AsyncIterator[Service]:
         await service.close()
 
 
+def real_zookeeper(directory: Path, request: pytest.FixtureRequest) -> AbstractAsyncContextManager[Service]:
+    server: ZooKeeperServer = request.getfixturevalue("zookeeper_server")
+    return zookeeper_service(server.port)
+
+
 IMPLEMENTATIONS = [
     Implementation("embedded-in-memory", embedded_in_memory),
     Implementation("embedded-on-disk", embedded_on_disk),
+    Implementation("zookeeper", real_zookeeper),
 ]

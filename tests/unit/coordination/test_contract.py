@@ -405,7 +405,8 @@ def test_expiry_removes_the_ephemerals_and_tells_the_others(with_service: Run) -
                 await call()
         await one.close()
         await settled(other)
-        assert events == [SessionEvent.EXPIRED]
+        # With a server in another process the connection is lost before the session is.
+        assert [each for each in events if each is not SessionEvent.SUSPENDED] == [SessionEvent.EXPIRED]
         assert own.events == []
         assert (await other.exists("/x")) is None
 

@@ -1,4 +1,4 @@
-"""Who waits for which znode: the embedded twin's one-shot watches.
+"""Who waits for which znode: a table of one-shot watches, of all sessions of the twin or of one with a real ZooKeeper.
 
 As in ZooKeeper there are two kinds, on data and existence and on children, a callback that is registered twice fires
 once, and a delete fires both kinds with one call.
@@ -48,6 +48,14 @@ class Watches:
             except Exception:
                 # One session's fault must not keep the others from hearing, nor undo what is committed.
                 log.exception("the watch of %s failed at %s", event.path, event.event_type.value)
+
+    def data_paths(self) -> list[str]:
+        """Where watches on data and existence are waiting."""
+        return list(self._data)
+
+    def children_paths(self) -> list[str]:
+        """Where watches on children are waiting."""
+        return list(self._children)
 
     def forget(self, session_id: int) -> None:
         """Drops the watches of a session that is over."""

@@ -1,0 +1,161 @@
+"""The client beneath, kazoo, set up for an event loop: one thread, whose answers and events leave it in the order of the wire.
+
+kazoo's own threading handler runs answers in one thread and watches in another, which loses their order; then a watch
+may be told after the value that it is about. Here both are run at once in the thread that read them, and all they
+do there is to post to the event loop.
+
+Only `zookeeper_session` uses this.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kazoo import exceptions
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
+
+from ottla.coordination.errors import (
+    BadArguments,
+    BadVersion,
+    ConnectionLoss,
+    CoordinationError,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NoNode,
+    NotAuthorized,
+    NotEmpty,
+    SessionExpired,
+)
+from ottla.coordination.zookeeper import ZooKeeperOptions, ZooKeeperTls
+from ottla.errors import ConfigurationError
+
+# The pause between two attempts to connect grows to this.
+_LONGEST_PAUSE_SECONDS: Final = 1.0
+
+_ERRORS: Final[tuple[tuple[type[Exception], type[CoordinationError]], ...]] = (
+    (exceptions.NodeExistsError, NodeExists),
+    (exceptions.NoNodeError, NoNode),
+    (exceptions.BadVersionError, BadVersion),
+    (exceptions.NotEmptyError, NotEmpty),
+    (exceptions.NoChildrenForEphemeralsError, NoChildrenForEphemerals),
+    (exceptions.BadArgumentsError, BadArguments),
+    (exceptions.NoAuthError, NotAuthorized),
+    (exceptions.InvalidACLError, NotAuthorized),
+    (exceptions.AuthFailedError, NotAuthorized),
+    (exceptions.SessionExpiredError, SessionExpired),
+    (exceptions.SessionMovedError, ConnectionLoss),
+    (exceptions.ConnectionLoss, ConnectionLoss),
+    (exceptions.ConnectionClosedError, ConnectionLoss),
+    (exceptions.OperationTimeoutError, ConnectionLoss),
+)
+# In the answer to a transaction that failed: what was undone, and what was not tried.
+NOT_TO_BLAME: Final = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
+
+# As Kafka's ZkData: what lies there may hold secrets, so it is not even read by others.
+_SENSITIVE: Final = ("/config/brokers", "/config/users", "/delegation_token")
+
+
+class _AtOnce:
+    """In the place of a queue with a worker behind it: runs what is put, where it is put."""
+
+    def put(self, function: Callable[[], object]) -> None:
+        function()
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's threading handler without its two worker threads."""
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self.completion_queue = self.callback_queue = _AtOnce()
+        self._tls = tls
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def spawn(self, func: Callable[..., object], *arguments: Any, **keywords: Any) -> threading.Thread:
+        thread = threading.Thread(target=func, args=arguments, kwargs=keywords, name="ottla-zookeeper", daemon=True)
+        thread.start()
+        return thread
+
+    def select(
+        self, readable: Sequence[Any], writable: Sequence[Any], _: Sequence[Any], timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """What is ready. kazoo asks four times per request, and its own makes and closes an epoll descriptor each time."""
+        poll = select.poll()
+        for each in readable:
+            poll.register(each, select.POLLIN)
+        for each in writable:
+            poll.register(each, select.POLLOUT)
+        ready = {descriptor for descriptor, _ in poll.poll(None if timeout is None else timeout * 1000)}
+        return [each for each in readable if each.fileno() in ready], [each for each in writable if each.fileno() in ready], []
+
+    def create_connection(self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: Any) -> Any:
+        """Connects. kazoo's own would trust the system's authorities besides the given ones."""
+        plain = socket.create_connection(address, timeout)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return self._tls.wrap_socket(plain, server_hostname=hostname) if self._tls is not None else plain
+        except BaseException:
+            plain.close()
+            raise
+
+
+def make_client(options: ZooKeeperOptions) -> KazooClient:
+    """A client that is not started. It retries to connect for ever; whoever started it stops it."""
+    handler = _Handler(_context(options.tls) if options.tls is not None else None)
+    # kazoo tells every request at DEBUG, credentials and all, so it never gets to.
+    logger = logging.getLogger("ottla.coordination.kazoo")
+    logger.setLevel(max(logging.WARNING, logger.getEffectiveLevel()))
+    return KazooClient(
+        hosts=options.connect.hosts,
+        timeout=options.session_timeout_seconds,
+        handler=handler,
+        connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=_LONGEST_PAUSE_SECONDS, sleep_func=handler.sleep_func),
+        auth_data=[("digest", f"{options.credentials.username}:{options.credentials.password}")] if options.credentials else None,
+        logger=logger,
+        use_ssl=options.tls is not None,
+    )
+
+
+def acl_of(path: str, set_acl: bool) -> list[Any]:
+    """Who may do what with a new znode: as Kafka's `zookeeper.set.acl`, everybody reads and only we change."""
+    if not set_acl:
+        return list(OPEN_ACL_UNSAFE)
+    return list(CREATOR_ALL_ACL) if path.startswith(_SENSITIVE) else [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
+
+
+def translated(path: str, error: BaseException) -> CoordinationError:
+    """kazoo's error as ours."""
+    for theirs, ours in _ERRORS:
+        if isinstance(error, theirs):
+            return ours(f"{path}: {str(error) or type(error).__name__}")
+    return CoordinationError(f"{path}: ZooKeeper answered {type(error).__name__} {error}".rstrip())
+
+
+def _context(tls: ZooKeeperTls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = tls.check_host_name
+    try:
+        if tls.truststore is not None:
+            context.load_verify_locations(tls.truststore)
+        else:
+            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        if tls.keystore is not None:
+            context.load_cert_chain(tls.keystore, password=tls.key_password or "")
+    except (OSError, ValueError) as error:
+        files = ", ".join(str(each) for each in (tls.truststore, tls.keystore) if each is not None)
+        raise ConfigurationError(f"zookeeper.ssl: {files}: {error}") from error
+    return context

@@ -1,0 +1,22 @@
+"""What tests of several folders share: a real ZooKeeper, where the machine has one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from ottla.testing.zookeeper import ZooKeeperServer, why_unavailable
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """One server for this process; each test takes a chroot of its own. With CI=true its absence is a failure."""
+    reason = why_unavailable()
+    if reason is not None:
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail(f"with CI=true the tests over a real ZooKeeper must run: {reason}")
+        pytest.skip(reason)
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
