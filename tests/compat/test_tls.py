@@ -167,5 +167,5 @@ def test_client_auth_required_keeps_out_who_has_no_certificate(certificates: Cer
         stranger = {"bootstrap.servers": cluster.address("SSL"), "security.protocol": "ssl", "ssl.ca.location": str(certificates.authority)}
         with pytest.raises(KafkaException):
             AdminClient({**stranger, "log_level": 0}).list_topics(timeout=3)
-        known = {**stranger, "ssl.certificate.location": str(certificates.client), "ssl.key.location": str(certificates.client)}
-        assert AdminClient(known).list_topics(timeout=10).brokers
+        certificate = {"ssl.certificate.location": str(certificates.client), "ssl.key.location": str(certificates.client)}
+        assert AdminClient({**stranger, **certificate}).list_topics(timeout=10).brokers

@@ -114,7 +114,11 @@ async def _serve(settings: BrokerSettings, ready: Callable[[str], None]) -> None
         raise CommandFailed(f"the broker can not start: {error}") from error
     try:
         ready(broker.bootstrap_servers)
-        signal_name = await stopped
-        log.info("%s: stopping", signal_name)
+        failed = asyncio.ensure_future(broker.failed())
+        await asyncio.wait([stopped, failed], return_when=asyncio.FIRST_COMPLETED)
+        if not stopped.done():
+            raise CommandFailed(f"the broker stops, every log directory has failed: {failed.result()}")
+        failed.cancel()
+        log.info("%s: stopping", stopped.result())
     finally:
         await broker.stop()
