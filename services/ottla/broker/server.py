@@ -6,8 +6,10 @@ parts, hands each what it needs, and takes them down again in reverse, whatever 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import AsyncExitStack
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -75,6 +77,7 @@ class Broker:
         self._listeners: dict[str, Listener] = {}
         self._stack = AsyncExitStack()
         self._is_started = False
+        self._all_failed = asyncio.Event()
 
     async def start(self) -> None:
         """Starts, or fails and leaves nothing behind.
@@ -89,6 +92,11 @@ class Broker:
     async def stop(self) -> None:
         """Stops cleanly: no new requests, waiting ones answered, logs flushed and checkpointed. Stopping again does nothing."""
         await self._stack.aclose()
+
+    async def failed(self) -> str:
+        """Waits until the broker can not go on, and says why: every log directory has failed."""
+        await self._all_failed.wait()
+        return "; ".join(f"{path}: {reason}" for path, reason in self._logs.offline_directories.items())
 
     def port(self, listener_name: str = "PLAINTEXT") -> int:
         """The port that a listener is bound to."""
@@ -120,7 +128,7 @@ class Broker:
         logs = LogManager(settings.log_directories, settings, self._clock, offload, controller.topic_settings)
         replicas = ReplicaManager(broker_id, logs, fetches, produces)
         logs.high_watermarks = replicas.high_watermarks
-        logs.directory_failed = lambda directory, reason: replicas.directory_failed()
+        logs.directory_failed = self._directory_failed
         self._metadata, self._replicas, self._logs = metadata, replicas, logs
         parts = BrokerParts(
             settings=settings,
@@ -158,6 +166,12 @@ class Broker:
         log.info(
             "broker %d serves %s", broker_id, ", ".join(f"{each.listener_name}://{each.host}:{each.port}" for each in self._endpoints())
         )
+
+    def _directory_failed(self, directory: Path, reason: str) -> None:
+        """A log directory has failed; with the last of them this broker has nothing left to serve."""
+        self._replicas.directory_failed()
+        if len(self._logs.offline_directories) == len(self._settings.log_directories):
+            self._all_failed.set()
 
     async def _coordinate(self, stack: AsyncExitStack) -> Coordination:
         if self._given_coordination is not None:
