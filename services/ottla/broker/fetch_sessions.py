@@ -138,13 +138,13 @@ class FetchSessions:
             raise InvalidFetchSessionEpoch(f"fetch session {request.session_id} is at epoch {session.epoch}, {request.session_epoch} came")
         if session.uses_topic_ids != uses_topic_ids:
             raise FetchSessionTopicIdError(f"fetch session {request.session_id} changed between topic names and topic ids")
+        for asked in request.topics:
+            for each in asked.partitions:
+                session.partitions[(asked.topic, each.partition)] = each
         for topic in request.forgotten:
             for partition in topic.partitions:
                 session.partitions.pop((topic.topic, partition), None)
                 session.said.pop((topic.topic, partition), None)
-        for asked in request.topics:
-            for each in asked.partitions:
-                session.partitions[(asked.topic, each.partition)] = each
         session.epoch = session.epoch + 1 if session.epoch < MAX_EPOCH else 1
         session.last_used = self._clock.monotonic()
         self._sessions.move_to_end(session.session_id)

@@ -37,7 +37,10 @@ class MetadataCache:
         return description.partitions[partition]
 
     def put_topic(self, description: TopicDescription) -> None:
-        """Replaces what is known of a topic."""
+        """Replaces what is known of a topic; one of the same name may have had another id."""
+        former = self._topics.get(description.name)
+        if former is not None and former.topic_id != description.topic_id:
+            self._names.pop(former.topic_id, None)
         self._topics[description.name] = description
         self._names[description.topic_id] = description.name
 
