@@ -91,6 +91,12 @@ class MessageTooLarge(ApiError):
     code, retriable = 10, False
 
 
+class StaleControllerEpoch(ApiError):
+    """The request is from a controller that has been replaced."""
+
+    code, retriable = 11, False
+
+
 class NetworkException(ApiError):
     """The connection ended before the answer came."""
 
@@ -283,6 +289,12 @@ class TransactionalIdAuthorizationFailed(ApiError):
     code, retriable = 53, False
 
 
+class ReassignmentInProgress(ApiError):
+    """The partition is on its way to other brokers already."""
+
+    code, retriable = 60, False
+
+
 class FetchSessionIdNotFound(ApiError):
     """The fetch session is not (or no longer) in the cache; the client starts a new one."""
 
@@ -325,10 +337,40 @@ class UnsupportedCompressionType(ApiError):
     code, retriable = 76, False
 
 
+class StaleBrokerEpoch(ApiError):
+    """The broker that the epoch stands for has registered anew since."""
+
+    code, retriable = 77, False
+
+
 class OffsetNotAvailable(ApiError):
     """A new leader can not answer yet what the latest offset is (KIP-207)."""
 
     code, retriable = 78, True
+
+
+class PreferredLeaderNotAvailable(ApiError):
+    """The preferred replica is not in sync or not alive."""
+
+    code, retriable = 80, True
+
+
+class EligibleLeadersNotAvailable(ApiError):
+    """No replica of the partition may lead."""
+
+    code, retriable = 83, True
+
+
+class ElectionNotNeeded(ApiError):
+    """The partition has the leader that the election would give it."""
+
+    code, retriable = 84, True
+
+
+class NoReassignmentInProgress(ApiError):
+    """The partition is on its way nowhere, so there is nothing to cancel."""
+
+    code, retriable = 85, False
 
 
 class InvalidRecord(ApiError):
@@ -343,10 +385,22 @@ class ResourceNotFound(ApiError):
     code, retriable = 91, False
 
 
+class InvalidUpdateVersion(ApiError):
+    """The state that the request would change is another one by now."""
+
+    code, retriable = 95, False
+
+
 class UnknownTopicId(ApiError):
     """No topic has that id."""
 
     code, retriable = 100, True
+
+
+class BrokerIdNotRegistered(ApiError):
+    """No broker of that id is registered."""
+
+    code, retriable = 102, False
 
 
 class InconsistentTopicId(ApiError):
@@ -359,6 +413,18 @@ class FetchSessionTopicIdError(ApiError):
     """A fetch session changed between topic names and topic ids."""
 
     code, retriable = 106, True
+
+
+class IneligibleReplica(ApiError):
+    """The replica may not join the ISR: its broker is stopping, fenced or has started anew (KIP-841, KIP-903)."""
+
+    code, retriable = 107, False
+
+
+class NewLeaderElected(ApiError):
+    """The request made another replica the leader."""
+
+    code, retriable = 108, False
 
 
 class MismatchedEndpointType(ApiError):

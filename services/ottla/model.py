@@ -55,6 +55,7 @@ class BrokerRegistration:
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
     broker_epoch: int = -1
+    control_endpoint: str | None = None  # host:port at which other brokers call it
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
         """The endpoint of that listener, or None when the broker does not have it."""

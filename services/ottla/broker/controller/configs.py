@@ -6,33 +6,15 @@ whole before anything is written. Error texts are Kafka's where Kafka has one.
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from ottla.broker.control import ConfigChange as ConfigChange
+from ottla.broker.control import ConfigOperation as ConfigOperation
 from ottla.config.broker import BrokerSettings
 from ottla.config.settings import SettingDefinition
 from ottla.config.topic import TopicSettings
 from ottla.errors import ConfigurationError, InvalidConfig, InvalidRequest
-
-
-class ConfigOperation(enum.IntEnum):
-    """What to do with one setting, by Kafka's numbers."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigChange:
-    """One setting of an incremental alteration."""
-
-    name: str
-    operation: ConfigOperation
-    value: str | None = None
 
 
 def changed_configs(

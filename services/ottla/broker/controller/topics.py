@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from ottla.broker.control import BROKER_DEFAULT as BROKER_DEFAULT
+from ottla.broker.control import NewTopic as NewTopic
 from ottla.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -21,25 +22,12 @@ from ottla.errors import (
 )
 from ottla.model import MAX_TOPIC_NAME_LENGTH, NO_LEADER, BrokerId, BrokerRegistration, PartitionState
 
-BROKER_DEFAULT: Final = -1  # of partitions or replicas
-
 # As many as Kafka's newer controller makes at once. How many a topic can have in all its znode's size decides.
 MAX_NEW_PARTITIONS: Final = 10_000
 
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 Replicas = tuple[BrokerId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """What CreateTopics asks for. With assignments both numbers are BROKER_DEFAULT."""
-
-    name: str
-    partition_count: int = BROKER_DEFAULT
-    replication_factor: int = BROKER_DEFAULT
-    assignments: Mapping[int, Sequence[BrokerId]] = field(default_factory=dict)
-    configs: Mapping[str, str] = field(default_factory=dict)
 
 
 def validate_topic_name(name: str) -> None:
