@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Final
 
 from rich.console import Console
+from tests.bench import document
 from tests.bench.ballast import Ballast
 from tests.bench.figures import Figure, print_table, write_json
 from tests.bench.options import GIB, MIB, Options
@@ -34,6 +35,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="short stretches, few rounds, little data: to see that everything runs")
     parser.add_argument("--cold-gib", type=float, help="size of the cold log (4; --quick: 0.5)")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="add the soak, of so many minutes (10 when named)")
+    parser.add_argument("--document", action="store_true", help="write the table into docs/benchmarks.md")
     parser.add_argument("--strict", action="store_true", help="exit 1 when a target is missed")
     parser.add_argument(
         "--directory", type=Path, default=REPOSITORY / ".bench", help="where data directories are made: a real disk, not tmpfs"
@@ -100,6 +102,8 @@ def main() -> int:
         }
         chosen.json.parent.mkdir(parents=True, exist_ok=True)
         write_json(chosen.json, figures, asked)
+        if chosen.document:
+            document.write(figures, asked)
         console.print(f"{time.monotonic() - started:.0f} s; figures in {chosen.json}", highlight=False)
     missed = [each for each in figures if each.met is False]
     return 1 if failed or (missed and chosen.strict) else 0

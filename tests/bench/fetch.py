@@ -1,6 +1,7 @@
 """Fetch throughput in four shapes, beside the bare sendfile of the very same files.
 
-whole    1 MiB and 8 MiB regions of one partition, in the page cache: what a consumer that lags reads.
+whole    1, 8 and 48 MiB regions of one partition, in the page cache: what a consumer that lags reads. Its default asks
+         for 1 MiB a partition and 50 MiB in all.
 small    500 partitions, 8 KiB of each: what a follower reads.
 TLS      1 MiB regions, encrypted; the floor reads and encrypts the same bytes.
 cold     1 MiB regions of a log that was evicted from the page cache; the floor sends the same file, as cold.
@@ -50,6 +51,7 @@ class Read:
 READS: Final = (
     Read("1 MiB regions", TOPIC, 1, MIB, 4, 2, MESSAGES_PER_BATCH, 0.9),
     Read("8 MiB regions", TOPIC, 1, 8 * MIB, 4, 2, MESSAGES_PER_BATCH, 0.9),
+    Read("48 MiB regions", TOPIC, 1, 48 * MIB, 2, 2, MESSAGES_PER_BATCH, 0.9),
     Read("500 partitions x 8 KiB", MANY, MANY_PARTITIONS, 8 << 10, 4, 2, MANY_MESSAGES_PER_BATCH),
     Read("TLS, 1 MiB regions", TOPIC, 1, MIB, 1, 2, MESSAGES_PER_BATCH, tls=True),
     Read("cold, 1 MiB regions", TOPIC, 1, MIB, 1, 1, MESSAGES_PER_BATCH, cold=True),

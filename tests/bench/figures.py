@@ -119,7 +119,7 @@ def machine() -> dict[str, Any]:
         "processor": model,
         "cpus": len(os.sched_getaffinity(0)),
         "memory_bytes": memory,
-        "kernel": platform.release(),
+        "kernel": ".".join(platform.release().split(".")[:2]),
         "python": platform.python_version(),
         "revision": revision,
         "load_average": os.getloadavg()[0],
