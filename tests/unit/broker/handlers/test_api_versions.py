@@ -1,0 +1,54 @@
+"""ApiVersions: what the table of handlers has, in each version, in bytes that old clients can read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.handlers import api_versions
+from ottla.broker.handlers.registry import APIS
+from ottla.protocol import produce
+from ottla.protocol.api import ApiKey
+
+from ..wired import Wired, encode, framed, run, schema
+
+VERSIONS = range(api_versions.MIN_VERSION, api_versions.MAX_VERSION + 1)
+
+
+def request(version: int) -> bytes:
+    made = schema(ApiKey.API_VERSIONS, version, "request").ApiVersionsRequest
+    named = {"client_software_name": "librdkafka", "client_software_version": "2.0.2"} if version >= 3 else {}
+    return framed(ApiKey.API_VERSIONS, version, 7, encode(made(**named)))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_handler_is_listed_with_its_versions(tmp_path: Path, version: int) -> None:
+    """Produce from 0, though 0 to 2 are refused: librdkafka turns compression off otherwise (KAFKA-18659)."""
+
+    async def scenario(broker: Wired) -> None:
+        client = await broker.connect()
+        client.write(request(version))
+        correlation_id, response = await client.answer(ApiKey.API_VERSIONS, version)
+        assert (correlation_id, int(response.error_code)) == (7, 0)
+        found = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+        wanted = {key: (each.min_version, each.max_version) for key, each in APIS.items()}
+        assert found == {**wanted, 0: (0, produce.MAX_VERSION)}
+        assert list(found) == sorted(found)
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_tagged_fields_that_hold_their_default_are_left_out(tmp_path: Path, version: int) -> None:
+    """librdkafka 2.0.2, Debian's, can not read them. The last byte is the count of tagged fields."""
+
+    async def scenario(broker: Wired) -> None:
+        client = await broker.connect()
+        client.write(request(version))
+        frame = await client.frame()
+        # correlation id, error code, count + 1, then key, min, max, no tags each; throttle time; no tags
+        assert len(frame) == 4 + 2 + 1 + 7 * (1 + len(APIS)) + 4 + 1
+        assert frame[-1] == 0
+
+    run(tmp_path, scenario)

@@ -1,0 +1,371 @@
+"""Produce over real sockets to real logs: what is stored, what is refused, with which code.
+
+Sources: Kafka's `LogValidator` and `ReplicaManager.appendRecords`, KIP-98 (idempotence), KIP-110 (zstd), KIP-32 (times).
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.security.authorizer import Operation, Resource
+from ottla.config.topic import TopicSettings
+from ottla.model import Principal
+from ottla.protocol.api import ApiKey
+from ottla.record.batch import HEADER, LOG_APPEND_TIME, BatchHeader, batches, check_batch, crc_of, read_header
+from ottla.record.codecs import codec_number
+from ottla.record.records import Record, build_batch, read_records
+
+from ..wired import NOW, Client, Wired, batch, fetch, produce, run, values
+
+CORRUPT, UNKNOWN_TOPIC, TOO_LARGE, INVALID_ACKS, UNSUPPORTED_FORMAT, INVALID_TIMESTAMP = 2, 3, 10, 21, 43, 32
+OUT_OF_ORDER, INVALID_PRODUCER_EPOCH, TXN_STATE, STORAGE_ERROR, UNSUPPORTED_CODEC, INVALID_RECORD = 45, 47, 48, 56, 76, 87
+TOPIC_DENIED, TXN_DENIED, LIST_TOO_LARGE, NOT_ENOUGH_REPLICAS = 29, 53, 18, 19
+
+
+async def one(client: Client, *args: Any, **options: Any) -> tuple[int, int]:
+    """Sends one batch; its error code and base offset."""
+    client.write(produce(*args, **options))
+    _, [answer] = await client.produced(options.get("version", 9))
+    return answer
+
+
+@pytest.mark.parametrize("version", range(3, 12))
+def test_every_version_stores_the_batch_as_it_came_but_for_offset_and_epoch(tmp_path: Path, version: int) -> None:
+    sent = batch(b"a", b"b", b"c")
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        client = await broker.connect()
+        for n in range(3):  # the first is read, the others are recognised
+            assert await one(client, ("events", 0, sent), version=version, correlation_id=n) == (0, 3 * n)
+        log = broker.log_bytes("events")
+        assert len(log) == 3 * len(sent)
+        for n in range(3):
+            stored = log[n * len(sent) : (n + 1) * len(sent)]
+            header = read_header(stored)
+            assert (header.base_offset, header.leader_epoch) == (3 * n, 0)
+            assert stored[16:] == sent[16:]
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("version", [3, 5, 8, 9])
+def test_each_partition_of_a_request_has_an_answer_of_its_own(tmp_path: Path, version: int) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", 2)
+        client = await broker.connect()
+        client.write(
+            produce(
+                ("events", 0, batch(b"a")),
+                ("nowhere", 0, batch(b"b")),
+                ("events", 1, batch(b"c")),
+                ("events", 2, batch(b"d")),
+                version=version,
+            )
+        )
+        _, response = await client.answer(ApiKey.PRODUCE, version)
+        found = {
+            (topic.name, each.index): (int(each.error_code), each.base_offset)
+            for topic in response.responses
+            for each in topic.partition_responses
+        }
+        assert found == {
+            ("events", 0): (0, 0),
+            ("events", 1): (0, 0),
+            ("nowhere", 0): (UNKNOWN_TOPIC, -1),
+            ("events", 2): (UNKNOWN_TOPIC, -1),
+        }
+        if version >= 8:
+            messages = [each.error_message for topic in response.responses for each in topic.partition_responses if each.error_message]
+            assert sorted(messages) == ["events-2 is not on broker 1", "nowhere-0 is not on broker 1"]
+
+    run(tmp_path, scenario)
+
+
+def damaged(**changes: Any) -> bytes:
+    """A batch with header fields set, its checksum made right again."""
+    data = bytearray(batch(b"a", b"b"))
+    fields = BatchHeader._make(HEADER.unpack_from(data))._replace(**changes)
+    HEADER.pack_into(data, 0, *fields)
+    if "crc" not in changes:
+        struct.pack_into(">I", data, 17, crc_of(data))
+    return bytes(data)
+
+
+BAD_BATCHES = {
+    "null": (None, CORRUPT),
+    "nothing": (b"", CORRUPT),
+    "shorter than a header": (batch(b"a")[:60], CORRUPT),
+    "cut": (batch(b"a")[:-1], CORRUPT),
+    "followed by another batch": (batch(b"a") + batch(b"b"), CORRUPT),
+    "a wrong checksum": (damaged(crc=1), CORRUPT),
+    "magic 1": (damaged(magic=1), UNSUPPORTED_FORMAT),
+    "magic 3": (damaged(magic=3), UNSUPPORTED_FORMAT),
+    "a length below zero": (damaged(length=-5), CORRUPT),
+    "no records": (damaged(record_count=0), INVALID_RECORD),
+    "a count below zero": (damaged(record_count=-2), INVALID_RECORD),
+    "more records than offsets": (damaged(record_count=9), INVALID_RECORD),
+    "offsets that go back": (damaged(last_offset_delta=-1, record_count=0), INVALID_RECORD),
+    "a control batch": (batch(b"a", control=True), INVALID_RECORD),
+    "a transactional batch": (batch(b"a", transactional=True, producer_id=1, producer_epoch=0, base_sequence=0), TXN_STATE),
+    "zeros": (bytes(200), UNSUPPORTED_FORMAT),
+}
+
+
+@pytest.mark.parametrize(("bad", "code"), BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
+def test_a_bad_batch_is_refused_and_the_good_ones_around_it_are_stored(tmp_path: Path, bad: bytes | None, code: int) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        client = await broker.connect()
+        client.write(*(produce(("events", 0, each)) for each in (batch(b"a"), bad, batch(b"b"), bad, batch(b"c"))))
+        assert [(await client.produced())[1] for _ in range(5)] == [[(0, 0)], [(code, -1)], [(0, 1)], [(code, -1)], [(0, 2)]]
+        assert values(broker.log_bytes("events")) == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+    run(tmp_path, scenario)
+
+
+def test_a_batch_over_the_limit_is_refused_and_one_at_the_limit_is_not(tmp_path: Path) -> None:
+    size = len(batch(b"x" * 1000))
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", max_message_bytes=str(size))
+        client = await broker.connect()
+        assert await one(client, ("events", 0, batch(b"x" * 1000))) == (0, 0)
+        for _ in range(2):
+            assert await one(client, ("events", 0, batch(b"x" * 1001))) == (TOO_LARGE, -1)
+        assert await one(client, ("events", 0, batch(b"x" * 1000))) == (0, 1)
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("acks", [2, -2, 32767])
+def test_acks_that_nobody_knows_are_refused_each_time(tmp_path: Path, acks: int) -> None:
+    """Also when the request was seen before."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        client = await broker.connect()
+        for _ in range(3):
+            assert await one(client, ("events", 0, batch(b"a")), acks=acks) == (INVALID_ACKS, -1)
+        assert broker.log_bytes("events") == b""
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(("version", "code"), [(3, UNSUPPORTED_CODEC), (6, UNSUPPORTED_CODEC), (7, 0), (9, 0)])
+def test_zstd_needs_version_7(tmp_path: Path, version: int, code: int) -> None:
+    """KIP-110. Also behind requests that were stored."""
+    zstd = batch(b"a" * 100, codec=codec_number("zstd"))
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        client = await broker.connect()
+        for sent, wanted in ((batch(b"plain"), 0), (zstd, code), (batch(b"plain"), 0), (zstd, code)):
+            assert (await one(client, ("events", 0, sent), version=version))[0] == wanted
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("name", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_batches_pass_unopened(tmp_path: Path, name: str) -> None:
+    sent = batch(*(b"value" * 20 for _ in range(50)), codec=codec_number(name))
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        client = await broker.connect()
+        assert await one(client, ("events", 0, sent)) == (0, 0)
+        assert broker.log_bytes("events")[16:] == sent[16:]
+
+    run(tmp_path, scenario)
+
+
+def test_a_duplicate_is_answered_with_its_first_offsets_and_not_stored_again(tmp_path: Path) -> None:
+    """KIP-98: any of the last five batches, also while they are only staged."""
+    mine: dict[str, Any] = {"producer_id": 9, "producer_epoch": 0}
+    sent = [batch(b"%d" % n, b"%d" % n, base_sequence=2 * n, **mine) for n in range(6)]
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        client = await broker.connect()
+        client.write(*(produce(("events", 0, each)) for each in (sent[0], sent[0], sent[1], sent[0], sent[1])))
+        assert [(await client.produced())[1] for _ in range(5)] == [[(0, 0)], [(0, 0)], [(0, 2)], [(0, 0)], [(0, 2)]]
+        for each in sent[2:]:
+            assert (await one(client, ("events", 0, each)))[0] == 0
+        assert await one(client, ("events", 0, sent[1])) == (0, 2)
+        size = len(broker.log_bytes("events"))
+        assert (await one(client, ("events", 0, sent[0])))[0] == OUT_OF_ORDER
+        assert (await one(client, ("events", 0, batch(b"x", base_sequence=99, **mine))))[0] == OUT_OF_ORDER
+        stale: dict[str, Any] = {"producer_id": 9, "producer_epoch": 1}
+        assert await one(client, ("events", 0, batch(b"new", base_sequence=0, **stale))) == (0, 12)
+        assert (await one(client, ("events", 0, batch(b"old", base_sequence=12, **mine))))[0] == INVALID_PRODUCER_EPOCH
+        assert len(broker.log_bytes("events")) > size
+
+    run(tmp_path, scenario)
+
+
+def test_a_duplicate_waits_for_the_fsync_that_its_first_copy_waits_for(tmp_path: Path) -> None:
+    sent = batch(b"a", producer_id=9, producer_epoch=0, base_sequence=0)
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", flush_messages="1")
+        client = await broker.connect()
+        client.write(produce(("events", 0, sent)), produce(("events", 0, sent), correlation_id=2))
+        assert await client.produced() == (1, [(0, 0)])
+        assert await client.produced() == (2, [(0, 0)])
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_log_append_time_stamps_the_header_and_its_checksum_is_right(tmp_path: Path, codec: str) -> None:
+    """KIP-32: readers take the header's time for every record; the records themselves stay as they came."""
+    sent = batch(b"a", b"b", timestamp=5, codec=codec_number(codec) if codec != "none" else 0)
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", message_timestamp_type="LogAppendTime")
+        client = await broker.connect()
+        client.write(produce(("events", 0, sent)), produce(("events", 0, sent)))
+        for _ in range(2):
+            _, response = await client.answer(ApiKey.PRODUCE, 9)
+            time = response.responses[0].partition_responses[0].log_append_time
+            assert round(time.timestamp() * 1000) == NOW
+        log = broker.log_bytes("events")
+        for position, _ in batches(log):
+            header = check_batch(memoryview(log)[position : position + len(sent)])
+            assert (header.timestamp_type, header.max_timestamp, header.base_timestamp) == (LOG_APPEND_TIME, NOW, 5)
+            assert log[position + 61 : position + len(sent)] == sent[61:]
+        assert {each.timestamp for each in read_records(log[: len(sent)])} == {NOW}
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "code"),
+    [(NOW, 0), (NOW + 1000, 0), (NOW + 1001, INVALID_TIMESTAMP), (NOW - 2000, 0), (NOW - 2001, INVALID_TIMESTAMP), (-1, 0)],
+)
+def test_timestamps_are_bounded_on_both_sides_and_no_timestamp_is_none(tmp_path: Path, timestamp: int, code: int) -> None:
+    """KIP-937; a record without a timestamp is not compared."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", message_timestamp_after_max_ms="1000", message_timestamp_before_max_ms="2000")
+        client = await broker.connect()
+        assert (await one(client, ("events", 0, batch(b"a", timestamp=timestamp))))[0] == code
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_with_a_codec_of_its_own_stores_its_batches_in_it(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.topic("small", compression_type="zstd")
+        broker.topic("plain")
+        client = await broker.connect()
+        client.write(
+            produce(("small", 0, batch(b"a" * 500, b"b" * 500)), correlation_id=1),
+            produce(("plain", 0, batch(b"between")), correlation_id=2),
+            produce(("small", 0, batch(b"c" * 500, codec=codec_number("gzip"))), correlation_id=3),
+            produce(("small", 0, b"noise" * 50), correlation_id=4),
+            produce(("small", 0, batch(b"d" * 500)), acks=0),
+            fetch(("small", 0, 0), correlation_id=5),
+        )
+        assert [await client.produced() for _ in range(4)] == [
+            (1, [(0, 0)]),
+            (2, [(0, 0)]),
+            (3, [(0, 2)]),
+            (4, [(UNSUPPORTED_FORMAT, -1)]),
+        ]
+        correlation_id, [(_, records)] = await client.fetched()
+        assert correlation_id == 5
+        assert [value[:1] for _, value in values(records) if value] == [b"a", b"b", b"c", b"d"]
+        assert {header.codec for _, header in batches(broker.log_bytes("small"))} == {codec_number("zstd")}
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("codec", [0, 3])
+def test_a_compacted_topic_takes_no_record_without_a_key(tmp_path: Path, codec: int) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.topic("table", cleanup_policy="compact")
+        client = await broker.connect()
+        keyless = build_batch([Record(0, NOW, b"k", b"v"), Record(1, NOW, None, b"v")], codec=codec)
+        assert await one(client, ("table", 0, keyless)) == (INVALID_RECORD, -1)
+        assert await one(client, ("table", 0, batch(b"a", codec=codec))) == (0, 0)
+        client.write(produce(("table", 0, keyless), acks=0))
+        assert await client.is_closed()
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_that_begins_to_open_batches_does_so_from_the_next_request_on(tmp_path: Path) -> None:
+    """Also for a producer whose requests are recognised by their bytes."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        client = await broker.connect()
+        keyless = batch(b"a", key=None)
+        for n in range(3):
+            assert await one(client, ("events", 0, keyless)) == (0, n)
+        broker.parts.replicas.update_settings("events", TopicSettings.of(broker.parts.settings, {"cleanup.policy": "compact"}))
+        assert await one(client, ("events", 0, keyless)) == (INVALID_RECORD, -1)
+
+    run(tmp_path, scenario)
+
+
+class Rules:
+    """Refuses what is named."""
+
+    allows_all = False
+
+    def __init__(self, *denied: tuple[Operation, str]) -> None:
+        self.denied = set(denied)
+
+    def allowed(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+        return (operation, resource.name) not in self.denied
+
+
+def test_writing_is_asked_for_topic_by_topic(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.topic("open")
+        broker.topic("closed")
+        client = await broker.connect()
+        for n in range(2):
+            client.write(produce(("open", 0, batch(b"a")), ("closed", 0, batch(b"b"))))
+            assert await client.produced() == (1, [(0, n), (TOPIC_DENIED, -1)])
+        assert broker.log_bytes("closed") == b""
+
+    run(tmp_path, scenario, authorizer=Rules((Operation.WRITE, "closed")))
+
+
+@pytest.mark.parametrize(("name", "code"), [("mine", TXN_STATE), ("theirs", TXN_DENIED)])
+def test_transactions_have_no_coordinator_yet_and_are_refused(tmp_path: Path, name: str, code: int) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        client = await broker.connect()
+        sent = batch(b"a", transactional=True, producer_id=1, producer_epoch=0, base_sequence=0)
+        assert await one(client, ("events", 0, sent), transactional_id=name) == (code, -1)
+        assert broker.log_bytes("events") == b""
+
+    run(tmp_path, scenario, authorizer=Rules((Operation.WRITE, "theirs")))
+
+
+def test_too_few_replicas_in_sync_refuse_acks_all_only(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", min_insync_replicas="2")
+        client = await broker.connect()
+        for _ in range(2):
+            assert await one(client, ("events", 0, batch(b"a")), acks=-1) == (NOT_ENOUGH_REPLICAS, -1)
+        assert await one(client, ("events", 0, batch(b"a")), acks=1) == (0, 0)
+
+    run(tmp_path, scenario)
+
+
+def test_an_empty_request_has_an_empty_answer(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        client = await broker.connect()
+        client.write(produce())
+        assert await client.produced() == (1, [])
+
+    run(tmp_path, scenario)
