@@ -237,6 +237,9 @@ class Session:
             return False
         plain = decode_request_header(buffer, start, end, flexible=False)
         api = APIS.get(plain.api_key)
+        if plain.api_key == ApiKey.PRODUCE:
+            least, most = produce_codec.MIN_VERSION, produce_codec.MAX_VERSION
+            raise InvalidRequest(f"Produce version {plain.api_version} is not served, {least} to {most} are")
         if api is None:
             raise InvalidRequest(f"API key {plain.api_key} (version {plain.api_version}) is not served")
         if not api.min_version <= plain.api_version <= api.max_version:

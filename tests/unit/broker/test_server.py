@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,7 @@ def settings_for(directory: Path, **properties: str) -> BrokerSettings:
 
 
 def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_a_stopped_broker_leaves_no_file_and_no_task(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map, schema_name_map
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.types import TopicName
 from kio.serial import entity_reader, entity_writer
 
 from ottla.errors import InvalidRequest
@@ -128,7 +129,9 @@ def test_a_damaged_request_is_a_request_or_an_invalid_request(key: ApiKey, data:
 
 
 ONE_TOPIC = MetadataRequest(
-    topics=(MetadataRequestTopic(topic_id=None, name="flights"),), allow_auto_topic_creation=True, include_topic_authorized_operations=False
+    topics=(MetadataRequestTopic(topic_id=None, name=TopicName("flights")),),
+    allow_auto_topic_creation=True,
+    include_topic_authorized_operations=False,
 )
 
 

@@ -6,6 +6,7 @@ import os
 from bisect import bisect_right
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -106,9 +107,14 @@ def test_a_reader_that_goes_on_opens_the_file_once_a_window(tmp_path: Path, monk
     for entry in range(1, 5001):
         index.append(entry * 10, entry * 4096)
     index.write_tail()
-    opened = []
+    opened: list[Any] = []
     original = os.open
-    monkeypatch.setattr(os, "open", lambda *arguments: opened.append(arguments) or original(*arguments))
+
+    def counting(*arguments: Any) -> int:
+        opened.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(os, "open", counting)
     for entry in range(1, 5001):
         assert index.position_of(entry * 10 + 5) == entry * 4096
     assert len(opened) <= 2 * (5000 // indexes.WINDOW + 1)

@@ -225,9 +225,9 @@ def test_no_damage_is_ever_a_crash(tmp_path_factory: pytest.TempPathFactory, dat
         (directory / each.name).write_bytes(content)
     segment = directory / SEGMENT
     size = segment.stat().st_size
-    for each in dump_segment(segment, with_records=True, maximum_decompressed=100_000):
-        end = each.position + (each.size if isinstance(each, Damage) else each.header.size)
-        assert 0 <= each.position <= end <= size
+    for found in dump_segment(segment, with_records=True, maximum_decompressed=100_000):
+        end = found.position + (found.size if isinstance(found, Damage) else found.header.size)
+        assert 0 <= found.position <= end <= size
     assert dump_offset_index(segment) is not None
     assert dump_time_index(segment) is not None
     dump_snapshot(directory / "00000000000000000109.snapshot")

@@ -167,7 +167,8 @@ def test_open_transactions_hold_the_first_undecided_offset() -> None:
     marker = batch(-1, producer_id=2, attributes=TRANSACTIONAL_MASK | CONTROL_MASK)
     assert states.update(marker, 26, 26, 5, COMMIT) == CompletedTransaction(2, 15, 26, is_aborted=False)
     states.advance_high_watermark(27)
-    assert (states.first_undecided_offset, states.first_unstable_offset) == (None, None)
+    assert states.first_undecided_offset is None
+    assert states.first_unstable_offset is None
 
 
 def test_a_marker_of_a_transaction_that_wrote_nothing_here_completes_nothing() -> None:

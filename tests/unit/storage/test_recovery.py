@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ottla.record.batch import PREFIX_SIZE, batches
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
-from ottla.storage import recovery
+from ottla.storage import batch_walk, recovery
 from ottla.storage.batch_walk import CHUNK
 from ottla.storage.log import Log
 from ottla.storage.recovery import load_log, rebuild_indexes
@@ -206,7 +206,7 @@ def test_a_clean_stop_is_believed_and_no_batch_is_walked(make_log: LogMaker, mon
     fill(log, 300)
     asyncio.run(log.close())
     passed = []
-    original = recovery.headers
+    original = batch_walk.headers
 
     def counting(*arguments):  # type: ignore[no-untyped-def]
         for each in original(*arguments):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ottla.record.batch import LOG_APPEND_TIME
 from ottla.record.records import Record, build_batch
 from ottla.storage import log as log_module
+from ottla.storage import time_lookup
 from ottla.storage.log import Log
 from ottla.testing import ManualClock
 
@@ -131,8 +132,8 @@ def test_a_segment_deleted_under_a_look_up_is_looked_for_again(
     log = make_log(segment_bytes=2 * len(batch_of(0)), retention_ms=-1)
     for timestamp in range(100, 600, 100):
         fill(log, 1, timestamp=timestamp)
-    original = log_module.first_at_or_after
-    calls = []
+    original = time_lookup.first_at_or_after
+    calls: list[int] = []
 
     def deleting(*arguments):  # type: ignore[no-untyped-def]
         if not calls:
