@@ -133,7 +133,7 @@ def test_a_segment_deleted_under_a_look_up_is_looked_for_again(
     for timestamp in range(100, 600, 100):
         fill(log, 1, timestamp=timestamp)
     original = time_lookup.first_at_or_after
-    calls: list[int] = []
+    calls: list[tuple[object, ...]] = []
 
     def deleting(*arguments):  # type: ignore[no-untyped-def]
         if not calls:
