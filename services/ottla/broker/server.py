@@ -23,9 +23,11 @@ from ottla.broker.controller.changes import (
     TopicDeleted,
 )
 from ottla.broker.controller.controller import Controller
+from ottla.broker.coordinating import CoordinationSessions, OpenSession, former_session_seconds, sessions_of
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.handlers.registry import BrokerParts
+from ottla.broker.identity import with_broker_id
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Purgatory
@@ -33,11 +35,10 @@ from ottla.broker.replication.replicas import ReplicaManager
 from ottla.broker.security.authorizer import AllowAll, Authorizer
 from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
-from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.interface import Coordination
 from ottla.errors import OttlaError
 from ottla.lifecycle import ThreadOffload
-from ottla.model import BrokerId, BrokerRegistration, Endpoint
+from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.listener import ConnectionLimits, Listener
 from ottla.network.tls import TlsSettings, server_context
@@ -56,21 +57,21 @@ class Broker:
 
     Args:
         settings: its configuration.
-        coordination: a session to coordinate by; by default one with an embedded twin of its own.
+        open_session: gives sessions to coordinate by; by default with `zookeeper.connect`, or with an embedded twin of its own.
         authorizer: who may do what; by default everyone everything.
     """
 
     def __init__(
         self,
         settings: BrokerSettings,
-        coordination: Coordination | None = None,
+        open_session: OpenSession | None = None,
         *,
         clock: Clock | None = None,
         random: Random | None = None,
         authorizer: Authorizer | None = None,
     ) -> None:
         self._settings = settings
-        self._given_coordination = coordination
+        self._open_session = open_session
         self._clock = clock or SystemClock()
         self._random = random or Random()
         self._authorizer = authorizer or AllowAll()
@@ -117,14 +118,21 @@ class Broker:
         settings = self._settings
         for name, reason in settings.without_effect().items():
             log.warning("%s has no effect: %s", name, reason)
-        broker_id = BrokerId(settings.broker_id)
         offload = ThreadOffload(OFFLOAD_THREADS, "ottla-offload")
         stack.callback(offload.close)
-        coordination = await self._coordinate(stack)
+        sessions = CoordinationSessions(
+            self._open_session or sessions_of(settings, self._clock, stack), self._session_lost, self._session_renewed
+        )
+        stack.push_async_callback(sessions.close)
+        coordination = await sessions.open()
+        settings = self._settings = await with_broker_id(settings, coordination, offload)
+        broker_id = BrokerId(settings.broker_id)
 
         metadata = MetadataCache()
         fetches, produces = Purgatory(), Purgatory()
-        controller = Controller(coordination, settings, self._clock, self._random, self._apply)
+        controller = self._controller = Controller(
+            coordination, settings, self._clock, self._random, self._apply, former_session_seconds(settings)
+        )
         logs = LogManager(settings.log_directories, settings, self._clock, offload, controller.topic_settings)
         replicas = ReplicaManager(broker_id, logs, fetches, produces)
         logs.high_watermarks = replicas.high_watermarks
@@ -159,6 +167,8 @@ class Broker:
         metadata.brokers = {broker_id: registration}
         await controller.start(registration)
         self._is_started = True
+        sessions.keep()
+        stack.push_async_callback(sessions.stop_renewing)
         for listener in self._listeners.values():
             await listener.start()
         stack.callback(produces.expire_all)
@@ -173,12 +183,15 @@ class Broker:
         if len(self._logs.offline_directories) == len(self._settings.log_directories):
             self._all_failed.set()
 
-    async def _coordinate(self, stack: AsyncExitStack) -> Coordination:
-        if self._given_coordination is not None:
-            return self._given_coordination
-        embedded = EmbeddedZooKeeper(self._settings.coordination_path, self._clock)
-        stack.push_async_callback(embedded.close)
-        return await embedded.session()
+    def _session_lost(self) -> None:
+        """Whatever this broker leads it goes on leading until it is told otherwise: there is nobody else to lead it."""
+        self._controller.session_lost()
+        self._metadata.controller_id = NO_LEADER
+
+    async def _session_renewed(self, coordination: Coordination) -> None:
+        registration = await self._controller.rejoin(coordination)
+        self._metadata.brokers = {registration.broker_id: registration}
+        self._metadata.controller_id = registration.broker_id
 
     async def _bind(self, stack: AsyncExitStack, dispatcher: Dispatcher, offload: ThreadOffload) -> None:
         settings = self._settings

@@ -26,11 +26,13 @@ from ottla.config.properties import Properties
 from ottla.config.refused import why_refused
 from ottla.config.settings import Dynamic, SettingDefinition, Settings, unknown_setting
 from ottla.config.tls import TlsSettings
+from ottla.config.zookeeper import ZooKeeperSettings
 from ottla.errors import ConfigurationError
 from ottla.model import Endpoint
 
 PARTS: Final[Mapping[str, type[Settings]]] = {
     "The broker and its cluster": IdentitySettings,
+    "ZooKeeper": ZooKeeperSettings,
     "Listeners, connections and requests": NetworkSettings,
     "TLS": TlsSettings,
     "Logs": LogDefaults,
@@ -55,6 +57,7 @@ class BrokerSettings(
     LogDefaults,
     TlsSettings,
     NetworkSettings,
+    ZooKeeperSettings,
     IdentitySettings,
 ):
     """One attribute for each setting of a broker: `log_segment_bytes` is `log.segment.bytes`."""
@@ -197,6 +200,7 @@ class BrokerSettings(
             ("max.connections.per.ip.overrides", lambda: self.connections_per_address),
             ("log.dirs", self._check_directories),
             ("broker.id", self._check_broker_id),
+            ("zookeeper.connect", self.check_zookeeper),
             ("ssl.keystore.type", self._check_tls),
         )
         complaints: set[str] = set()
@@ -217,7 +221,8 @@ class BrokerSettings(
     def _check_broker_id(self) -> None:
         if self.broker_id < 0 and not self.broker_id_generation_enable:
             raise ConfigurationError(f"broker.id = {self.broker_id}: must be at least 0 when broker.id.generation.enable is false")
-        if self.broker_id_generation_enable and self.broker_id > self.reserved_broker_max_id:
+        # One that was made lies above it, and is not given by anybody.
+        if self.broker_id_generation_enable and self.broker_id > self.reserved_broker_max_id and "broker.id" in self.given:
             raise ConfigurationError(f"broker.id = {self.broker_id}: larger than reserved.broker.max.id = {self.reserved_broker_max_id}")
 
     def _check_tls(self) -> None:

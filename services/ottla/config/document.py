@@ -19,7 +19,8 @@ _INTRODUCTION: Final = """\
 
 <!-- Made from the declarations in services/ottla/config by `make docs`. Change those, not this page. -->
 
-Ottla's settings are Kafka 3.9's, by name, type, default and bounds; `coordination.directory` is Ottla's own.
+Ottla's settings are Kafka 3.9's, by name, type, default and bounds; `coordination.directory` and
+`zookeeper.digest.…` are Ottla's own.
 `ottla broker --config FILE` reads them from a Java properties file. A name that is unknown, a name that is given twice
 and a value out of bounds are refused with file and line, and with the nearest right name:
 

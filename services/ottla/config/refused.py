@@ -11,7 +11,9 @@ from typing import Final
 _KRAFT: Final = "it belongs to KRaft, which Ottla does not have; remove it"
 _NOT_NEEDED: Final = "nothing in Ottla works in a way that it could tune; remove it"
 _REASONS: Final = {
-    "zookeeper.": "this release coordinates with its embedded twin of ZooKeeper, in coordination.directory; remove it",
+    "zookeeper.metadata.migration.": _KRAFT,
+    "zookeeper.ssl.crl.enable": "revocation lists are not read; remove it",
+    "zookeeper.ssl.ocsp.enable": "revocation is not asked for; remove it",
     "process.roles": _KRAFT,
     "node.id": "it belongs to KRaft, which Ottla does not have; broker.id is what names a broker",
     "controller.quorum.": _KRAFT,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ottla.coordination.connect_string import ConnectString
+from ottla.config.connect_string import ConnectString
 from ottla.errors import ConfigurationError
 
 if TYPE_CHECKING:

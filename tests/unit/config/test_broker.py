@@ -44,7 +44,7 @@ def test_nothing_given_is_a_broker_with_kafkas_defaults() -> None:
     assert {name: settings.text_of(name) for name in expected} == expected
 
 
-def test_the_file_that_kafka_comes_with_loads_but_for_zookeeper(tmp_path: Path) -> None:
+def test_the_file_that_kafka_comes_with_loads(tmp_path: Path) -> None:
     """The names and values that Kafka 3.9's config/server.properties sets."""
     path = tmp_path / "server.properties"
     path.write_text(
@@ -52,6 +52,7 @@ def test_the_file_that_kafka_comes_with_loads_but_for_zookeeper(tmp_path: Path) 
         "socket.request.max.bytes=104857600\nlog.dirs=/tmp/kafka-logs\nnum.partitions=1\nnum.recovery.threads.per.data.dir=1\n"
         "offsets.topic.replication.factor=1\ntransaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
         "log.retention.hours=168\nlog.retention.check.interval.ms=300000\ngroup.initial.rebalance.delay.ms=0\n"
+        "zookeeper.connect=localhost:2181\nzookeeper.connection.timeout.ms=18000\n"
     )
     settings = BrokerSettings.from_properties(properties.load(path))
     assert settings.broker_id == 0
@@ -61,14 +62,13 @@ def test_the_file_that_kafka_comes_with_loads_but_for_zookeeper(tmp_path: Path) 
 
 def test_everything_that_is_wrong_is_told_at_once_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
-    path.write_text("broker.id=0\nlog.segment.byte=1\nlog.segment.bytes=13\nzookeeper.connect=localhost:2181\nlisteners=SSL://:1\n")
+    path.write_text("broker.id=0\nlog.segment.byte=1\nlog.segment.bytes=13\nzookeeper.connect=localhost:x/a\nlisteners=SSL://:1\n")
     with pytest.raises(ConfigurationError) as refused:
         BrokerSettings.from_properties(properties.load(path))
     assert str(refused.value).splitlines() == [
         f"{path}:2: unknown setting 'log.segment.byte'; did you mean 'log.segment.bytes'?",
         f"{path}:3: log.segment.bytes = '13': must be at least 14",
-        f"{path}:4: zookeeper.connect can not be set: this release coordinates with its embedded twin of ZooKeeper, in "
-        "coordination.directory; remove it",
+        f"{path}:4: zookeeper.connect = 'localhost:x/a': 'localhost:x' is not host:port",
         f"{path}: security.inter.broker.protocol: no listener speaks PLAINTEXT; set inter.broker.listener.name",
         f"{path}: SSL://:1: ssl.keystore.type is JKS, and only PEM is read",
     ]

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from ottla.broker.controller import configs, membership
-from ottla.broker.controller.changes import MetadataChange
+from ottla.broker.controller.changes import BrokerConfigChanged, MetadataChange, TopicConfigChanged
 from ottla.broker.controller.config_operations import ConfigOperations
 from ottla.broker.controller.configs import ConfigChange
 from ottla.broker.controller.loading import acceptable_overrides, load_broker_configs, load_brokers, load_topic_overrides
@@ -45,6 +45,8 @@ T = TypeVar("T")
 SESSION_TIMEOUT_SECONDS: Final = 18.0
 # The longest wait for one answer of the coordination service.
 ANSWER_TIMEOUT_SECONDS: Final = 10.0
+# The longest that a broker which stops tries to say so.
+LEAVE_TIMEOUT_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ class Controller:
         self._is_closing = False
         self.cluster_id = ""
         self.controller_epoch = 0
-        self.registration: BrokerRegistration | None = None
+        self.registration: BrokerRegistration | None = None  # the latest
+        self._is_registered = False
 
     # Joining and leaving.
 
@@ -117,37 +120,75 @@ class Controller:
         """
         if not self.cluster_id:
             await self.load()
-        coordination, broker_id = self._coordination, registration.broker_id
-        self._broker_id = broker_id
-        self.registration = await membership.register_broker(coordination, registration, self._clock, self._session_timeout_seconds)
-        term = await membership.become_controller(coordination, broker_id, self._clock, self._session_timeout_seconds)
-        self.controller_epoch = term.epoch
-        writes = ControllerWrites(coordination, term.epoch_version)
-        self._term = _Term(
-            writes,
-            TopicOperations(self._state, coordination, writes, term.epoch, self._random, self._apply, self._changed),
-            ConfigOperations(self._state, coordination, writes, broker_id, self._clock, self._apply),
-        )
+        self._broker_id = registration.broker_id
         async with self._one_at_a_time:
-            await self._load_settings()
-            self._state.brokers = await load_brokers(coordination)
-            await self._term.configs.remove_old_notices()
-            await self._term.topics.take_over()
+            await self._join(registration)
+
+    def session_lost(self) -> None:
+        """The session is over, and with it the registration and the time as the controller. Requests are refused until `rejoin`."""
+        self._term = None
+        self._is_registered = False
+
+    async def rejoin(self, coordination: Coordination) -> BrokerRegistration:
+        """Starts again in another session, and applies what changed meanwhile. Gives the new registration.
+
+        Raises:
+            ConfigurationError: as `start`; or the coordination service holds another cluster by now.
+            CoordinationError: it can not be read or written.
+        """
+        assert self.registration is not None, "the controller was never started"
+        async with self._one_at_a_time:
+            self._coordination = BoundedCoordination(coordination, ANSWER_TIMEOUT_SECONDS)
+            await membership.make_skeleton(self._coordination)
+            cluster_id = await membership.read_or_make_cluster_id(self._coordination, self._random)
+            if cluster_id != self.cluster_id:
+                raise ConfigurationError(f"the coordination service holds cluster {cluster_id}, and this broker is of {self.cluster_id}")
+            return await self._join(self.registration)
+
+    async def _join(self, registration: BrokerRegistration) -> BrokerRegistration:
+        coordination = self._coordination
+        registered = await membership.register_broker(coordination, registration, self._clock, self._session_timeout_seconds)
+        self.registration, self._is_registered = registered, True
+        taken = await membership.become_controller(coordination, registered.broker_id, self._clock, self._session_timeout_seconds)
+        self.controller_epoch = taken.epoch
+        writes = ControllerWrites(coordination, taken.epoch_version)
+        term = _Term(
+            writes,
+            TopicOperations(self._state, coordination, writes, taken.epoch, self._random, self._apply, self._changed),
+            ConfigOperations(self._state, coordination, writes, registered.broker_id, self._clock, self._apply),
+        )
+        settings, overrides = self._state.settings, dict(self._state.topic_overrides)
+        await self._load_settings()
+        self._state.brokers = await load_brokers(coordination)
+        await term.configs.remove_old_notices()
+        await term.topics.take_over()
+        await self._apply_changed_settings(settings, overrides)
+        self._term = term
+        return registered
+
+    async def _apply_changed_settings(self, settings: BrokerSettings, overrides: Mapping[str, Mapping[str, str]]) -> None:
+        """Tells the settings that are others than before. At the first start there were none before."""
+        state = self._state
+        if state.settings != settings:
+            await self._apply(BrokerConfigChanged(None, state.broker_overrides[None], state.settings))
+        for name in state.topics.keys() & overrides.keys():
+            if state.settings != settings or state.topic_overrides[name] != overrides[name]:
+                await self._apply(TopicConfigChanged(name, state.topic_settings(name)))
 
     async def close(self) -> None:
         """Finishes what has begun, and says that this broker is gone. The session stays open."""
         self._is_closing = True
         if self._operations:
-            await asyncio.wait(set(self._operations))
+            await asyncio.wait(set(self._operations), timeout=ANSWER_TIMEOUT_SECONDS)
         # The end of the session takes both as well, so it does no harm when this can not be done.
-        if self._term is not None:
-            term, self._term = self._term, None
-            with contextlib.suppress(CoordinationError, NotController):
-                await term.writes.write([Delete(znodes.CONTROLLER.path())])
-        if self.registration is not None:
-            self.registration = None
-            with contextlib.suppress(CoordinationError):
-                await self._coordination.delete(znodes.BROKER.path(self._broker_id))
+        term, self._term = self._term, None
+        was_registered, self._is_registered = self._is_registered, False
+        with contextlib.suppress(CoordinationError, NotController, TimeoutError):
+            async with asyncio.timeout(LEAVE_TIMEOUT_SECONDS):
+                if term is not None:
+                    await term.writes.write([Delete(znodes.CONTROLLER.path())])
+                if was_registered:
+                    await self._coordination.delete(znodes.BROKER.path(self._broker_id))
 
     # What is known.
 

@@ -130,7 +130,7 @@ async def _create_ephemeral(
                     if stat is not None and stat.ephemeral_owner == coordination.session_id:
                         return
                     if stat is not None:
-                        log.info(
+                        log.warning(
                             "%s is still there, of session %#x; waiting up to %g s for that to end",
                             path,
                             stat.ephemeral_owner,

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.coordination.errors import BadArguments
-from ottla.coordination.paths import validate_path
 from ottla.errors import ConfigurationError
 
 DEFAULT_PORT: Final = 2181
@@ -27,12 +25,9 @@ class ConnectString:
         """Reads it as ZooKeeper does: the chroot follows the last server. Raises ConfigurationError."""
         servers, slash, rest = text.strip().partition("/")
         chroot = (slash + rest).rstrip("/")
-        if chroot:
-            try:
-                validate_path(chroot)
-            except BadArguments as error:
-                raise ConfigurationError(f"zookeeper.connect = {text!r}: the chroot is no path: {error}") from error
-        return cls(tuple(_server(text, each.strip()) for each in servers.split(",")), chroot)
+        if not chroot.isprintable() or any(each in ("", ".", "..") for each in chroot.split("/")[1:]):
+            raise ConfigurationError(f"{chroot!r} is no path of a znode")
+        return cls(tuple(_server(each.strip()) for each in servers.split(",")), chroot)
 
     @property
     def hosts(self) -> str:
@@ -43,12 +38,12 @@ class ConnectString:
         return self.hosts + self.chroot
 
 
-def _server(text: str, server: str) -> tuple[str, int]:
+def _server(server: str) -> tuple[str, int]:
     if server.startswith("["):
         host, _, port = server[1:].partition("]")
         port = port.removeprefix(":")
     else:
         host, _, port = server.partition(":")
     if not host or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
-        raise ConfigurationError(f"zookeeper.connect = {text!r}: {server!r} is not host:port")
+        raise ConfigurationError(f"{server!r} is not host:port")
     return host, int(port) if port else DEFAULT_PORT

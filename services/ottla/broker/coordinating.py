@@ -1,0 +1,140 @@
+"""The broker's session with the coordination service: which service it is, and a new session after each that expires.
+
+A session that expires takes the broker's registration and its time as the controller with it. Both are given up at
+once; then a new session is opened, for as long as that takes, and the broker joins again. Requests that need no
+coordination go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from ottla.clock import Clock
+from ottla.config.broker import BrokerSettings
+from ottla.config.connect_string import ConnectString
+from ottla.coordination.embedded import EmbeddedZooKeeper
+from ottla.coordination.interface import Coordination, SessionEvent
+from ottla.coordination.zookeeper import DigestCredentials, ZooKeeperOptions, ZooKeeperTls, open_session
+from ottla.errors import OttlaError
+
+log: Final = logging.getLogger(__name__)
+
+OpenSession: TypeAlias = Callable[[], Awaitable[Coordination]]
+
+# Between two attempts to be part of the cluster again.
+_PAUSE_SECONDS: Final = 1.0
+# ZooKeeper ends a session at one of its ticks, by default 2 s long, and lets none be shorter than two of them.
+_EXPIRY_SLACK_SECONDS: Final = 4.0
+
+
+def sessions_of(settings: BrokerSettings, clock: Clock, stack: AsyncExitStack) -> OpenSession:
+    """Where a broker's sessions come from: ZooKeeper where one is set, else a twin of the broker's own."""
+    if settings.zookeeper_connect is not None:
+        return partial(open_session, zookeeper_options(settings))
+    embedded = EmbeddedZooKeeper(settings.coordination_path, clock)
+    stack.push_async_callback(embedded.close)
+    return embedded.session
+
+
+def former_session_seconds(settings: BrokerSettings) -> float:
+    """How long this broker's former self may still seem to live after it was killed."""
+    return settings.zookeeper_session_timeout_ms / 1000 + _EXPIRY_SLACK_SECONDS
+
+
+def zookeeper_options(settings: BrokerSettings) -> ZooKeeperOptions:
+    """`zookeeper.…` as a session takes it."""
+    assert settings.zookeeper_connect is not None
+    timeout_ms = settings.zookeeper_session_timeout_ms
+    connection_timeout_ms = settings.zookeeper_connection_timeout_ms
+    username, password = settings.zookeeper_digest_username, settings.zookeeper_digest_password
+    return ZooKeeperOptions(
+        ConnectString.parse(settings.zookeeper_connect),
+        session_timeout_seconds=timeout_ms / 1000,
+        connection_timeout_seconds=(timeout_ms if connection_timeout_ms is None else connection_timeout_ms) / 1000,
+        max_in_flight_requests=settings.zookeeper_max_in_flight_requests,
+        credentials=DigestCredentials(username, password.value) if username is not None and password is not None else None,
+        set_acl=settings.zookeeper_set_acl,
+        tls=_tls(settings) if settings.zookeeper_ssl_client_enable else None,
+    )
+
+
+def _tls(settings: BrokerSettings) -> ZooKeeperTls:
+    truststore, keystore = settings.zookeeper_ssl_truststore_location, settings.zookeeper_ssl_keystore_location
+    password = settings.zookeeper_ssl_keystore_password
+    return ZooKeeperTls(
+        truststore=Path(truststore) if truststore else None,
+        keystore=Path(keystore) if keystore else None,
+        key_password=password.value if password is not None else None,
+        check_host_name=bool(settings.zookeeper_ssl_endpoint_identification_algorithm),
+    )
+
+
+class CoordinationSessions:
+    """One session at a time.
+
+    Args:
+        open_session: where they come from.
+        lost: called at once when a session that is kept has expired; may be called again.
+        renewed: given the next one, to join the cluster with; what it raises makes for another attempt.
+    """
+
+    def __init__(self, open_session: OpenSession, lost: Callable[[], None], renewed: Callable[[Coordination], Awaitable[None]]) -> None:
+        self._open_session = open_session
+        self._lost = lost
+        self._renewed = renewed
+        self._session: Coordination | None = None
+        self._expired = asyncio.Event()
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def open(self) -> Coordination:
+        """The first session. One that expires is not replaced before `keep`."""
+        return await self._open()
+
+    def keep(self) -> None:
+        """Replaces the session from now on whenever it expires, also if it has done so already."""
+        self._renewing = asyncio.ensure_future(self._renew())
+
+    async def stop_renewing(self) -> None:
+        """From now on a session that expires is not replaced."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait([self._renewing])
+
+    async def close(self) -> None:
+        """Ends the session."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _open(self) -> Coordination:
+        session = self._session = await self._open_session()
+        session.on_session_event(partial(self._happened, session))
+        return session
+
+    def _happened(self, session: Coordination, event: SessionEvent) -> None:
+        if event is SessionEvent.EXPIRED and session is self._session:
+            log.warning("session %#x has expired: this broker is not registered and not the controller", session.session_id)
+            if self._renewing is not None:
+                self._lost()
+            self._expired.set()
+
+    async def _renew(self) -> None:
+        while True:
+            await self._expired.wait()
+            self._expired.clear()
+            self._lost()
+            try:
+                await self.close()
+                session = await self._open()
+                await self._renewed(session)
+                log.info("joined the cluster again with session %#x", session.session_id)
+            except Exception as error:
+                # Whatever it was, a broker must not stay outside of its cluster in silence.
+                log.error("can not join the cluster again, trying on: %s", error, exc_info=not isinstance(error, OttlaError))
+                self._expired.set()
+                await asyncio.sleep(_PAUSE_SECONDS)
