@@ -44,8 +44,10 @@ class ReceiveBuffers:
         return buffer
 
     def _reuse(self, size: int, released: int) -> memoryview | None:
+        # Where memory is bounded, what a buffer has too much would be missed by somebody else.
+        most = None if self._in_use_limit is None else size + size // 4
         for index, idle in enumerate(self._idle):
-            if len(idle) >= size and self._fits(len(idle), released):
+            if len(idle) >= size and (most is None or len(idle) <= most) and self._fits(len(idle), released):
                 self._idle_bytes -= len(idle)
                 return self._idle.pop(index)
         return None

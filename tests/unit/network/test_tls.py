@@ -1,0 +1,103 @@
+"""TLS contexts from PEM, as KIP-651 has the settings; what is wrong with them is said by name."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from ottla.errors import ConfigurationError
+from ottla.network.tls import TlsSettings, server_context
+
+from .serving import Wire, frame, serving, until
+
+
+def client_of(certificate: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(certificate))
+
+
+async def talk(wire: Wire) -> str:
+    """Sends a frame and gives the protocol version that was agreed on."""
+    async with serving(wire) as server:
+        peer, receiver = await server.connect_and_see()
+        await peer.send(frame(b"hello"))
+        await until(lambda: receiver.frames == [b"hello"])
+        version: str = peer.writer.get_extra_info("ssl_object").version()
+        return version
+
+
+def test_a_keystore_may_be_given_as_text(certificate: Path) -> None:
+    """ssl.keystore.certificate.chain and ssl.keystore.key."""
+    key, _, chain = certificate.read_text().partition("-----BEGIN CERTIFICATE-----")
+    settings = TlsSettings(keystore_certificate_chain="-----BEGIN CERTIFICATE-----" + chain, keystore_key=key)
+    assert asyncio.run(talk(Wire(server_context(settings), client_of(certificate)))) == "TLSv1.3"
+
+
+def test_an_encrypted_key_is_opened_by_its_password_and_nobody_is_asked_for_it(certificate: Path, tmp_path: Path) -> None:
+    pem = certificate.read_bytes()
+    key = serialization.load_pem_private_key(pem, None)
+    encrypted = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
+    )
+    path = tmp_path / "encrypted.pem"
+    path.write_bytes(encrypted + pem[pem.index(b"-----BEGIN CERTIFICATE-----") :])
+    assert server_context(TlsSettings(keystore_location=str(path), key_password="secret"))
+    for wrong in (None, "guess"):
+        with pytest.raises(ConfigurationError, match="can not be used"):
+            server_context(TlsSettings(keystore_location=str(path), key_password=wrong))
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+def test_only_the_enabled_protocols_are_spoken(certificate: Path, version: str) -> None:
+    server = server_context(TlsSettings(keystore_location=str(certificate), enabled_protocols=(version,)))
+    assert asyncio.run(talk(Wire(server, client_of(certificate)))) == version
+
+
+def test_a_client_must_show_a_trusted_certificate_where_that_is_required(certificate: Path) -> None:
+    server = server_context(TlsSettings(keystore_location=str(certificate), truststore_location=str(certificate), client_auth="required"))
+    known = client_of(certificate)
+    known.load_cert_chain(certificate)
+    assert asyncio.run(talk(Wire(server, known)))
+
+    async def stranger() -> None:
+        async with serving(Wire(server, client_of(certificate))) as listening:
+            with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
+                peer = await listening.connect()
+                await peer.send(frame(b"hello"))
+                assert await peer.read(1)
+            assert listening.receivers == []
+
+    asyncio.run(stranger())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"keystore_location": ""}, "ssl.keystore.location"),
+        ({"keystore_location": "/nowhere.pem"}, "/nowhere.pem"),
+        ({"keystore_location": "", "keystore_certificate_chain": "no PEM"}, "given as text"),
+        ({"enabled_protocols": ()}, "none given"),
+        ({"enabled_protocols": ("TLSv1.3", "SSLv3")}, "SSLv3"),
+        ({"cipher_suites": ("NO-SUCH-CIPHER",)}, "ssl.cipher.suites"),
+        ({"client_auth": "perhaps"}, "'perhaps'"),
+        ({"client_auth": "required"}, "no truststore"),
+        ({"truststore_location": "/nowhere.pem"}, "ssl.truststore.location"),
+        ({"truststore_certificates": "no PEM"}, "ssl.truststore"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_settings_name(certificate: Path, wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        server_context(TlsSettings(**{"keystore_location": str(certificate), **wrong}))
+
+
+def test_a_keystore_given_as_text_leaves_no_file(certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ConfigurationError):
+        server_context(TlsSettings(keystore_certificate_chain="broken", keystore_key="broken"))
+    server_context(TlsSettings(keystore_certificate_chain=certificate.read_text()))
+    assert list(tmp_path.iterdir()) == []
