@@ -1,0 +1,163 @@
+"""All partitions of a broker: hosted, led, removed; groups of appends and of flushes that fail alone."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.replication.group_commit import LINGER_SECONDS
+from ottla.broker.replication.opening import opened_for_topic
+from ottla.config.broker import BrokerSettings
+from ottla.config.topic import TopicSettings
+from ottla.errors import CorruptMessage, InvalidRecord, UnknownTopicOrPartition
+from ottla.model import BrokerId, PartitionState, TopicDescription, TopicPartition
+from ottla.record.batch import check_batch
+from ottla.record.codecs import codec_number
+from ottla.record.records import read_records
+from ottla.testing.failing_files import failing_files
+
+from ..wired import BROKER, NOW, Wired, batch, run, topic_id, until
+
+
+def stage(broker: Wired, topic: str, *batches: bytes) -> None:
+    partition = broker.partition(topic)
+    for each in batches:
+        partition.append_as_leader(memoryview(each), 0, len(each), 1, NOW)
+    broker.parts.replicas.appends.stage(partition)
+
+
+def test_only_what_is_assigned_to_this_broker_is_hosted_and_only_what_it_leads_is_led(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        two = BrokerId(2)
+        states = (
+            PartitionState(BROKER, 0, (BROKER,), (BROKER, two)),
+            PartitionState(two, 0, (two,), (two, BROKER)),
+            PartitionState(two, 0, (two,), (two,)),
+        )
+        broker.settings["events"] = settings = TopicSettings.of(broker.parts.settings, {})
+        broker.parts.replicas.apply_topic(TopicDescription("events", topic_id("events"), states), settings, is_new=True)
+        assert broker.partition("events", 0).is_leader
+        assert not broker.partition("events", 1).is_leader
+        with pytest.raises(UnknownTopicOrPartition, match="events-2 is not on broker 1"):
+            broker.partition("events", 2)
+        assert set(broker.parts.replicas.high_watermarks()) == {TopicPartition("events", 0), TopicPartition("events", 1)}
+
+    run(tmp_path, scenario)
+
+
+def test_a_removed_topic_is_gone_and_its_name_is_free_again(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", 2)
+        stage(broker, "events", batch(b"a"))
+        broker.parts.replicas.appends.complete()
+        await broker.parts.replicas.remove_topic("events", 2)
+        assert not broker.parts.replicas.partitions
+        broker.topic("events", 2)
+        assert broker.partition("events").log.log_end_offset == 0
+
+    run(tmp_path, scenario)
+
+
+def test_of_several_logs_in_a_group_only_the_failing_one_fails(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        for name in "abc":
+            broker.topic(name)
+            stage(broker, name, batch(b"x"), batch(b"y"))
+        with failing_files(broker.partition("b").log.directory, writes_after=10, error=errno.ENOSPC):
+            failed = broker.parts.replicas.appends.complete()
+        assert failed is not None
+        assert list(failed) == [TopicPartition("b", 0)]
+        assert [broker.partition(name).log.log_end_offset for name in "abc"] == [2, 0, 2]
+        assert [broker.partition(name).has_staged for name in "abc"] == [False] * 3
+        assert broker.parts.replicas.appends.complete() is None
+        stage(broker, "b", batch(b"again"))
+        assert broker.parts.replicas.appends.complete() is None
+        assert broker.partition("b").log.log_end_offset == 1
+
+    run(tmp_path, scenario)
+
+
+class Flushes:
+    """An offload that lets each fsync wait for a word."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.allowed = asyncio.Semaphore(0)
+
+    async def __call__(self, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        if function.__name__ == "sync":
+            self.begun += 1
+            await self.allowed.acquire()
+        return function(*arguments, **keywords)
+
+
+def test_what_comes_while_a_flush_runs_shares_the_next_one(tmp_path: Path) -> None:
+    flushes = Flushes()
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", flush_messages="1")
+        partition = broker.partition("events")
+        stage(broker, "events", batch(b"a"))
+        broker.parts.replicas.appends.complete()
+        await until(lambda: flushes.begun == 1)
+        for n in range(10):
+            stage(broker, "events", batch(b"%d" % n))
+            broker.parts.replicas.appends.complete()
+        assert partition.high_watermark == 0
+        flushes.allowed.release()
+        await until(lambda: partition.high_watermark == 1)
+        await until(lambda: flushes.begun == 2)
+        flushes.allowed.release()
+        await until(lambda: partition.high_watermark == 11)
+        assert flushes.begun == 2
+        for _ in range(9):
+            flushes.allowed.release()
+
+    run(tmp_path, scenario, offload=flushes)
+
+
+def test_fewer_messages_than_flush_messages_linger_for_a_moment_only(tmp_path: Path) -> None:
+    """A producer that waits for its answer sends no more, so somebody must flush."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", flush_messages="1000")
+        partition = broker.partition("events")
+        stage(broker, "events", batch(b"a"))
+        broker.parts.replicas.appends.complete()
+        assert partition.high_watermark == 0
+        assert LINGER_SECONDS < 0.1
+        await until(lambda: partition.high_watermark == 1)
+        stage(broker, "events", batch(b"last"))
+        broker.parts.replicas.appends.complete()
+        await broker.parts.replicas.group_commit.close()  # what lingers is left to the log's own close
+
+    run(tmp_path, scenario)
+
+
+def settings_of(tmp_path: Path, **overrides: str) -> TopicSettings:
+    broker = BrokerSettings.from_properties({"broker.id": "1", "log.dirs": str(tmp_path)})
+    return TopicSettings.of(broker, {key.replace("_", "."): value for key, value in overrides.items()})
+
+
+@pytest.mark.parametrize("name", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_a_batch_is_compressed_anew_only_when_its_codec_is_another(tmp_path: Path, name: str) -> None:
+    sent = batch(b"a" * 300, b"b" * 300, codec=codec_number("lz4"), producer_id=7, producer_epoch=1, base_sequence=3)
+    opened = opened_for_topic(sent, settings_of(tmp_path, compression_type=name))
+    header = check_batch(memoryview(opened))
+    assert (header.codec, header.producer_id, header.base_sequence) == (codec_number(name), 7, 3)
+    assert [each.value for each in read_records(opened)] == [b"a" * 300, b"b" * 300]
+    assert (opened == sent) == (name == "lz4")
+
+
+def test_a_compacted_topic_names_the_record_without_a_key(tmp_path: Path) -> None:
+    compacted = settings_of(tmp_path, cleanup_policy="compact,delete")
+    assert opened_for_topic(batch(b"a"), compacted) == batch(b"a")
+    with pytest.raises(InvalidRecord, match="record 0 of the batch has no key"):
+        opened_for_topic(batch(b"a", key=None), compacted)
+    with pytest.raises(CorruptMessage):
+        opened_for_topic(batch(b"a")[:-1], compacted)
