@@ -41,4 +41,5 @@ async def with_broker_id(settings: BrokerSettings, coordination: Coordination, o
     else:
         broker_id = await generate_broker_id(coordination, settings.reserved_broker_max_id)
         log.info("made a broker id: %d", broker_id)
-    return dataclasses.replace(settings, broker_id=broker_id)
+    # As if nobody had given one: a given one must lie below those that are made.
+    return dataclasses.replace(settings, broker_id=broker_id, given=settings.given - {"broker.id"})

@@ -1,0 +1,232 @@
+"""A session that expires, over the embedded twin: what goes on, what is taken up again, and which broker this is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from ottla.broker import coordinating
+from ottla.broker.controller.topics import NewTopic
+from ottla.broker.coordinating import zookeeper_options
+from ottla.broker.server import Broker
+from ottla.clock import SystemClock
+from ottla.config.broker import BrokerSettings
+from ottla.coordination import znodes
+from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
+from ottla.coordination.errors import ConnectionLoss
+from ottla.coordination.interface import Coordination
+from ottla.errors import ConfigurationError, NotController
+from ottla.model import NO_LEADER
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinating, "_PAUSE_SECONDS", 0.01)
+
+
+def settings_for(directory: Path, **properties: str) -> BrokerSettings:
+    return BrokerSettings.from_properties(
+        {"broker.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": f"{directory}/a,{directory}/b", **properties}
+    )
+
+
+class Service:
+    """An embedded ZooKeeper that remembers its sessions and can be away."""
+
+    def __init__(self) -> None:
+        self.zookeeper = EmbeddedZooKeeper(None, SystemClock())
+        self.sessions: list[EmbeddedSession] = []
+        self.is_away = False
+        self.attempts = 0
+
+    async def open(self) -> Coordination:
+        self.attempts += 1
+        if self.is_away:
+            raise ConnectionLoss("nobody is there")
+        self.sessions.append(await self.zookeeper.session())
+        return self.sessions[-1]
+
+    async def expire(self) -> None:
+        await self.zookeeper.expire(self.sessions[-1])
+
+
+def run(scenario: Callable[[Service], Awaitable[None]]) -> None:
+    async def main() -> None:
+        service = Service()
+        try:
+            async with asyncio.timeout(20):
+                await scenario(service)
+        finally:
+            await service.zookeeper.close()
+
+    asyncio.run(main())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  # there is no event for what is looked at
+        await asyncio.sleep(0.005)
+
+
+def test_after_an_expiry_the_broker_is_registered_and_the_controller_again(tmp_path: Path) -> None:
+    """Issue 'A cluster that survives': a broker that lost its session re-registers, and the controller takes the next epoch."""
+
+    async def scenario(service: Service) -> None:
+        broker = Broker(settings_for(tmp_path), service.open)
+        await broker.start()
+        try:
+            controller, metadata = broker._controller, broker._metadata
+            topic = await controller.create_topic(NewTopic("kept", 2, 1))
+            before = controller.registration
+            service.is_away = True
+            await service.expire()
+            await until(lambda: metadata.controller_id == NO_LEADER)
+            assert broker._replicas.get("kept", 0).is_leader
+            with pytest.raises(NotController):
+                await controller.create_topic(NewTopic("too-early"))
+            service.is_away = False
+            await until(lambda: metadata.controller_id == 1)
+            after = controller.registration
+            assert before is not None and after is not None
+            assert after.broker_epoch > before.broker_epoch
+            assert controller.controller_epoch == 2
+            assert metadata.topic("kept") == topic
+            assert broker._replicas.get("kept", 0).is_leader
+            await controller.create_topic(NewTopic("afterwards"))
+            session = service.sessions[-1]
+            for path in (znodes.BROKER.path(1), znodes.CONTROLLER.path()):
+                stat = await session.exists(path)
+                assert stat is not None and stat.ephemeral_owner == session.session_id
+        finally:
+            await broker.stop()
+
+    run(scenario)
+
+
+def test_what_other_tools_wrote_meanwhile_is_taken_in(tmp_path: Path) -> None:
+    async def scenario(service: Service) -> None:
+        broker = Broker(settings_for(tmp_path), service.open)
+        await broker.start()
+        try:
+            for name in ("kept", "deleted"):
+                await broker._controller.create_topic(NewTopic(name))
+            service.is_away = True
+            await service.expire()
+            await until(lambda: broker._metadata.controller_id == NO_LEADER)
+            tool = await service.zookeeper.session()
+            await tool.create(znodes.TOPIC.path("found"), b'{"version":1,"partitions":{"0":[1]}}')
+            await tool.create(znodes.DELETE_TOPIC.path("deleted"))
+            await tool.set(znodes.TOPIC_CONFIG.path("kept"), b'{"version":1,"config":{"retention.ms":"7"}}')
+            service.is_away = False
+            await until(lambda: broker._metadata.controller_id == 1)
+            assert [each.name for each in broker._metadata.topics()] == ["found", "kept"]
+            assert broker._replicas.get("kept", 0).log.settings.retention_ms == 7
+        finally:
+            await broker.stop()
+
+    run(scenario)
+
+
+def test_it_tries_on_for_as_long_as_the_service_is_away_and_stops_when_asked_to(tmp_path: Path) -> None:
+    async def scenario(service: Service) -> None:
+        broker = Broker(settings_for(tmp_path), service.open)
+        await broker.start()
+        service.is_away = True
+        await service.expire()
+        await until(lambda: service.attempts > 5)
+        await broker.stop()
+
+    run(scenario)
+
+
+def test_a_session_that_expires_while_the_broker_joins_again_is_replaced_too(tmp_path: Path) -> None:
+    async def scenario(service: Service) -> None:
+        broker = Broker(settings_for(tmp_path), service.open)
+        await broker.start()
+        try:
+            for _ in range(5):
+                seen = len(service.sessions)
+                await service.expire()
+                await until(lambda seen=seen: len(service.sessions) > seen)  # type: ignore[misc]
+            await until(lambda: broker._metadata.controller_id == 1)
+            stat = await service.sessions[-1].exists(znodes.CONTROLLER.path())
+            assert stat is not None and stat.ephemeral_owner == service.sessions[-1].session_id
+        finally:
+            await broker.stop()
+
+    run(scenario)
+
+
+def test_another_cluster_in_the_same_place_is_not_joined(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody emptied ZooKeeper: to join what is there now would delete every topic."""
+
+    async def scenario(service: Service) -> None:
+        broker = Broker(settings_for(tmp_path), service.open)
+        await broker.start()
+        try:
+            await broker._controller.create_topic(NewTopic("kept"))
+            service.is_away = True
+            await service.expire()
+            former, service.zookeeper = service.zookeeper, EmbeddedZooKeeper(None, SystemClock())
+            await former.close()
+            service.is_away = False
+            await until(lambda: "the coordination service holds cluster" in caplog.text)
+            assert broker._metadata.topic("kept") is not None
+        finally:
+            await broker.stop()
+
+    run(scenario)
+
+
+def test_a_broker_without_an_id_makes_one_and_keeps_it(tmp_path: Path) -> None:
+    """`broker.id.generation.enable`: above reserved.broker.max.id, from /brokers/seqid, kept in meta.properties."""
+
+    async def scenario(service: Service) -> None:
+        for name, expected in (("first", 1001), ("second", 1002), ("first", 1001)):
+            broker = Broker(settings_for(tmp_path / name, **{"broker.id": "-1"}), service.open)
+            await broker.start()
+            try:
+                assert list(broker._metadata.brokers) == [expected]
+                await broker._controller.alter_broker_configs(None, {"log.retention.ms": "99"})
+            finally:
+                await broker.stop()
+            assert f"broker.id={expected}\n" in (tmp_path / name / "a" / "meta.properties").read_text()
+
+    run(scenario)
+
+
+def test_directories_of_several_brokers_make_no_broker(tmp_path: Path) -> None:
+    async def scenario(service: Service) -> None:
+        for name, broker_id in (("a", 3), ("b", 4)):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "meta.properties").write_text(f"version=0\nbroker.id={broker_id}\n")
+        with pytest.raises(ConfigurationError, match=r"/a is broker 3's, .*/b is broker 4's"):
+            await Broker(settings_for(tmp_path, **{"broker.id": "-1"}), service.open).start()
+
+    run(scenario)
+
+
+def test_the_properties_become_the_options_of_a_session(tmp_path: Path) -> None:
+    options = zookeeper_options(
+        settings_for(
+            tmp_path,
+            **{
+                "zookeeper.connect": "a:1,b/chroot",
+                "zookeeper.session.timeout.ms": "6000",
+                "zookeeper.set.acl": "true",
+                "zookeeper.digest.username": "ottla",
+                "zookeeper.digest.password": "secret",
+                "zookeeper.ssl.client.enable": "true",
+                "zookeeper.ssl.truststore.location": "/ca.pem",
+                "zookeeper.ssl.endpoint.identification.algorithm": "",
+            },
+        )
+    )
+    assert (options.connect.hosts, options.connect.chroot) == ("a:1,b:2181", "/chroot")
+    assert options.session_timeout_seconds == options.connection_timeout_seconds == 6
+    assert options.max_in_flight_requests == 10
+    assert options.set_acl and options.credentials is not None and options.credentials.password == "secret"
+    assert options.tls is not None and options.tls.truststore == Path("/ca.pem") and not options.tls.check_host_name
+    assert "secret" not in repr(options)
