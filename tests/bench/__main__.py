@@ -61,10 +61,10 @@ def main() -> int:
     chosen = arguments()
     console = Console(width=None if sys.stdout.isatty() else 180)
     quick: bool = chosen.quick
-    maximum_bytes = 300 * MIB if quick else 3 * GIB // 2
+    maximum_bytes = (300 if quick else 640) * MIB
     options = Options(
         servers=Servers(chosen.server_command, chosen.directory.resolve(), dict(each.split("=", 1) for each in chosen.property)),
-        ballast=Ballast(3 * maximum_bytes // 2),
+        ballast=Ballast(2 * maximum_bytes),
         console=console,
         rounds=chosen.rounds or (2 if quick else 5),
         seconds=chosen.seconds or (0.5 if quick else 2.0),

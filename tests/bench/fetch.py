@@ -169,11 +169,11 @@ def measure(options: Options, read: Read, server: Server, messages: int, pem: Pa
     floor_name = "reading and encrypting" if read.tls else "bare sendfile"
     return [
         figure(bench, f"ratio to {floor_name}", ratios(rates, floor_rates), at_least=read.ratio),
+        figure(bench, "the same by CPU time", ratios(cpu_per_gib(floors), cpu_per_gib(brokers))),
         figure(bench, "MB/s", rates, note=busy(brokers)),
         figure(bench, f"MB/s, {floor_name}", floor_rates, note=busy(floors)),
         figure(bench, "CPU out", cpu_per_gib(brokers), "s/GiB"),
         figure(bench, f"CPU out, {floor_name}", cpu_per_gib(floors), "s/GiB"),
-        figure(bench, "ratio of CPU to the floor's", ratios(cpu_per_gib(brokers), cpu_per_gib(floors))),
     ]
 
 

@@ -134,7 +134,7 @@ class Meter:
         """Told after each round of reading how many requests were answered so far, and the bytes that they moved."""
         now = time.perf_counter()
         if self._begun is None:
-            if now - self._started >= self._load.warm_up_seconds:
+            if now - self._started >= self._load.warm_up_seconds or size >= self._load.maximum_bytes // 4:
                 self._begun = self._moment(requests, size)
         elif self._ended is None and (now - self._begun.at >= self._load.seconds or size - self._begun.bytes >= self._load.maximum_bytes):
             self._ended = self._moment(requests, size)

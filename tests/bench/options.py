@@ -23,7 +23,7 @@ class Options:
     seconds: float
     warm_up_seconds: float
     maximum_bytes: int
-    """The most that one measured stretch writes or reads: kept below where the kernel starts to throttle writers."""
+    """The most that one measured stretch of a producer writes; with its warm-up it stays within one segment of 1 GiB."""
     cold_bytes: int
     soak_minutes: float
     quick: bool

@@ -119,6 +119,7 @@ def measure(options: Options, shape: Shape) -> list[Figure]:
     floor_per_request = [1e6 * each["server_cpu_seconds"] / each["requests"] for each in floors]
     return [
         figure(bench, "ratio to the floor", ratios(rate(brokers), rate(floors)), at_least=shape.ratio, note=f"Produce {version}"),
+        figure(bench, "the same by CPU time", ratios(floor_per_request, per_request)),
         figure(bench, "requests/s", rate(brokers), note=busy(brokers)),
         figure(bench, "requests/s, floor", rate(floors), note=busy(floors)),
         figure(bench, "messages/s", messages),
