@@ -367,3 +367,18 @@ def test_a_segment_cut_under_a_reader_ends_its_connection_and_the_broker_goes_on
         assert (await other.produced())[1][0][0] == 0
 
     run(tmp_path, scenario)
+
+
+def test_a_waiting_fetch_that_fails_takes_its_own_connection_and_not_the_producers(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        reader, writer = await broker.connect(), await broker.connect()
+        await publish(writer, "events", batch(b"a"))
+        reader.write(fetch(("events", 0, 1), max_wait_ms=60_000))
+        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+        (segment,) = broker.partition("events").log.directory.glob("*.log")
+        os.truncate(segment, 0)  # what is appended now does not lie where the log believes
+        await publish(writer, "events", batch(b"b"), batch(b"c"))
+        assert await reader.is_closed()
+
+    run(tmp_path, scenario)
