@@ -125,7 +125,7 @@ class ZooKeeperSession:
         acl = acl_of(path, self._options.set_acl)
 
         def send() -> Any:
-            return self._client.create_async(self._absolute(path), data, acl=acl, ephemeral=ephemeral, sequence=sequential)
+            return self._client.create_async(self._absolute(path, sequential), data, acl=acl, ephemeral=ephemeral, sequence=sequential)
 
         while True:
             try:
@@ -255,6 +255,7 @@ class ZooKeeperSession:
         path = self._absolute(operation.path)
         match operation:
             case Create(_, data, ephemeral, sequential):
+                path = self._absolute(operation.path, sequential)
                 return serialization.Create(path, data, acl_of(operation.path, self._options.set_acl), ephemeral | sequential << 1)
             case SetData(_, data, version):
                 return serialization.SetData(path, data, version)
@@ -303,8 +304,9 @@ class ZooKeeperSession:
                     raise
         self._chroot = chroot
 
-    def _absolute(self, path: str) -> str:
-        return (self._chroot or path) if path == "/" else self._chroot + path
+    def _absolute(self, path: str, sequential: bool = False) -> str:
+        """Where the server has it. The path of a sequential znode may be a slash that its number is appended to."""
+        return (self._chroot or path) if path == "/" and not sequential else self._chroot + path
 
     def _relative(self, path: str) -> str:
         return path[len(self._chroot) :] or "/"

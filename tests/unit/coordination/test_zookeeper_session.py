@@ -1,0 +1,277 @@
+"""What only a ZooKeeper in a process of its own can do: to be away, to be silent, to ask who we are.
+
+Sources: the ZooKeeper programmer's guide ('ZooKeeper Sessions', 'ZooKeeper access control using ACLs'), Kafka's
+documentation of `zookeeper.*`, traps.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from ottla.config.connect_string import ConnectString
+from ottla.coordination import zookeeper_session
+from ottla.coordination.errors import ConnectionLoss, NodeExists, NotAuthorized, SessionExpired
+from ottla.coordination.interface import Create, EventType, SessionEvent, SetData, WatchedEvent
+from ottla.coordination.zookeeper import DigestCredentials, ZooKeeperOptions, open_session
+from ottla.coordination.zookeeper_session import ZooKeeperSession
+from ottla.testing.zookeeper import ZooKeeperServer
+from ottla.testing.zookeeper_proxy import ZooKeeperProxy
+
+Events = list[WatchedEvent]
+
+
+@pytest.fixture
+def own_server(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    """A server that a test may mistreat. (The other fixture says what to do where there is none.)"""
+    with ZooKeeperServer(tmp_path / "own") as server:
+        yield server
+
+
+def run(scenario: Coroutine[object, object, None]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(30):
+            await scenario
+
+    asyncio.run(main())
+
+
+def options_for(address: str, session_timeout: float = 10.0, connection_timeout: float = 10.0, **more: object) -> ZooKeeperOptions:
+    return ZooKeeperOptions(ConnectString.parse(address), session_timeout, connection_timeout, **more)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def session_with(options: ZooKeeperOptions) -> AsyncIterator[ZooKeeperSession]:
+    session = await open_session(options)
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+@asynccontextmanager
+async def proxy_to(server: ZooKeeperServer) -> AsyncIterator[ZooKeeperProxy]:
+    proxy = ZooKeeperProxy(server.port)
+    await proxy.start()
+    try:
+        yield proxy
+    finally:
+        await proxy.close()
+
+
+def events_of(session: ZooKeeperSession) -> tuple[list[SessionEvent], Callable[[SessionEvent], Coroutine[object, object, None]]]:
+    """The session's events, and how to wait for one."""
+    seen: list[SessionEvent] = []
+    session.on_session_event(seen.append)
+
+    async def until(event: SessionEvent) -> None:
+        while event not in seen:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    return seen, until
+
+
+def test_a_watch_hears_after_the_reconnection_what_it_missed(zookeeper_server: ZooKeeperServer) -> None:
+    """'When a client reconnects, any previously registered watches will be reregistered and triggered if needed'.
+
+    Each kind of change is made while the session is cut off, and the first thing that it asks afterwards is a read.
+    """
+
+    async def scenario() -> None:
+        chroot = f"/{uuid4().hex}"
+        async with (
+            proxy_to(zookeeper_server) as proxy,
+            session_with(options_for(f"127.0.0.1:{proxy.port}{chroot}")) as session,
+            session_with(options_for(zookeeper_server.address + chroot)) as other,
+        ):
+            for path in ("/changed", "/deleted", "/parent", "/emptied", "/untouched", "/replaced"):
+                await session.create(path, b"old")
+            await session.create("/emptied/child")
+            told: dict[str, Events] = {}
+            for path in ("/changed", "/deleted", "/created", "/untouched", "/replaced"):
+                await session.exists(path, told.setdefault(path, []).append)
+            for path in ("/parent", "/emptied", "/untouched"):
+                await session.children(path, told.setdefault(path, []).append)
+            seen, until = events_of(session)
+            proxy.refuses = True
+            proxy.cut()
+            await until(SessionEvent.SUSPENDED)
+            reading = asyncio.ensure_future(session.get("/changed"))
+            await other.set("/changed", b"new")
+            for path in ("/deleted", "/replaced", "/emptied/child"):
+                await other.delete(path)
+            for path in ("/created", "/parent/child", "/replaced"):
+                await other.create(path)
+            proxy.refuses = False
+            assert (await reading)[0] == b"new"
+            assert told.pop("/changed") == [WatchedEvent(EventType.CHANGED, "/changed")]
+            await session.exists("/")
+            assert told == {
+                "/deleted": [WatchedEvent(EventType.DELETED, "/deleted")],
+                "/created": [WatchedEvent(EventType.CREATED, "/created")],
+                "/replaced": [WatchedEvent(EventType.CHANGED, "/replaced")],
+                "/parent": [WatchedEvent(EventType.CHILDREN, "/parent")],
+                "/emptied": [WatchedEvent(EventType.CHILDREN, "/emptied")],
+                "/untouched": [],
+            }
+            assert seen == [SessionEvent.SUSPENDED, SessionEvent.CONNECTED]
+            await other.set("/untouched", b"touched")
+            await other.create("/untouched/child")
+            await session.exists("/")
+            assert told["/untouched"] == [WatchedEvent(EventType.CHANGED, "/untouched"), WatchedEvent(EventType.CHILDREN, "/untouched")]
+
+    run(scenario())
+
+
+def test_a_session_that_is_silent_for_its_timeout_expires(zookeeper_server: ZooKeeperServer) -> None:
+    async def scenario() -> None:
+        chroot = f"/{uuid4().hex}"
+        async with (
+            proxy_to(zookeeper_server) as proxy,
+            session_with(options_for(f"127.0.0.1:{proxy.port}{chroot}", 0.8, 10)) as session,
+            session_with(options_for(zookeeper_server.address + chroot)) as other,
+        ):
+            await session.create("/live", ephemeral=True)
+            gone = asyncio.Event()
+            await other.exists("/live", lambda _: gone.set())
+            _, until = events_of(session)
+            proxy.refuses = True
+            proxy.cut()
+            await until(SessionEvent.SUSPENDED)
+            with pytest.raises(ConnectionLoss, match=r"/live: no answer of ZooKeeper within 0\.8 s"):
+                await session.exists("/live")
+            await gone.wait()
+            proxy.refuses = False
+            await until(SessionEvent.EXPIRED)
+            with pytest.raises(SessionExpired):
+                await session.exists("/live")
+
+    run(scenario())
+
+
+def test_a_session_outlives_a_restart_of_the_server(own_server: ZooKeeperServer) -> None:
+    """Ephemerals, watches and what was asked meanwhile: all are there when the server is."""
+
+    async def scenario() -> None:
+        async with session_with(options_for(own_server.address, 20)) as session:
+            await session.create("/live", b"1", ephemeral=True)
+            told: Events = []
+            await session.get("/live", told.append)
+            seen, until = events_of(session)
+            await asyncio.to_thread(own_server.kill)
+            await until(SessionEvent.SUSPENDED)
+            reading = asyncio.ensure_future(session.get("/live"))
+            await asyncio.to_thread(own_server.start)
+            data, stat = await reading
+            assert (data, stat.ephemeral_owner) == (b"1", session.session_id)
+            await session.set("/live", b"2")
+            assert told == [WatchedEvent(EventType.CHANGED, "/live")]
+            assert seen == [SessionEvent.SUSPENDED, SessionEvent.CONNECTED]
+
+    run(scenario())
+
+
+def test_a_frozen_server_holds_nobody_up_for_longer_than_the_timeout(own_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even the end of the session: that goes without an answer."""
+    monkeypatch.setattr(zookeeper_session, "CLOSE_SECONDS", 0.2)
+
+    async def scenario() -> None:
+        session = await open_session(options_for(own_server.address, 1.5))
+        await session.create("/a", b"0")
+        own_server.pause()
+        writing = asyncio.ensure_future(session.set("/a", b"1"))
+        with pytest.raises(ConnectionLoss):
+            await writing
+        closed, until = events_of(session)
+        await session.close()
+        await until(SessionEvent.CLOSED)
+        assert closed[-1] is SessionEvent.CLOSED
+        own_server.resume()
+
+    run(scenario())
+
+
+def test_nobody_there_is_told_with_the_address_and_the_timeout() -> None:
+    async def scenario() -> None:
+        with pytest.raises(ConnectionLoss, match=r"zookeeper\.connect = 127\.0\.0\.1:1/x: no ZooKeeper gave a session within 0\.2 s"):
+            await open_session(options_for("127.0.0.1:1/x", 5, 0.2))
+
+    run(scenario())
+
+
+def test_the_chroot_is_made_and_shared(zookeeper_server: ZooKeeperServer) -> None:
+    async def scenario() -> None:
+        chroot = f"/{uuid4().hex}/kafka"
+        async with session_with(options_for(zookeeper_server.address + chroot)) as first:
+            assert await first.children("/") == []
+            async with session_with(options_for(zookeeper_server.address + chroot)) as second:
+                path = await second.create("/", sequential=True)
+                assert path == "/0000000000"
+                assert await first.transaction([Create("/", sequential=True)]) == ["/0000000001"]
+            async with session_with(options_for(zookeeper_server.address)) as outside:
+                assert sorted(await outside.children(chroot)) == ["0000000000", "0000000001"]
+
+    run(scenario())
+
+
+def test_with_set_acl_others_only_read_and_not_the_brokers_settings(zookeeper_server: ZooKeeperServer) -> None:
+    """Kafka's ZkData: creator all and world read, but nothing for others below /config/brokers."""
+
+    async def scenario() -> None:
+        address = f"{zookeeper_server.address}/{uuid4().hex}"
+        ours = DigestCredentials("ottla", "secret")
+        async with (
+            session_with(options_for(address, credentials=ours, set_acl=True)) as owner,
+            session_with(options_for(address, credentials=ours)) as same,
+            session_with(options_for(address, credentials=DigestCredentials("ottla", "wrong"))) as other,
+        ):
+            await owner.create("/config/brokers/1", b"settings", make_parents=True)
+            await owner.transaction([Create("/topic", b"0")])
+            assert (await other.get("/topic"))[0] == b"0"
+            for refused in (
+                lambda: other.set("/topic", b"1"),
+                lambda: other.create("/topic/child"),
+                lambda: other.get("/config/brokers/1"),
+                lambda: other.transaction([SetData("/topic", b"1")]),
+            ):
+                with pytest.raises(NotAuthorized):
+                    await refused()
+            await same.set("/topic", b"1")
+            assert (await same.get("/config/brokers/1"))[0] == b"settings"
+
+    run(scenario())
+
+
+def test_many_requests_in_flight_keep_their_order(zookeeper_server: ZooKeeperServer) -> None:
+    """zookeeper.max.in.flight.requests bounds what is sent, and changes no order."""
+
+    async def scenario() -> None:
+        async with session_with(options_for(f"{zookeeper_server.address}/{uuid4().hex}", max_in_flight_requests=2)) as session:
+            await session.create("/a")
+            stats = await asyncio.gather(*(session.set("/a", b"%d" % index) for index in range(50)))
+            assert [each.version for each in stats] == list(range(1, 51))
+            results = await asyncio.gather(*(session.create("/a") for _ in range(5)), return_exceptions=True)
+            assert all(isinstance(each, NodeExists) for each in results)
+
+    run(scenario())
+
+
+def test_without_kazoo_it_is_said_what_to_install_and_without_zookeeper_it_is_not_missed() -> None:
+    """Method: a process in which kazoo can not be imported."""
+    program = (
+        "import sys, asyncio; sys.modules['kazoo'] = None\n"
+        "import ottla.broker.server\n"
+        "from ottla.config.connect_string import ConnectString\n"
+        "from ottla.coordination.zookeeper import ZooKeeperOptions, open_session\n"
+        "try:\n    asyncio.run(open_session(ZooKeeperOptions(ConnectString.parse('a'))))\n"
+        "except Exception as error:\n    print(type(error).__name__, error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout == "ConfigurationError zookeeper.connect is set, and kazoo is not installed: pip install 'ottla[server]'\n"
