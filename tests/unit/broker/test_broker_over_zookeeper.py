@@ -1,0 +1,268 @@
+"""A broker over a real ZooKeeper: its znodes, a session that expires, a ZooKeeper that is away, and its own former self."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+import confluent_kafka
+import pytest
+
+from ottla.broker import coordinating
+from ottla.broker.server import Broker
+from ottla.config.broker import BrokerSettings
+from ottla.config.connect_string import ConnectString
+from ottla.coordination import znodes
+from ottla.coordination.interface import Coordination, Stat
+from ottla.coordination.zookeeper import ZooKeeperOptions, open_session
+from ottla.errors import ConfigurationError
+from ottla.testing.zookeeper import ZooKeeperServer
+from ottla.testing.zookeeper_proxy import ZooKeeperProxy
+
+
+def run(scenario: Coroutine[object, object, None]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(50):
+            await scenario
+
+    asyncio.run(main())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+def properties_for(directory: Path, connect: str, **properties: str) -> dict[str, str]:
+    return {
+        "broker.id": "1",
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": str(directory),
+        "zookeeper.connect": connect,
+        "zookeeper.session.timeout.ms": "1000",
+        "zookeeper.connection.timeout.ms": "10000",
+        **properties,
+    }
+
+
+@asynccontextmanager
+async def broker_with(properties: dict[str, str]) -> AsyncIterator[Broker]:
+    broker = Broker(BrokerSettings.from_properties(properties))
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.stop()
+
+
+@asynccontextmanager
+async def tool_at(connect: str) -> AsyncIterator[Coordination]:
+    """What somebody sees who looks into ZooKeeper."""
+    session = await open_session(ZooKeeperOptions(ConnectString.parse(connect)))
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+class Publisher:
+    """A real client that publishes all the time, from the broker's own event loop."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self._producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
+        self._topic = topic
+        self.acknowledged = 0
+        self.errors: list[str] = []
+        self.longest_wait = 0.0
+        self._last = time.monotonic()
+        self._task = asyncio.ensure_future(self._publish())
+
+    def _delivered(self, error: object, message: object) -> None:
+        if error is not None:
+            self.errors.append(str(error))
+        self.acknowledged += 1
+        now = time.monotonic()
+        self.longest_wait, self._last = max(self.longest_wait, now - self._last), now
+
+    async def _publish(self) -> None:
+        while True:
+            self._producer.produce(self._topic, b"message", on_delivery=self._delivered)
+            self._producer.poll(0)
+            await asyncio.sleep(0.01)
+
+    async def more(self, count: int = 20) -> None:
+        """Waits for so many more acknowledgements."""
+        goal = self.acknowledged + count
+        await until(lambda: self.acknowledged >= goal)
+
+    async def stop(self) -> None:
+        self._task.cancel()
+
+        def none_left() -> bool:
+            self._producer.poll(0)
+            return len(self._producer) == 0
+
+        await until(none_left)
+
+
+async def owner_of(tool: Coordination, path: str) -> int:
+    stat = await tool.exists(path)
+    return 0 if stat is None else stat.ephemeral_owner
+
+
+def test_the_znodes_are_kafkas(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
+    """docs/znodes.md, seen from outside and below a chroot: what zkCli would show."""
+
+    async def scenario() -> None:
+        connect = f"{zookeeper_server.address}/{uuid4().hex}"
+        async with broker_with(properties_for(tmp_path, connect, **{"broker.rack": "r1"})) as broker, tool_at(connect) as tool:
+            publisher = Publisher(broker, "made-by-use")
+            await publisher.more(1)
+            await publisher.stop()
+            data, stat = await tool.get("/brokers/ids/1")
+            registration = znodes.decode_broker("/brokers/ids/1", data)
+            assert (registration.endpoints[0].port, registration.rack) == (broker.port(), "r1")
+            assert stat.ephemeral_owner == await owner_of(tool, "/controller") != 0
+            assert znodes.decode_controller("/controller", (await tool.get("/controller"))[0]) == 1
+            assert (await tool.get("/controller_epoch"))[0] == b"1"
+            assert await tool.children("/brokers/topics/made-by-use/partitions") == ["0"]
+            for path in znodes.SKELETON:
+                assert await tool.exists(path) is not None, path
+        async with tool_at(connect) as tool:
+            assert await tool.children("/brokers/ids") == []
+            assert await tool.exists("/controller") is None
+
+    run(scenario())
+
+
+def test_publishing_goes_on_while_the_session_expires_and_the_broker_joins_again(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
+    """Method: the broker's only way to ZooKeeper is cut until its registration is gone, as when a network is lost."""
+
+    async def scenario() -> None:
+        chroot = f"/{uuid4().hex}"
+        proxy = ZooKeeperProxy(zookeeper_server.port)
+        await proxy.start()
+        try:
+            async with (
+                broker_with(properties_for(tmp_path, f"127.0.0.1:{proxy.port}{chroot}")) as broker,
+                tool_at(zookeeper_server.address + chroot) as tool,
+            ):
+                publisher = Publisher(broker, "events")
+                await publisher.more()
+                before = await owner_of(tool, "/brokers/ids/1")
+                gone = asyncio.Event()
+                await tool.exists("/brokers/ids/1", lambda _: gone.set())
+                proxy.refuses = True
+                proxy.cut()
+                await gone.wait()
+                await publisher.more()
+                proxy.refuses = False
+
+                while await owner_of(tool, "/controller") == 0:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                assert await owner_of(tool, "/brokers/ids/1") == await owner_of(tool, "/controller") != before
+                assert (await tool.get("/controller_epoch"))[0] == b"2"
+                await until(lambda: broker._metadata.controller_id == 1)
+                after = Publisher(broker, "made-afterwards")
+                await after.more(1)
+                for each in (publisher, after):
+                    await each.stop()
+                    assert each.errors == []
+                assert publisher.longest_wait < 5
+        finally:
+            await proxy.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("how", ["killed and restarted", "frozen"])
+def test_publishing_goes_on_while_zookeeper_is_away(zookeeper_server: ZooKeeperServer, tmp_path: Path, how: str) -> None:
+    """Issue: 'a ZooKeeper that is away for a while does not stop produce and fetch on partitions that need no change'."""
+
+    async def scenario(server: ZooKeeperServer) -> None:
+        properties = properties_for(tmp_path / "log", server.address, **{"zookeeper.session.timeout.ms": "20000"})
+        async with broker_with(properties) as broker, tool_at(server.address) as tool:
+            publisher = Publisher(broker, "events")
+            await publisher.more()
+            before = await owner_of(tool, "/brokers/ids/1")
+            server.pause() if how == "frozen" else await asyncio.to_thread(server.kill)
+            await publisher.more(100)
+            server.resume() if how == "frozen" else await asyncio.to_thread(server.start)
+            await publisher.more()
+            assert await owner_of(tool, "/brokers/ids/1") == await owner_of(tool, "/controller") == before
+            after = Publisher(broker, "made-afterwards")
+            await after.more(1)
+            for each in (publisher, after):
+                await each.stop()
+                assert each.errors == []
+
+    with ZooKeeperServer(tmp_path / "zookeeper") as server:
+        run(scenario(server))
+
+
+def test_the_same_id_twice_is_refused(zookeeper_server: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinating, "_EXPIRY_SLACK_SECONDS", 0.2)
+
+    async def scenario() -> None:
+        connect = f"{zookeeper_server.address}/{uuid4().hex}"
+        async with broker_with(properties_for(tmp_path / "first", connect)) as first:
+            second = Broker(BrokerSettings.from_properties(properties_for(tmp_path / "second", connect)))
+            with pytest.raises(ConfigurationError, match=r"broker\.id 1 is taken: /brokers/ids/1 .* after 1\.2 s"):
+                await second.start()
+            publisher = Publisher(first, "undisturbed")
+            await publisher.more(1)
+            await publisher.stop()
+
+    run(scenario())
+
+
+def test_a_broker_that_is_killed_and_back_at_once_waits_for_its_own_old_session(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
+    """traps.md: kill -9, back in 0.3 s, session 6 s: wait up to the session timeout, saying so."""
+    connect = f"{zookeeper_server.address}/{uuid4().hex}"
+    configuration = tmp_path / "server.properties"
+    properties = properties_for(tmp_path / "log", connect, **{"zookeeper.session.timeout.ms": "4000"})
+    configuration.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    output = tmp_path / "output"
+
+    def start() -> subprocess.Popen[bytes]:
+        with output.open("ab") as file:
+            return subprocess.Popen([sys.executable, "-m", "ottla.cli", "broker", "--config", str(configuration)], stdout=file, stderr=file)
+
+    async def registered(tool: Coordination, former: Stat | None, process: subprocess.Popen[bytes]) -> Stat:
+        while True:
+            stat = None
+            with suppress(Exception):
+                stat = await tool.exists("/controller")
+            if stat is not None and (former is None or stat.czxid != former.czxid):
+                return stat
+            assert process.poll() is None, output.read_text()
+            await asyncio.sleep(0.05)
+
+    async def scenario() -> None:
+        processes = []
+        try:
+            async with tool_at(connect) as tool:
+                processes.append(start())
+                first = await registered(tool, None, processes[-1])
+                processes[-1].kill()
+                processes[-1].wait()
+                processes.append(start())
+                second = await registered(tool, first, processes[-1])
+                assert second.ephemeral_owner != first.ephemeral_owner
+                assert "/brokers/ids/1 is still there, of session" in output.read_text()
+                assert (await tool.get("/controller_epoch"))[0] == b"2"
+                processes[-1].send_signal(signal.SIGTERM)
+                await asyncio.to_thread(processes[-1].wait, 20)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+
+    run(scenario())
