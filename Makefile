@@ -7,9 +7,11 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # Two workers even on one core: several tests wait for processes and sockets more than they compute.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); if [ $$n -lt 2 ]; then echo 2; elif [ $$n -gt 4 ]; then echo 4; else echo $$n; fi)
+PROTOS := $(sort $(wildcard proto/ottla/rpc/v1/*.proto))
+PROTO_INTO ?= services
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart stop test compat bench golden docs lint format clean
+.PHONY: help install quickstart stop test compat bench golden docs proto lint format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +46,12 @@ golden: $(INSTALLED) ## write the expected transcripts anew; commit only what yo
 
 docs: $(INSTALLED) ## make docs/configuration.md anew from the declarations
 	$(BIN)/python -m ottla.config.document docs/configuration.md
+
+proto: $(INSTALLED) ## make services/ottla/rpc/v1 anew from proto/
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I proto \
+		--python_out=$(PROTO_INTO) --mypy_out=quiet:$(PROTO_INTO) $(PROTOS)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I proto \
+		--grpc_python_out=$(PROTO_INTO) --mypy_grpc_out=quiet:$(PROTO_INTO) $(shell grep -l '^service ' $(PROTOS))
 
 lint: $(INSTALLED) ## ruff, mypy --strict and the layers
 	$(BIN)/ruff check

@@ -56,6 +56,8 @@ class BrokerRegistration:
     rack: str | None = None
     broker_epoch: int = -1
     control_endpoint: str | None = None  # host:port at which other brokers call it
+    # The epoch that its last life ended cleanly under; -1 after an unclean stop, and when it has none behind it.
+    previous_broker_epoch: int = -1
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
         """The endpoint of that listener, or None when the broker does not have it."""

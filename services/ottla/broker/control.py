@@ -310,6 +310,15 @@ class ControllerControl(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks the controller, and what it believes of the cluster; -1 where it knows nothing, as an operator's tool does."""
+
+    broker_id: BrokerId
+    broker_epoch: int  # of its registration
+    controller_epoch: int  # the latest that it knows of
+
+
 class ControlTransport(Protocol):
     """How the brokers of a cluster reach each other."""
 

@@ -15,9 +15,11 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from ottla.config import control as control_module
 from ottla.config import listeners as listeners_module
 from ottla.config.cleaner import CleanerSettings
 from ottla.config.cluster import IdentitySettings, ReplicationSettings
+from ottla.config.control import ControlSettings
 from ottla.config.groups import GroupSettings, TransactionSettings
 from ottla.config.listeners import Listener
 from ottla.config.log_defaults import LogDefaults, TopicManagement
@@ -34,6 +36,7 @@ PARTS: Final[Mapping[str, type[Settings]]] = {
     "The broker and its cluster": IdentitySettings,
     "ZooKeeper": ZooKeeperSettings,
     "Listeners, connections and requests": NetworkSettings,
+    "Control between brokers": ControlSettings,
     "TLS": TlsSettings,
     "Logs": LogDefaults,
     "Topics": TopicManagement,
@@ -56,6 +59,7 @@ class BrokerSettings(
     TopicManagement,
     LogDefaults,
     TlsSettings,
+    ControlSettings,
     NetworkSettings,
     ZooKeeperSettings,
     IdentitySettings,
@@ -176,6 +180,28 @@ class BrokerSettings(
         """
         return listeners_module.advertise(self.accepted_listeners, self._advertised, host, bound_ports or {})
 
+    @cached_property
+    def control_address(self) -> Listener:
+        """Where other brokers call this one by gRPC."""
+        if self.control_listener is None:
+            return Listener(control_module.LISTENER_NAME, self.inter_broker_listener.host, 0, self.control_security_protocol)
+        return control_module.listener_of("control.listener", self.control_listener, self.control_security_protocol)
+
+    def advertised_control_endpoint(self, host: str, bound_port: int) -> str:
+        """The `host:port` that other brokers are told to call.
+
+        Args:
+            host: this machine's name, for a listener on every interface.
+            bound_port: the port that gRPC listens at.
+        """
+        if self.control_advertised_listener is not None:
+            advertised = self._advertised_control
+            host, bound_port = advertised.host, advertised.port
+        else:
+            name = self.inter_broker_listener.name
+            host = next((each.host for each in self.advertised_endpoints(host) if each.listener_name == name), host)
+        return f"[{host}]:{bound_port}" if ":" in host else f"{host}:{bound_port}"
+
     def without_effect(self) -> Mapping[str, str]:
         """The settings that were given although they change nothing, each with the reason."""
         definitions = self.definitions()
@@ -190,6 +216,13 @@ class BrokerSettings(
         text = self.advertised_listeners
         return listeners_module.parse_listeners("advertised.listeners", text, self._protocols) if text else ()
 
+    @cached_property
+    def _advertised_control(self) -> Listener:
+        text = self.control_advertised_listener or ""
+        advertised = control_module.listener_of("control.advertised.listener", text, self.control_security_protocol)
+        control_module.check_advertised(advertised)
+        return advertised
+
     def _contradictions(self) -> Iterable[tuple[str, ConfigurationError]]:
         """What is wrong between settings, each with the name of the setting to look at."""
         checks = (
@@ -202,6 +235,7 @@ class BrokerSettings(
             ("broker.id", self._check_broker_id),
             ("zookeeper.connect", self.check_zookeeper),
             ("ssl.keystore.type", self._check_tls),
+            ("control.listener", self._check_control),
         )
         complaints: set[str] = set()
         for name, check in checks:
@@ -242,6 +276,20 @@ class BrokerSettings(
                 )
             if seen.ssl_truststore_type != "PEM" and seen.ssl_truststore_location:
                 raise ConfigurationError(f"{listener}: ssl.truststore.type is {seen.ssl_truststore_type}, and only PEM is read")
+
+    def _check_control(self) -> None:
+        address = self.control_address
+        if self.control_advertised_listener is not None:
+            _ = self._advertised_control
+        if not address.is_tls:
+            return
+        seen = self.for_listener(control_module.LISTENER_NAME)
+        if not seen.ssl_keystore_location and not (seen.ssl_keystore_certificate_chain and seen.ssl_keystore_key):
+            raise ConfigurationError(f"{address}: set ssl.keystore.location, or both ssl.keystore.certificate.chain and ssl.keystore.key")
+        if not seen.ssl_truststore_location and not seen.ssl_truststore_certificates:
+            raise ConfigurationError(f"{address}: set ssl.truststore.location or ssl.truststore.certificates")
+        if seen.ssl_key_password is not None:
+            raise ConfigurationError(f"{address}: ssl.key.password is set, and gRPC takes a private key that is not encrypted only")
 
 
 @cache

@@ -1,0 +1,59 @@
+"""The standard health service (`grpc.health.v1`): which of a server's services are to be called now.
+
+The empty name stands for the server as a whole. A probe of an orchestrator asks for that; `grpcurl` can too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import SERVICE_NAME as SERVICE_NAME
+from grpc_health.v1.health import aio as health_aio
+
+from ottla.errors import ResourceNotFound
+from ottla.rpc.channel import RpcChannel
+
+THE_SERVER: Final = ""
+
+
+class Health:
+    """The health service of one server."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._servicer = health_aio.HealthServicer()
+        self._names = (THE_SERVER, SERVICE_NAME, *names)
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Adds the service to a server that has not begun."""
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    async def begin(self) -> None:
+        """Everything is served from now on."""
+        for name in self._names:
+            await self.set(name, True)
+
+    async def set(self, name: str, is_serving: bool) -> None:
+        """Says whether one service is to be called."""
+        states = health_pb2.HealthCheckResponse
+        await self._servicer.set(name, states.SERVING if is_serving else states.NOT_SERVING)
+
+    async def end(self) -> None:
+        """Nothing is to be called any more; those who watch are told."""
+        await self._servicer.enter_graceful_shutdown()
+
+
+async def is_serving(channel: RpcChannel, timeout_seconds: float, name: str = THE_SERVER) -> bool:
+    """Asks a server whether one of its services is to be called; one that it does not have is not.
+
+    Raises:
+        BrokerNotAvailable, RequestTimedOut: it does not answer.
+    """
+    check = health_pb2_grpc.HealthStub(channel.grpc_channel).Check
+    try:
+        answer = await channel.call(check, health_pb2.HealthCheckRequest(service=name), timeout_seconds)
+    except ResourceNotFound:
+        return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
