@@ -130,7 +130,9 @@ def stage(
         SilentFailure: acks=0 and a partition failed.
     """
     if parts.replicas.some_open_batches and any(_opens_batches(request, parts)):
-        return _stage_opened(request, bytes(buffer), context, parts, now_ms)
+        # The buffer is overwritten by the next read, so the batches are copied before anything is waited for.
+        copied = [[bytes(buffer[start:stop]) for _, start, stop in partitions] for _, partitions in request.topics]
+        return _stage_opened(request, copied, context, parts, now_ms)
     return _stage(request, buffer, context, parts, now_ms, {})
 
 
@@ -230,27 +232,32 @@ def stage_repeated(
 
 
 async def _stage_opened(
-    request: ProduceRequest, body: bytes, context: RequestContext, parts: BrokerParts, now_ms: int
+    request: ProduceRequest, copied: list[list[bytes]], context: RequestContext, parts: BrokerParts, now_ms: int
 ) -> bytes | DelayedProduce | None:
     """As `_stage`, after the batches of topics that ask for it have been opened beside the loop.
 
     A topic with a `compression.type` of its own has them compressed again, a compacted one has their keys looked at.
+
+    Args:
+        copied: the batches, topic by topic and partition by partition as in the request.
     """
     rewritten = bytearray()
     refused: dict[tuple[str, int], ApiError] = {}
     topics = []
-    for name, partitions in request.topics:
+    for (name, partitions), batches in zip(request.topics, copied, strict=True):
         moved = []
-        for index, start, stop in partitions:
-            batch = body[start:stop]
+        for (index, _, _), batch in zip(partitions, batches, strict=True):
             found = parts.replicas.partitions.get(TopicPartition(name, index))
             if found is not None and found.opens_batches:
                 try:
-                    batch = await parts.offload(opened_for_topic, batch, found.settings)
+                    opened = await parts.offload(opened_for_topic, batch, found.settings)
                 except ApiError as error:
                     refused[name, index] = error
-            moved.append(PartitionData(index, len(rewritten), len(rewritten) + len(batch)))
-            rewritten += batch
+                    opened = b""
+            else:
+                opened = batch
+            moved.append(PartitionData(index, len(rewritten), len(rewritten) + len(opened)))
+            rewritten += opened
         topics.append(TopicData(name, moved))
     staged = _stage(request._replace(topics=topics), memoryview(rewritten), context, parts, now_ms, refused)
     # Nothing is pipelined behind an opened request, so its groups are its own, and its buffer ends here.
