@@ -49,12 +49,12 @@ class BrokerClient:
         self._timeout_seconds = timeout_seconds
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        message = messages.leader_and_isr_message(request)
+        message = await messages.leader_and_isr_message(request)
         answer = await self._channel.call(self._stub.LeaderAndIsr, message, self._timeout_seconds)
         return LeaderAndIsrResponse(messages.errors_of(answer.errors))
 
     async def update_metadata(self, request: UpdateMetadataRequest) -> None:
-        message = messages.update_metadata_message(request)
+        message = await messages.update_metadata_message(request)
         await self._channel.call(self._stub.UpdateMetadata, message, self._timeout_seconds)
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:

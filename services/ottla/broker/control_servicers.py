@@ -30,11 +30,11 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         self._check_caller = check_caller
 
     async def LeaderAndIsr(self, request: broker_pb2.LeaderAndIsrRequest, context: Any) -> broker_pb2.LeaderAndIsrResponse:
-        response = await self._control.leader_and_isr(messages.leader_and_isr_of(request))
+        response = await self._control.leader_and_isr(await messages.leader_and_isr_of(request))
         return broker_pb2.LeaderAndIsrResponse(errors=messages.error_messages(response.errors))
 
     async def UpdateMetadata(self, request: broker_pb2.UpdateMetadataRequest, context: Any) -> broker_pb2.UpdateMetadataResponse:
-        await self._control.update_metadata(messages.update_metadata_of(request))
+        await self._control.update_metadata(await messages.update_metadata_of(request))
         return broker_pb2.UpdateMetadataResponse()
 
     async def StopReplica(self, request: broker_pb2.StopReplicaRequest, context: Any) -> broker_pb2.StopReplicaResponse:

@@ -45,7 +45,7 @@ class ControlSettings(Settings):
         "int",
         default=64 * MIB,
         at_least=MIB,
-        doc="Ottla's own: the largest message that brokers exchange by gRPC. A thousand partitions take about 60 KiB.",
+        doc="Ottla's own: the largest message that brokers exchange by gRPC. A thousand partitions take 20 to 60 KiB.",
     )
 
 
