@@ -46,8 +46,9 @@ class ZooKeeperUnavailable(OttlaError):
 def class_path() -> str | None:
     """The jars to run ZooKeeper from; None when there are none."""
     if (jar := DEBIAN_JARS / "zookeeper.jar").exists():
-        loggers = (DEBIAN_JARS / name for name in ("slf4j-log4j12.jar", "log4j-1.2.jar"))
-        return os.pathsep.join(str(each) for each in (jar, *loggers) if each.exists())
+        # Its manifest names what it needs, but for a logger and two of the jars that TLS takes.
+        others = (DEBIAN_JARS / f"{name}.jar" for name in ("slf4j-log4j12", "log4j-1.2", "netty-codec", "netty-resolver"))
+        return os.pathsep.join(str(each) for each in (jar, *others) if each.exists())
     spec = find_spec("pyspark")
     for location in (spec.submodule_search_locations or ()) if spec is not None else ():
         if list(Path(location, "jars").glob("zookeeper-3*.jar")):
@@ -185,16 +186,24 @@ class ZooKeeperServer:
                 stdout=output,
                 stderr=output,
             )
+        try:
+            return self._gives_sessions(port)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _gives_sessions(self, port: int) -> bool:
+        """Waits until it does; False when it ended instead."""
+        assert self._process is not None
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 self._process = None
                 return False
-            if _gives_sessions(port):
+            if _gives_a_session(port):
                 return True
             time.sleep(0.05)
-        self.stop()
-        return False
+        raise ZooKeeperUnavailable(f"ZooKeeper gave no session within {START_SECONDS:g} s; its log is {self._log}")
 
     def __enter__(self) -> ZooKeeperServer:
         return self.start()
@@ -208,7 +217,7 @@ def _free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def _gives_sessions(port: int) -> bool:
+def _gives_a_session(port: int) -> bool:
     """A server that answers `ruok` may refuse sessions still, so one is opened and closed."""
     try:
         with socket.create_connection(("127.0.0.1", port), 1) as connection:
