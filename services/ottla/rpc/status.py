@@ -49,6 +49,7 @@ _ERRORS_WITHOUT_DETAIL: Final[dict[grpc.StatusCode, type[ApiError]]] = {
     grpc.StatusCode.CANCELLED: errors.BrokerNotAvailable,  # the server stopped meanwhile
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.RequestTimedOut,
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.InvalidRequest,  # larger than one of the ends takes
+    grpc.StatusCode.NOT_FOUND: errors.ResourceNotFound,  # the health service, of a service that it does not know
     grpc.StatusCode.UNIMPLEMENTED: errors.UnsupportedVersion,
     grpc.StatusCode.UNAUTHENTICATED: errors.ClusterAuthorizationFailed,
     grpc.StatusCode.PERMISSION_DENIED: errors.ClusterAuthorizationFailed,

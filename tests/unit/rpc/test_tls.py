@@ -1,0 +1,106 @@
+"""Mutual TLS: who shows no certificate of the right authority neither calls nor is called."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from ottla.errors import BrokerNotAvailable, ConfigurationError
+from ottla.rpc.channel import RpcChannel
+from ottla.rpc.tls import RpcTls, read_tls
+
+from .certificates import Authority
+from .serving import Served, serving
+
+
+@pytest.fixture(scope="module")
+def ours() -> Authority:
+    return Authority("ours")
+
+
+@pytest.fixture(scope="module")
+def strangers() -> Authority:
+    return Authority("somebody else's")
+
+
+def identity(authority: Authority, trusting: Authority | None = None) -> RpcTls:
+    return read_tls(
+        keystore=authority.issue("broker").decode(),
+        truststore=(trusting or authority).pem.decode(),
+        keystore_is_text=True,
+        truststore_is_text=True,
+    )
+
+
+def test_brokers_of_one_authority_call_each_other(ours: Authority) -> None:
+    async def run() -> None:
+        async with serving(tls=identity(ours), channel_tls=identity(ours)) as served:
+            await served.call()
+
+    asyncio.run(run())
+
+
+def test_a_caller_of_another_authority_is_turned_away(ours: Authority, strangers: Authority) -> None:
+    """It trusts the server, but the server does not trust it."""
+
+    async def run() -> None:
+        async with serving(tls=identity(ours), channel_tls=identity(strangers, trusting=ours)) as served:
+            with pytest.raises(BrokerNotAvailable):
+                await served.call()
+
+    asyncio.run(run())
+
+
+def test_a_server_of_another_authority_is_not_called(ours: Authority, strangers: Authority) -> None:
+    async def run() -> None:
+        async with serving(tls=identity(strangers, trusting=ours), channel_tls=identity(ours)) as served:
+            with pytest.raises(BrokerNotAvailable):
+                await served.call()
+
+    asyncio.run(run())
+
+
+def test_a_caller_that_speaks_plain_text_is_turned_away(ours: Authority) -> None:
+    async def run() -> None:
+        async with serving(tls=identity(ours)) as served:
+            plain = RpcChannel(f"127.0.0.1:{served.port}")
+            with pytest.raises(BrokerNotAvailable):
+                await Served(served.server, plain, served.port).call()
+            await plain.close()
+
+    asyncio.run(run())
+
+
+def test_keys_and_certificates_are_read_from_files(ours: Authority, tmp_path: Path) -> None:
+    keystore, truststore = ours.write(tmp_path, "broker-1")
+    tls = read_tls(keystore=keystore, truststore=truststore)
+    assert b"PRIVATE KEY" in tls.private_key
+    assert b"PRIVATE KEY" not in tls.certificate_chain
+    assert tls.authorities == ours.pem
+    assert "PRIVATE" not in repr(tls)
+
+
+def test_what_can_not_be_used_is_refused_with_its_name(ours: Authority, tmp_path: Path) -> None:
+    """gRPC itself would start, and then fail every handshake."""
+    keystore, truststore = ours.write(tmp_path, "broker-1")
+    key_of_another = ours.issue("another").split(b"-----BEGIN CERTIFICATE")[0]
+    certificate = b"-----BEGIN CERTIFICATE" + Path(keystore).read_bytes().split(b"-----BEGIN CERTIFICATE")[1]
+    (tmp_path / "mixed.pem").write_bytes(key_of_another + certificate)
+    (tmp_path / "encrypted.pem").write_bytes(ours.issue("broker-1", password=b"secret"))
+    (tmp_path / "no-key.pem").write_bytes(certificate)
+    (tmp_path / "damaged.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    for name, complaint in {
+        "nowhere.pem": "can not be read: No such file",
+        "mixed.pem": "key and certificate can not be used",
+        "encrypted.pem": "the private key is encrypted",
+        "no-key.pem": "holds no private key",
+    }.items():
+        with pytest.raises(ConfigurationError, match=f"{name}.*{complaint}"):
+            read_tls(keystore=str(tmp_path / name), truststore=truststore)
+    with pytest.raises(ConfigurationError, match="authorities can not be used"):
+        read_tls(keystore=keystore, truststore=str(tmp_path / "damaged.pem"))
+    (tmp_path / "empty.pem").touch()
+    with pytest.raises(ConfigurationError, match=r"empty\.pem holds no certificate"):
+        read_tls(keystore=keystore, truststore=str(tmp_path / "empty.pem"))
