@@ -35,6 +35,9 @@ class BoundedCoordination:
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         return await self._within(path, self._session.get(path, watch))
 
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        return await self._within(paths[0] if paths else "/", self._session.get_many(paths))
+
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         return await self._within(path, self._session.set(path, data, version))
 

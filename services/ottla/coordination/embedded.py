@@ -132,6 +132,15 @@ class EmbeddedSession:
             self._server.watches.watch_data(self._session_id, path, watch)
         return node.data, node.stat()
 
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        for path in paths:
+            validate_path(path)
+        if not paths:
+            return []
+        await self._before_read(paths[0])
+        nodes = (self._server.tree.nodes.get(path) for path in paths)
+        return [None if node is None else (node.data, node.stat()) for node in nodes]
+
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         (result,) = await self._write([SetData(path, data, version)])
         assert isinstance(result, Stat)

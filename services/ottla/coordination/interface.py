@@ -132,6 +132,10 @@ class Coordination(Protocol):
         """A znode's data and Stat. The watch fires when it is set or deleted. Raises NoNode, and then sets no watch."""
         ...
 
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        """What `get` gives of each, and None for one that is not there. Cheaper than to ask one by one, and no snapshot of all."""
+        ...
+
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         """Replaces a znode's data, when it has that version."""
         ...

@@ -41,6 +41,11 @@ from ottla.errors import ConfigurationError
 # The pause between two attempts to connect grows to this.
 _LONGEST_PAUSE_SECONDS: Final = 1.0
 
+
+class Unimplemented(CoordinationError):
+    """The server is of a version that does not know this request."""
+
+
 _ERRORS: Final[tuple[tuple[type[Exception], type[CoordinationError]], ...]] = (
     (exceptions.NodeExistsError, NodeExists),
     (exceptions.NoNodeError, NoNode),
@@ -52,6 +57,7 @@ _ERRORS: Final[tuple[tuple[type[Exception], type[CoordinationError]], ...]] = (
     (exceptions.InvalidACLError, NotAuthorized),
     (exceptions.AuthFailedError, NotAuthorized),
     (exceptions.SessionExpiredError, SessionExpired),
+    (exceptions.UnimplementedError, Unimplemented),
     (exceptions.SessionMovedError, ConnectionLoss),
     (exceptions.ConnectionLoss, ConnectionLoss),
     (exceptions.ConnectionClosedError, ConnectionLoss),

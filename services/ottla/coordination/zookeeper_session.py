@@ -41,11 +41,12 @@ from ottla.coordination.interface import (
     Watch,
     WatchedEvent,
 )
+from ottla.coordination.multi_read import MultiRead
 from ottla.coordination.paths import parent_of, validate_path
 from ottla.coordination.requests import validate_operations
 from ottla.coordination.watches import Watches
 from ottla.coordination.zookeeper import ZooKeeperOptions
-from ottla.coordination.zookeeper_client import NOT_TO_BLAME, acl_of, make_client, translated
+from ottla.coordination.zookeeper_client import NOT_TO_BLAME, Unimplemented, acl_of, make_client, translated
 
 log: Final = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ T = TypeVar("T")
 CLOSE_SECONDS: Final = 3.0
 
 _CHROOT_ATTEMPTS: Final = 5
+# Znodes of one MultiRead: enough to make the request's own cost small, and few enough for what they hold together.
+_READ_AT_ONCE: Final = 200
 _EVENTS: Final = {
     "CREATED": EventType.CREATED,
     "DELETED": EventType.DELETED,
@@ -82,6 +85,7 @@ class ZooKeeperSession:
         self._connected = asyncio.Event()
         self._connection = 0  # counts them
         self._in_flight = asyncio.Semaphore(options.max_in_flight_requests)
+        self._can_read_many = True
         self._end: SessionEvent | None = None
         self._stopped: asyncio.Future[None] | None = None
 
@@ -148,6 +152,41 @@ class ZooKeeperSession:
         return await self._ask(
             path, lambda: self._client.get_async(self._absolute(path), self._event_seen if watch is not None else None), take
         )
+
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        for path in paths:
+            validate_path(path)
+        parts = [paths[start : start + _READ_AT_ONCE] for start in range(0, len(paths), _READ_AT_ONCE)]
+        try:
+            if self._can_read_many:
+                return [each for part in await asyncio.gather(*(self._read_many(part) for part in parts)) for each in part]
+        except Unimplemented:
+            log.info("ZooKeeper at %s is older than 3.6: znodes are read one by one", self._options.connect)
+            self._can_read_many = False
+            # Such a server ends the connection after it has said so.
+            with contextlib.suppress(ConnectionLoss):
+                return await self._get_each(paths)
+        return await self._get_each(paths)
+
+    async def _get_each(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        return list(await asyncio.gather(*(self._get_if_there(path) for path in paths)))
+
+    async def _get_if_there(self, path: str) -> tuple[bytes, Stat] | None:
+        with contextlib.suppress(NoNode):
+            return await self.get(path)
+        return None
+
+    async def _read_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        def send() -> Any:
+            result = self._client.handler.async_result()
+            # kazoo knows the request no more than by this, which is what its own methods end with.
+            self._client._call(MultiRead([self._absolute(each) for each in paths]), result)
+            return result
+
+        def take(answer: Any) -> list[tuple[bytes, Stat] | None]:
+            return [None if each is None else (each[0] or b"", _stat(each[1])) for each in answer]
+
+        return await self._ask(paths[0], send, take)
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         validate_operations([SetData(path, data, version)])

@@ -193,6 +193,22 @@ def test_no_two_sequential_znodes_of_a_parent_have_one_name(with_service: Run) -
     with_service(scenario)
 
 
+def test_many_are_read_at_once_in_the_order_asked_for(with_service: Run) -> None:
+    async def scenario(service: Service) -> None:
+        session = await service.session()
+        assert await session.get_many([]) == []
+        await session.create("/a", b"in a")
+        await session.transaction([Create(f"/a/{index}", b"%d" % index) for index in range(450)])
+        found = await session.get_many(["/a", "/missing", *(f"/a/{index}" for index in range(450)), "/a"])
+        assert found[0] == found[-1] == await session.get("/a")
+        assert found[1] is None
+        assert [each and each[0] for each in found[2:-1]] == [b"%d" % index for index in range(450)]
+        with pytest.raises(BadArguments):
+            await session.get_many(["/a", "a"])
+
+    with_service(scenario)
+
+
 # Paths and sizes.
 
 
@@ -395,6 +411,7 @@ def test_expiry_removes_the_ephemerals_and_tells_the_others(with_service: Run) -
         for call in (
             lambda: one.create("/x"),
             lambda: one.get("/brokers"),
+            lambda: one.get_many(["/brokers"]),
             lambda: one.set("/brokers", b""),
             lambda: one.delete("/brokers"),
             lambda: one.exists("/brokers"),

@@ -20,6 +20,7 @@ from ottla.config.connect_string import ConnectString
 from ottla.coordination import zookeeper_session
 from ottla.coordination.errors import ConnectionLoss, NodeExists, NotAuthorized, SessionExpired
 from ottla.coordination.interface import Create, EventType, SessionEvent, SetData, WatchedEvent
+from ottla.coordination.multi_read import MultiRead
 from ottla.coordination.zookeeper import DigestCredentials, ZooKeeperOptions, open_session
 from ottla.coordination.zookeeper_session import ZooKeeperSession
 from ottla.testing.zookeeper import ZooKeeperServer
@@ -259,6 +260,19 @@ def test_many_requests_in_flight_keep_their_order(zookeeper_server: ZooKeeperSer
             assert [each.version for each in stats] == list(range(1, 51))
             results = await asyncio.gather(*(session.create("/a") for _ in range(5)), return_exceptions=True)
             assert all(isinstance(each, NodeExists) for each in results)
+
+    run(scenario())
+
+
+def test_a_server_that_knows_no_multi_read_is_asked_one_by_one(zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZooKeeper before 3.6 answers a request of a type that it does not know so, and ends the connection; so does this one."""
+    monkeypatch.setattr(MultiRead, "type", 77)
+
+    async def scenario() -> None:
+        async with session_with(options_for(f"{zookeeper_server.address}/{uuid4().hex}")) as session:
+            await session.create("/a", b"0")
+            found = await session.get_many(["/a", "/missing"])
+            assert found == [await session.get("/a"), None]
 
     run(scenario())
 
