@@ -10,8 +10,8 @@ import pytest
 from ottla.errors import BrokerNotAvailable, ConfigurationError
 from ottla.rpc.channel import RpcChannel
 from ottla.rpc.tls import RpcTls, read_tls
+from ottla.testing.certificates import Authority
 
-from .certificates import Authority
 from .serving import Served, serving
 
 

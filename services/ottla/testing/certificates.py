@@ -1,4 +1,4 @@
-"""Authorities and the certificates that they sign, for the tests of mutual TLS."""
+"""Authorities and the certificates that they sign, for tests of mutual TLS. Needs the package `cryptography`."""
 
 from __future__ import annotations
 
