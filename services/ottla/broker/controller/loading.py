@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from ottla.broker.controller import configs
@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 # Requests under way at once, so that a thousand partitions cost a few round trips to ZooKeeper.
 _PIPELINE: Final = 256
+# Znodes that are read, and then decoded, in one stretch.
+_AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +46,26 @@ class LoadedTopic:
 async def load_topics(coordination: Coordination) -> list[LoadedTopic]:
     """Every topic that can be read, by name."""
     names = sorted(await coordination.children(znodes.TOPICS.path()))
-    loaded = await _each(names, lambda name: load_topic(coordination, name))
-    return [each for each in loaded if each is not None]
+    loaded: list[LoadedTopic] = []
+    for start in range(0, len(names), _AT_ONCE):
+        loaded += await _load_topics(coordination, names[start : start + _AT_ONCE])
+    return loaded
 
 
 async def load_topic_overrides(coordination: Coordination) -> dict[str, dict[str, str]]:
     """What every topic sets for itself, by topic; nothing for one whose settings can not be read."""
-
-    async def load(name: str) -> dict[str, str]:
-        try:
-            return await load_config(coordination, znodes.TOPIC_CONFIG.path(name))
-        except MalformedZnode as error:
-            log.error("%s; topic %s is left out", error, name)
-            return {}
-
     names = await coordination.children(znodes.TOPICS.path())
-    return dict(zip(names, await _each(names, load), strict=True))
+    loaded: dict[str, dict[str, str]] = {}
+    for start in range(0, len(names), _AT_ONCE):
+        group = names[start : start + _AT_ONCE]
+        paths = [znodes.TOPIC_CONFIG.path(name) for name in group]
+        for name, path, found in zip(group, paths, await coordination.get_many(paths), strict=True):
+            try:
+                loaded[name] = {} if found is None else znodes.decode_config(path, found[0])
+            except MalformedZnode as error:
+                log.error("%s; topic %s is left out", error, name)
+                loaded[name] = {}
+    return loaded
 
 
 async def load_brokers(coordination: Coordination) -> list[BrokerRegistration]:
@@ -110,27 +116,39 @@ def acceptable_overrides(broker: BrokerSettings, topic: str, overrides: Mapping[
 
 async def load_topic(coordination: Coordination, name: str) -> LoadedTopic | None:
     """One topic; None when there is none of that name, or none that can be read."""
-    path = znodes.TOPIC.path(name)
-    try:
-        data, stat = await coordination.get(path)
-        assignment = znodes.decode_topic(path, data)
-        overrides = await load_config(coordination, znodes.TOPIC_CONFIG.path(name))
-        states = await _each(
-            enumerate(assignment.replicas), lambda each: _load_state(coordination, znodes.PARTITION_STATE.path(name, each[0]), each[1])
-        )
-    except NoNode:
-        return None  # it went since its name was read
-    except MalformedZnode as error:
-        log.error("%s; topic %s is left out", error, name)
-        return None
-    return LoadedTopic(name, assignment, stat.version, tuple(states), overrides)
+    loaded = await _load_topics(coordination, [name])
+    return loaded[0] if loaded else None
 
 
-async def _load_state(coordination: Coordination, path: str, replicas: Replicas) -> PartitionState | None:
-    try:
-        return znodes.decode_partition_state(path, (await coordination.get(path))[0], replicas)
-    except NoNode:
-        return None
+async def _load_topics(coordination: Coordination, names: Sequence[str]) -> list[LoadedTopic]:
+    found = await coordination.get_many([znodes.TOPIC.path(name) for name in names])
+    found_configs = await coordination.get_many([znodes.TOPIC_CONFIG.path(name) for name in names])
+    loaded: list[LoadedTopic] = []
+    unread: dict[str, MalformedZnode] = {}
+    partitions: list[tuple[str, int, Replicas]] = []
+    for name, topic, config in zip(names, found, found_configs, strict=True):
+        if topic is None:
+            continue  # it went since its name was read
+        try:
+            assignment = znodes.decode_topic(znodes.TOPIC.path(name), topic[0])
+            overrides = {} if config is None else znodes.decode_config(znodes.TOPIC_CONFIG.path(name), config[0])
+        except MalformedZnode as error:
+            unread[name] = error
+            continue
+        loaded.append(LoadedTopic(name, assignment, topic[1].version, (), overrides))
+        partitions += ((name, index, replicas) for index, replicas in enumerate(assignment.replicas))
+    states: dict[str, list[PartitionState | None]] = {each.name: [] for each in loaded}
+    for start in range(0, len(partitions), _AT_ONCE):
+        group = partitions[start : start + _AT_ONCE]
+        paths = [znodes.PARTITION_STATE.path(name, index) for name, index, _ in group]
+        for (name, _, replicas), path, state in zip(group, paths, await coordination.get_many(paths), strict=True):
+            try:
+                states[name].append(None if state is None else znodes.decode_partition_state(path, state[0], replicas))
+            except MalformedZnode as error:
+                unread[name] = error
+    for name, fault in unread.items():
+        log.error("%s; topic %s is left out", fault, name)
+    return [replace(each, states=tuple(states[each.name])) for each in loaded if each.name not in unread]
 
 
 async def _each(items: Iterable[S], load: Callable[[S], Awaitable[T]]) -> list[T]:

@@ -115,7 +115,7 @@ def test_a_connection_lost_at_any_step_of_the_start_does_no_harm(step: int, requ
             self._calls = 0
 
         def __getattr__(self, name: str) -> object:
-            if name in ("create", "get", "set", "delete", "exists", "children", "transaction"):
+            if name in ("create", "get", "get_many", "set", "delete", "exists", "children", "transaction"):
                 self._calls += 1
                 if self._calls == step:
                     self._zookeeper.break_connection(self._session, request_arrives=request_arrives)
