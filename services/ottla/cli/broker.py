@@ -57,7 +57,8 @@ def broker(
     set_up_logging(log_level)
 
     def ready(bootstrap_servers: str) -> None:
-        say(f"Ottla broker {settings.broker_id} is ready on {bootstrap_servers} ({seconds_since_start():.2f} s)")
+        name = f"broker {settings.broker_id}" if settings.broker_id >= 0 else "broker"  # one that made its id says so in its log
+        say(f"Ottla {name} is ready on {bootstrap_servers} ({seconds_since_start():.2f} s)")
         sys.stdout.flush()
 
     serve(settings, ready, pid_file)
