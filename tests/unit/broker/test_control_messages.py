@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from google.protobuf.message import Message
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ottla.broker import control_messages as messages
@@ -38,6 +38,9 @@ from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, 
 from ottla.rpc.v1 import controller_pb2
 
 M = TypeVar("M", bound=Message)
+
+# A busy machine is no reason to fail: what is generated is large, and nothing here is about time.
+unhurried = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 
 INTS = st.integers(-(2**31), 2**31 - 1)
 LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -87,11 +90,13 @@ def round_trip(value: Any, pack: Callable[[Any], Coroutine[Any, Any, Message]], 
     return asyncio.run(run())
 
 
+@unhurried
 @given(st.builds(LeaderAndIsrRequest, BROKERS, INTS, LONGS, ASSIGNMENTS, st.lists(REGISTRATIONS, max_size=3).map(tuple)))
 def test_leader_and_isr(request: LeaderAndIsrRequest) -> None:
     assert round_trip(request, messages.leader_and_isr_message, messages.leader_and_isr_of) == request
 
 
+@unhurried
 @given(
     st.builds(
         UpdateMetadataRequest,
@@ -108,6 +113,7 @@ def test_update_metadata(request: UpdateMetadataRequest) -> None:
     assert round_trip(request, messages.update_metadata_message, messages.update_metadata_of) == request
 
 
+@unhurried
 @given(
     st.builds(
         StopReplicaRequest,
@@ -124,12 +130,14 @@ def test_stop_replica(request: StopReplicaRequest) -> None:
 CHANGES = st.builds(IsrChange, TOPIC_PARTITIONS, INTS, INTS, st.lists(st.builds(IsrMember, BROKERS, LONGS), max_size=3).map(tuple))
 
 
+@unhurried
 @given(st.builds(AlterPartitionRequest, BROKERS, LONGS, st.lists(CHANGES, max_size=3).map(tuple)), INTS)
 def test_alter_partition(request: AlterPartitionRequest, controller_epoch: int) -> None:
     caller = messages.caller_message(Caller(request.broker_id, request.broker_epoch, controller_epoch))
     assert messages.alter_partition_of(over_the_wire(messages.alter_partition_message(request, caller))) == request
 
 
+@unhurried
 @given(
     st.builds(
         AlterPartitionResponse,
@@ -141,6 +149,7 @@ def test_what_came_of_alter_partition(response: AlterPartitionResponse) -> None:
     assert messages.altered_of(over_the_wire(messages.altered_message(response))) == response
 
 
+@unhurried
 @given(
     st.builds(NewTopic, TEXTS, INTS, INTS, st.dictionaries(INTS, REPLICAS, max_size=3), CONFIGS),
     CALLERS,
@@ -154,52 +163,61 @@ def test_create_topic(topic: NewTopic, caller: Caller, validate_only: bool, time
     assert (message.validate_only, message.timeout_ms) == (validate_only, timeout_ms)
 
 
+@unhurried
 @given(st.builds(TopicDescription, TEXTS, st.uuids(), st.lists(STATES, max_size=3).map(tuple)))
 def test_the_description_of_a_topic(topic: TopicDescription) -> None:
     assert messages.description_of(over_the_wire(messages.description_message(topic))) == topic
 
 
+@unhurried
 @given(st.none() | st.lists(REPLICAS, max_size=3).map(tuple))
 def test_placements_of_new_partitions_and_no_placement_are_two_things(placement: tuple[tuple[BrokerId, ...], ...] | None) -> None:
     message = controller_pb2.CreatePartitionsRequest(placement=messages.placement_message(placement))
     assert messages.placement_of(over_the_wire(message)) == placement
 
 
+@unhurried
 @given(st.lists(st.builds(ConfigChange, TEXTS, st.sampled_from(ConfigOperation), st.none() | TEXTS), max_size=4).map(tuple))
 def test_changes_of_settings(changes: tuple[ConfigChange, ...]) -> None:
     message = controller_pb2.IncrementalAlterConfigsRequest(changes=messages.change_messages(changes))
     assert messages.changes_of(over_the_wire(message).changes) == changes
 
 
+@unhurried
 @given(st.none() | BROKERS)
 def test_one_broker_and_all_brokers_are_two_things(broker_id: BrokerId | None) -> None:
     assert messages.broker_of(over_the_wire(messages.broker_resource(broker_id))) == broker_id
 
 
+@unhurried
 @given(st.none() | SEVERAL)
 def test_no_partition_and_all_partitions_are_two_things(partitions: tuple[TopicPartition, ...] | None) -> None:
     message = controller_pb2.ElectLeadersRequest(selection=messages.selection_message(partitions))
     assert messages.selection_of(over_the_wire(message)) == partitions
 
 
+@unhurried
 @given(st.dictionaries(TOPIC_PARTITIONS, st.none() | REPLICAS, max_size=4))
 def test_reassignments_and_their_ends(reassignments: dict[TopicPartition, tuple[BrokerId, ...] | None]) -> None:
     message = controller_pb2.AlterPartitionReassignmentsRequest(reassignments=messages.reassignment_messages(reassignments))
     assert messages.reassignments_of(over_the_wire(message).reassignments) == reassignments
 
 
+@unhurried
 @given(st.dictionaries(TOPIC_PARTITIONS, st.builds(OngoingReassignment, REPLICAS, REPLICAS, REPLICAS), max_size=4))
 def test_ongoing_reassignments(ongoing: dict[TopicPartition, OngoingReassignment]) -> None:
     message = controller_pb2.ListPartitionReassignmentsResponse(reassignments=messages.ongoing_messages(ongoing))
     assert messages.ongoing_of(over_the_wire(message).reassignments) == ongoing
 
 
+@unhurried
 @given(st.dictionaries(TOPIC_PARTITIONS, st.builds(PartitionOutcome, INTS, TEXTS), max_size=4))
 def test_outcomes_by_partition(outcomes: dict[TopicPartition, PartitionOutcome]) -> None:
     message = controller_pb2.ElectLeadersResponse(outcomes=messages.outcome_messages(outcomes))
     assert messages.outcomes_of(over_the_wire(message).outcomes) == outcomes
 
 
+@unhurried
 @given(st.dictionaries(TOPIC_PARTITIONS, INTS, max_size=4))
 def test_errors_by_partition(errors: dict[TopicPartition, int]) -> None:
     message = controller_pb2.ElectLeadersResponse(outcomes=messages.error_messages(errors))
