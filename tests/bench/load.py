@@ -89,6 +89,14 @@ class ScanLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskLoad:
+    """Reads files from beginning to end and has nothing to do with a server: what the disk alone does to its neighbours."""
+
+    paths: list[str]
+    read_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What was measured between the two moments."""
 
@@ -393,10 +401,26 @@ def scan(load: ScanLoad) -> Outcome:
     )
 
 
+def read_disk(load: DiskLoad) -> Outcome:
+    os.nice(10)
+    buffer = bytearray(load.read_size)
+    requests = received = 0
+    begun_at, own_cpu = time.perf_counter(), time.process_time()
+    for path in load.paths:
+        with open(path, "rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                received += count
+                requests += 1
+    seconds = time.perf_counter() - begun_at
+    return Outcome(requests, received, seconds, 0.0, 0, requests, time.process_time() - own_cpu, begun_at)
+
+
 def main() -> None:
     arguments = json.loads(sys.argv[1])
     if "message_size" in arguments:
         outcome = produce(ProduceLoad(**arguments))
+    elif "paths" in arguments:
+        outcome = read_disk(DiskLoad(**arguments))
     elif "end_offset" in arguments:
         outcome = scan(ScanLoad(**arguments))
     else:
