@@ -1,9 +1,10 @@
 """Answers on their way out: bytes through the transport, file regions by sendfile.
 
 This module alone knows sendfile. The first attempt is one plain non-blocking `os.sendfile` on the socket, which
-costs a fraction of any machinery around it; only what the socket does not take at once is left to a task.
+costs a fraction of any machinery around it. What the socket does not take at once follows from a callback whenever it
+takes more; only what has to be read from the disk first, or be encrypted, is worth a task.
 
-Invariants: while the task runs it owns every write of its connection. A region that can not be sent whole has cut a
+Invariants: while a region is in flight, whoever sends it owns every write of its connection. A region that can not be sent whole has cut a
 frame, so the connection dies. Nothing that may lie on the disk is touched on the loop: it is brought in by a thread
 first, at most `CHUNK_SIZE` at a time.
 """
@@ -19,7 +20,7 @@ from typing import Final
 
 from ottla.lifecycle import Offload
 from ottla.network.residency import CHUNK_SIZE, bring_in, is_resident
-from ottla.record.region import FileRegion
+from ottla.record.region import FileRegion, OpenFile
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,11 @@ class Sender:
         "_fd",
         "_idle",
         "_offload",
+        "_probed_file",
+        "_probed_from",
+        "_probed_to",
         "_queue",
+        "_region",
         "_task",
         "_transport",
         "_writable",
@@ -65,6 +70,10 @@ class Sender:
         self._encrypted = encrypted
         self._idle = idle
         self._fd: int = transport.get_extra_info("socket").fileno()
+        self._region: FileRegion | None = None  # being sent by `_pump`
+        # The stretch of a file that was last found to be in memory.
+        self._probed_file: OpenFile | None = None
+        self._probed_from = self._probed_to = 0
         self._dup = -1
         self._queue: deque[Piece] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -76,11 +85,11 @@ class Sender:
     @property
     def busy(self) -> bool:
         """Whether a region is in flight or bytes wait behind one."""
-        return self._task is not None
+        return self._task is not None or self._region is not None
 
     def send(self, pieces: Sequence[Piece]) -> None:
         """Sends the pieces in order, after everything sent before. Never waits."""
-        if self._task is not None:
+        if self.busy:
             self._enqueue(pieces)
             return
         for index, piece in enumerate(pieces):
@@ -90,10 +99,10 @@ class Sender:
             sent = self._send_at_once(piece)
             if sent < piece.size:
                 rest = FileRegion(piece.file, piece.position + sent, piece.size - sent, piece.warm)
-                self._queue.append(rest)
                 self._enqueue(pieces[index + 1 :])
-                self._start()
+                self._begin(rest)
                 return
+        self._sent_all()
 
     def _enqueue(self, pieces: Sequence[Piece]) -> None:
         self._queue.extend(pieces)
@@ -103,12 +112,13 @@ class Sender:
         self._queue.clear()
         self.waiting_bytes = 0
 
-    def _start(self) -> None:
+    def _begin(self, region: FileRegion) -> None:
+        """Sends the rest of a region, and what is queued behind it, as the peer takes it."""
         loop = asyncio.get_running_loop()
         self.last_progress = loop.time()
         if not self._encrypted:
             # The transport watches the socket's own descriptor and asyncio lets nobody else do so, and it closes it
-            # when it likes, after which the number may mean another connection. The task works on a duplicate.
+            # when it likes, after which the number may mean another connection. So we work on a duplicate.
             try:
                 self._dup = os.dup(self._fd)
             except OSError as error:
@@ -116,15 +126,103 @@ class Sender:
                 self._drop_queue()
                 self._transport.abort()
                 return
-        self._task = loop.create_task(self._run())
+            if self._at_hand(region):
+                self._region = region
+                loop.add_writer(self._dup, self._pump)
+                return
+        self._start(region)
+
+    def _start(self, region: FileRegion) -> None:
+        """The way through a task: for what has to be read from the disk first, and for TLS."""
+        self._queue.appendleft(region)
+        self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(self._ended)
+
+    def _at_hand(self, region: FileRegion) -> int:
+        """How much of the next chunk of a region is known to be in memory: all of it, or nothing.
+
+        A chunk is probed once, however often the socket interrupts it.
+        """
+        if region.warm:
+            return min(region.size, CHUNK_SIZE)
+        if self._probed_file is not region.file or not self._probed_from <= region.position < self._probed_to:
+            size = min(region.size, CHUNK_SIZE)
+            if not is_resident(region.file.fd, region.position, size):
+                return 0
+            self._probed_file, self._probed_from, self._probed_to = region.file, region.position, region.position + size
+        return min(self._probed_to - region.position, region.size)
+
+    def _pump(self) -> None:
+        """The socket takes more: sends one chunk, so that others have their turn, and goes on at the next call."""
+        region = self._region
+        assert region is not None
+        if self._transport.get_write_buffer_size():
+            return  # bytes before the region are still with the transport, which is called for the same event
+        size = self._at_hand(region)
+        if not size:
+            self._stop_pump()
+            self._start(region)
+            return
+        try:
+            sent = os.sendfile(self._dup, region.file.fd, region.position, size)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._fail(error)
+            return
+        if sent == 0:
+            self._fail(CutFrame(f"{region!r}: the file ends at byte {region.position}"))
+            return
+        region.position += sent
+        region.size -= sent
+        self.sent_by_sendfile += sent
+        self.last_progress = asyncio.get_running_loop().time()
+        if not region.size:
+            self._next_piece()
+
+    def _sent_all(self) -> None:
+        """Nothing is left to send: no file is kept open for it."""
+        self._probed_file = None
+
+    def _next_piece(self) -> None:
+        """A region is out: what stands behind it, up to the next one."""
+        while self._queue:
+            piece = self._queue.popleft()
+            if isinstance(piece, FileRegion):
+                self._region = FileRegion(piece.file, piece.position, piece.size, piece.warm)
+                return
+            self.waiting_bytes -= len(piece)
+            self._transport.write(piece)
+        self._stop_pump()
+        self._close_dup()
+        self._sent_all()
+        self._idle()
+
+    def _stop_pump(self) -> None:
+        if self._region is not None:
+            self._region = None
+            asyncio.get_running_loop().remove_writer(self._dup)
+
+    def _close_dup(self) -> None:
+        if self._dup >= 0:
+            os.close(self._dup)
+            self._dup = -1
+
+    def _fail(self, error: Exception) -> None:
+        """A frame was cut (or the peer is gone): nothing more can be said on this connection."""
+        if isinstance(error, CutFrame) or not isinstance(error, ConnectionError):
+            log.error("an answer was cut, its connection is closed: %s", error)
+        self._drop_queue()
+        self._stop_pump()
+        self._close_dup()
+        self._transport.abort()
 
     def _send_at_once(self, region: FileRegion) -> int:
         """What the socket takes of a region right now, without waiting for socket or disk."""
         if self._encrypted or self._transport.get_write_buffer_size() or self._transport.is_closing():
             return 0
-        size = min(region.size, CHUNK_SIZE)
-        if not region.warm and not is_resident(region.file.fd, region.position, size):
+        size = self._at_hand(region)
+        if not size:
             return 0
         try:
             sent = os.sendfile(self._fd, region.file.fd, region.position, size)
@@ -224,38 +322,36 @@ class Sender:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
-        if self._dup >= 0:
-            os.close(self._dup)
-            self._dup = -1
+        self._close_dup()
         if task.cancelled():
             self._drop_queue()
             return
         error = task.exception()
-        if error is not None:
-            # A frame was cut (or the peer is gone): nothing more can be said on this connection.
-            if isinstance(error, CutFrame) or not isinstance(error, ConnectionError):
-                log.error("an answer was cut, its connection is closed: %s", error)
-            self._drop_queue()
-            self._transport.abort()
+        if isinstance(error, Exception):
+            self._fail(error)
             return
+        self._sent_all()
         if self._queue:
             # Given between the task's end and now.
             pieces = list(self._queue)
             self._drop_queue()
             self.send(pieces)
-        if self._task is None:
+        if not self.busy:
             self._idle()
 
     async def close(self) -> None:
-        """Stops the task, whatever it waits for, and returns when it has ended."""
+        """Stops what is being sent, whatever it waits for, and returns when it has ended."""
         task = self._task
-        self._drop_queue()
+        self.cancel()
         if task is not None:
-            task.cancel()
             await asyncio.wait([task])
 
     def cancel(self) -> None:
         """As `close`, for where nobody can wait: the connection is lost."""
+        self._probed_file = None
         self._drop_queue()
+        self._stop_pump()
         if self._task is not None:
             self._task.cancel()
+        else:
+            self._close_dup()
