@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from ottla.broker.handlers import api_versions, produce
-from ottla.broker.handlers.produce import DelayedProduce, SilentFailure
+from ottla.broker.handlers.produce import DelayedProduce, Repeat, SilentFailure
 from ottla.broker.handlers.registry import APIS, Api, BrokerParts, EncodedBody, Pieces, RequestContext
 from ottla.broker.purgatory import Purgatory
 from ottla.errors import InvalidRequest, KafkaStorageError
@@ -31,6 +31,8 @@ from ottla.protocol.produce import RepeatedRequest
 
 log = logging.getLogger(__name__)
 
+MIN_PRODUCE: Final = produce_codec.MIN_VERSION
+MAX_PRODUCE: Final = produce_codec.MAX_VERSION
 # Kinds of Produce requests that a connection is recognised by; a producer has one for each partition it writes to.
 MAX_REPEATS: Final = 1024
 # Answers that one connection may be owed before it is read no further.
@@ -81,6 +83,7 @@ class Session:
         "_connection",
         "_delayed",
         "_in_flight",
+        "_now_ms",
         "_owed",
         "_parts",
         "_principal",
@@ -102,9 +105,10 @@ class Session:
         self._task: asyncio.Future[Any] | None = None
         # The Produce requests of the read at hand, until their groups are written: where the frame lies, and the answer.
         self._staged: list[tuple[int, int, bytes | DelayedProduce | None]] = []
-        self._repeats: dict[bytes, RepeatedRequest] = {}
+        self._repeats: dict[bytes, Repeat] = {}
         self._repeat_size = 0  # bytes of the key that is tried
         self._buffer: memoryview | None = None
+        self._now_ms = 0  # the broker's time at the first Produce of a read; 0 between reads
 
     # What the connection calls.
 
@@ -115,7 +119,7 @@ class Session:
         try:
             if end - start >= REQUEST_HEADER.size:
                 api_key, version, correlation_id, _ = REQUEST_HEADER.unpack_from(buffer, start)
-                if api_key == 0 and produce_codec.MIN_VERSION <= version <= produce_codec.MAX_VERSION:
+                if api_key == 0 and MIN_PRODUCE <= version <= MAX_PRODUCE:
                     return self._produce(buffer, start, end, version, correlation_id)
             return self._other(buffer, start, end)
         except (InvalidRequest, SilentFailure) as error:
@@ -128,6 +132,7 @@ class Session:
 
     def read_completed(self) -> None:
         """Writes the groups of the read and sends what they allow."""
+        self._now_ms = 0
         if self._staged:
             self._write_staged()
 
@@ -148,11 +153,11 @@ class Session:
             if len(self._owed) >= MAX_UNANSWERED:
                 return False
         parts = self._parts
-        now_ms = parts.clock.time_ms()
+        now_ms = self._now_ms = self._now_ms or parts.clock.time_ms()
         answer: Any = None
         body = start + 8 + self._repeat_size
         repeat = self._repeats.get(bytes(buffer[start + 8 : body]))
-        if repeat is not None and repeat.version == version:
+        if repeat is not None and repeat.request.version == version:
             answer = produce.stage_repeated(repeat, buffer, body, end, correlation_id, parts, now_ms)
         if answer is None:
             header = decode_request_header(buffer, start, end, flexible=version >= produce_codec.FLEXIBLE_VERSION)
@@ -167,13 +172,16 @@ class Session:
         self._staged.append((start, end, answer))
         return True
 
-    def _remember(self, repeat: RepeatedRequest | None) -> None:
-        if repeat is None:
+    def _remember(self, request: RepeatedRequest | None) -> None:
+        if request is None:
             return
-        if len(repeat.key) != self._repeat_size or len(self._repeats) >= MAX_REPEATS:
+        partition = self._parts.replicas.partitions.get(TopicPartition(request.topic, request.partition))
+        if partition is None:
+            return
+        if len(request.key) != self._repeat_size or len(self._repeats) >= MAX_REPEATS:
             self._repeats.clear()
-            self._repeat_size = len(repeat.key)
-        self._repeats[repeat.key] = repeat
+            self._repeat_size = len(request.key)
+        self._repeats[request.key] = Repeat(request, partition)
 
     def _write_staged(self) -> None:
         """Writes the groups and turns what was staged into answers."""
@@ -238,8 +246,7 @@ class Session:
         plain = decode_request_header(buffer, start, end, flexible=False)
         api = APIS.get(plain.api_key)
         if plain.api_key == ApiKey.PRODUCE:
-            least, most = produce_codec.MIN_VERSION, produce_codec.MAX_VERSION
-            raise InvalidRequest(f"Produce version {plain.api_version} is not served, {least} to {most} are")
+            raise InvalidRequest(f"Produce version {plain.api_version} is not served, {MIN_PRODUCE} to {MAX_PRODUCE} are")
         if api is None:
             raise InvalidRequest(f"API key {plain.api_key} (version {plain.api_version}) is not served")
         if not api.min_version <= plain.api_version <= api.max_version:

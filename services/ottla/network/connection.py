@@ -29,6 +29,10 @@ WRITE_HIGH_MARK: Final = 1024 * 1024
 FIRST_ALLOCATION: Final = 1024 * 1024
 
 
+def _never() -> float:
+    return 0.0
+
+
 class FrameReceiver(Protocol):
     """Who takes the frames of one connection."""
 
@@ -80,6 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         "_receiver",
         "_sender",
         "_tail",
+        "_time",
         "_transport",
         "_unsent",
         "_unsent_changed",
@@ -116,6 +121,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._unsent = 0  # bytes in the transport at the last look, and when they were last seen to change
         self._unsent_changed = 0.0
+        self._time: Callable[[], float] = _never  # the loop's; kept, because asking for the loop costs a system call
         self.peer = Peer("", 0, listener_name)
         self.last_active = 0.0
         self.read_pauses = 0
@@ -129,7 +135,8 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = Peer(address[0], address[1], self._listener_name)
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(high=WRITE_HIGH_MARK)
-        self.last_active = asyncio.get_running_loop().time()
+        self._time = asyncio.get_running_loop().time
+        self.last_active = self._time()
         encrypted = transport.get_extra_info("sslcontext") is not None
         self._sender = Sender(transport, self._offload, encrypted, self.last_active, self._sender_idle)
         self._receiver = self._open_receiver(self)
@@ -167,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._buffers.shared
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_active = asyncio.get_running_loop().time()
+        self.last_active = self._time()
         if self._large is None:
             self._consume(self._buffers.shared, len(self._tail) + nbytes)
         else:
@@ -179,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self._unsent_changed = asyncio.get_running_loop().time()
+        self._unsent_changed = self._time()
         self._update_reading()
 
     def resume_writing(self) -> None:
@@ -338,5 +345,5 @@ class Connection(asyncio.BufferedProtocol):
             return None
         unsent = self._transport.get_write_buffer_size()
         if unsent != self._unsent:
-            self._unsent, self._unsent_changed = unsent, asyncio.get_running_loop().time()
+            self._unsent, self._unsent_changed = unsent, self._time()
         return max(self._unsent_changed, self._sender.last_progress if self._sender.busy else 0.0)

@@ -173,7 +173,7 @@ class RepeatedRequest:
     id, are repeated in this sense.
     """
 
-    __slots__ = ("_after", "_before", "_flexible", "_layout", "_size", "acks", "key", "partition", "topic", "version")
+    __slots__ = ("_after", "_before", "_flexible", "_pack", "_size", "acks", "key", "partition", "topic", "version")
 
     def __init__(self, key: bytes, version: int, acks: int, topic: str, partition: int) -> None:
         """Remembers a request of `version`, 7 or above, whose bytes behind the correlation id begin with `key`."""
@@ -187,29 +187,31 @@ class RepeatedRequest:
         offsets_end = len(template) - (9 if self._flexible else 10 if version == 8 else 4)
         self._before = template[8 : offsets_end - 24]
         self._after = template[offsets_end:]
-        self._layout = struct.Struct(f">ii{len(self._before)}sqqq{len(self._after)}s")
+        self._pack = struct.Struct(f">ii{len(self._before)}sqqq{len(self._after)}s").pack
         self._size = len(template) - 4
 
     def records(self, buffer: memoryview, position: int, end: int) -> tuple[int, int] | None:
-        """Where the records lie in a request of this shape, or None when the rest of it is different after all.
+        """Where the records lie in a request of this shape, or None when something follows them after all.
+
+        They reach to the end of the request, but for three empty sections of tagged fields in flexible versions. How
+        long they are is not read: the batch says it as well, and its checksum covers it.
 
         Args:
             position: the byte behind the partition index.
         """
-        try:
-            if self._flexible:
-                size, position = read_uvarint(buffer, position)
-                stop = position + size - 1
-                # No tagged fields of partition, topic and request.
-                return (position, stop) if stop + 3 == end and bytes(buffer[stop:end]) == b"\0\0\0" else None
-            stop = position + 4 + INT32.unpack_from(buffer, position)[0]
-        except (struct.error, IndexError, InvalidRequest):
+        if not self._flexible:
+            return position + 4, end
+        stop = end - 3
+        if stop <= position or buffer[stop] or buffer[stop + 1] or buffer[stop + 2]:
             return None
-        return (position + 4, stop) if stop == end else None
+        size = stop - position  # with the varint in front of them
+        if size <= 0x7F:
+            return position + 1, stop
+        return position + (2 if size <= 0x4000 else 3 if size <= 0x200001 else 4), stop
 
     def encode_success(self, correlation_id: int, base_offset: int, log_append_time: int, log_start_offset: int) -> bytes:
         """As the function of that name."""
-        return self._layout.pack(self._size, correlation_id, self._before, base_offset, log_append_time, log_start_offset, self._after)
+        return self._pack(self._size, correlation_id, self._before, base_offset, log_append_time, log_start_offset, self._after)
 
 
 def repeated(buffer: memoryview, start: int, version: int, request: ProduceRequest) -> RepeatedRequest | None:

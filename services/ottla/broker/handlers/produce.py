@@ -197,8 +197,21 @@ def _opens_batches(request: ProduceRequest, parts: BrokerParts) -> Iterator[bool
             yield found is not None and found.opens_batches
 
 
+class Repeat:
+    """A request that a producer repeats, and the partition that it is for.
+
+    A partition that is taken away leads no more, so keeping it here can not be worse than looking it up.
+    """
+
+    __slots__ = ("partition", "request")
+
+    def __init__(self, request: RepeatedRequest, partition: Partition) -> None:
+        self.request = request
+        self.partition = partition
+
+
 def stage_repeated(
-    repeat: RepeatedRequest, buffer: memoryview, position: int, end: int, correlation_id: int, parts: BrokerParts, now_ms: int
+    repeat: Repeat, buffer: memoryview, position: int, end: int, correlation_id: int, parts: BrokerParts, now_ms: int
 ) -> bytes | None:
     """Stages a request that is known but for its records.
 
@@ -210,13 +223,13 @@ def stage_repeated(
         what it is.
     """
     replicas = parts.replicas
-    partition = replicas.partitions.get((repeat.topic, repeat.partition))  # type: ignore[call-overload]
-    if partition is None or replicas.some_open_batches or not parts.authorizer.allows_all:
+    if replicas.some_open_batches or not parts.authorizer.allows_all:
         return None
-    acks = repeat.acks
+    request, partition = repeat.request, repeat.partition
+    acks = request.acks
     if not partition.commits_at_once and (acks == ACKS_ALL or partition.waits_for_flush):
         return None
-    found = repeat.records(buffer, position, end)
+    found = request.records(buffer, position, end)
     if found is None:
         return None
     try:
@@ -228,7 +241,7 @@ def stage_repeated(
         return None
     if not partition.has_staged:
         replicas.appends.stage(partition)
-    return repeat.encode_success(correlation_id, base_offset, log_append_time, partition.log.log_start_offset)
+    return request.encode_success(correlation_id, base_offset, log_append_time, partition.log.log_start_offset)
 
 
 async def _stage_opened(
