@@ -32,6 +32,8 @@ TIME_ENTRY_SIZE: Final = TIME_ENTRY.size  # 12
 # The part of a file that a look-up reads at once: 8 KiB of offset index stand for 4 MiB of log and more, so that
 # a consumer which reads on finds its next look-ups in memory.
 WINDOW: Final = 1024
+# How many of them are kept: readers in different places of one segment must not take them from each other.
+WINDOWS: Final = 4
 # How many entries may wait in memory before whoever appends moves them to the file in one write: half a MiB of log.
 TAIL: Final = 128
 
@@ -51,7 +53,7 @@ class IndexWrite(NamedTuple):
 class OffsetIndex:
     """One segment's offset index. Positions are absolute, offsets relative to the segment's base."""
 
-    __slots__ = ("_window", "count", "last_offset", "last_position", "path", "tail_offsets", "tail_positions")
+    __slots__ = ("_windows", "count", "last_offset", "last_position", "path", "tail_offsets", "tail_positions")
 
     def __init__(self, path: str, count: int | None = None) -> None:
         """
@@ -63,7 +65,7 @@ class OffsetIndex:
         self.count = _entries_in(path, OFFSET_ENTRY_SIZE) if count is None else count
         self.tail_offsets: array[int] = array("I")
         self.tail_positions: array[int] = array("I")
-        self._window: _Window | None = None
+        self._windows: list[_Window] = []  # parts of the file that were read last, the newest at the end
         self.last_offset, self.last_position = -1, 0
         if self.count:
             self.last_offset, self.last_position = OFFSET_ENTRY.unpack(_read(path, OFFSET_ENTRY_SIZE, self.count - 1, 1, os.pread))
@@ -103,7 +105,7 @@ class OffsetIndex:
 
     def truncate(self, relative_offset: int) -> None:
         """Drops each entry whose offset is at or after `relative_offset`."""
-        self._window = None
+        self._windows.clear()
         if self.tail_offsets and self.tail_offsets[0] < relative_offset:
             keep = bisect_left(self.tail_offsets, relative_offset)
             del self.tail_offsets[keep:], self.tail_positions[keep:]
@@ -111,7 +113,7 @@ class OffsetIndex:
             self.tail_offsets, self.tail_positions = array("I"), array("I")
             window = self._find(OFFSETS, relative_offset - 1, os.pread) if relative_offset > 0 else None
             self.count = 0 if window is None else window[0] + bisect_left(window[1], relative_offset)
-            self._window = None
+            self._windows.clear()
             _cut(self.path, self.count * OFFSET_ENTRY_SIZE)
         if self.tail_offsets:
             self.last_offset, self.last_position = self.tail_offsets[-1], self.tail_positions[-1]
@@ -146,12 +148,14 @@ class OffsetIndex:
 
     def _find(self, column: int, key: int, pread: Pread) -> _Window | None:
         """The window that holds the last entry at or before `key` in a column; None when the file has no entry."""
-        window = self._window
-        if window is not None:
+        before: _Window | None = None
+        for window in reversed(self._windows):
             start, keys = window[0], window[1] if column == OFFSETS else window[2]
             # The window's last entry may be followed by a better one, unless it is the file's last.
             if (keys[0] <= key or start == 0) and (key < keys[-1] or start + len(keys) == self.count):
                 return window
+            if keys[-1] <= key and (before is None or start > before[0]):
+                before = window
         if not self.count:
             return None
         try:
@@ -160,9 +164,9 @@ class OffsetIndex:
             return None  # somebody has removed it: the log itself can be searched, and the next start makes it anew
         try:
             low, high = 0, (self.count - 1) // WINDOW
-            if window is not None and window[0] // WINDOW < high and key >= (window[1] if column == OFFSETS else window[2])[-1]:
+            if before is not None and before[0] // WINDOW < high:
                 # Whoever reads on finds its next look-ups in the next window, mostly.
-                low = window[0] // WINDOW
+                low = before[0] // WINDOW
                 following = OFFSET_ENTRY.unpack(pread(descriptor, OFFSET_ENTRY_SIZE, min(low + 2, high) * WINDOW * OFFSET_ENTRY_SIZE))
                 if key < following[column]:
                     high = min(low + 2, high)
@@ -180,8 +184,10 @@ class OffsetIndex:
             os.close(descriptor)
         if sys.byteorder == "little":
             numbers.byteswap()
-        self._window = (start, numbers[0::2], numbers[1::2])
-        return self._window
+        if len(self._windows) == WINDOWS:
+            del self._windows[0]
+        self._windows.append((start, numbers[0::2], numbers[1::2]))
+        return self._windows[-1]
 
 
 class TimeIndex:
