@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.bench import certificate, files, wire
+from tests.bench import files, wire
 from tests.bench.connection import Connection
 from tests.bench.figures import Figure, figure, ratios
 from tests.bench.load import FetchLoad, ScanLoad
@@ -22,6 +22,8 @@ from tests.bench.options import GIB, MESSAGE_SIZE, MIB, Options
 from tests.bench.processes import run_module
 from tests.bench.produce import Shape, busy, cpu_per_gib, load_of, run_load
 from tests.bench.servers import LOAD_CPU, Server, floor_running
+
+from ottla.testing.certificates import Authority
 
 TOPIC: Final = "bench"
 MANY: Final = "many"
@@ -181,7 +183,8 @@ def run(options: Options) -> Iterator[Figure]:
     """All shapes against one broker, whose log is below one segment (so that every region is whole)."""
     size = min(768 * MIB, options.maximum_bytes)
     with options.servers.data_directory("fetch") as directory:
-        pem = certificate.write(directory)
+        pem = directory / "server.pem"
+        pem.write_bytes(Authority("the bench").issue("localhost"))
         properties = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(pem)}
         with options.servers.running(directory, properties, tls=True) as server:
             messages = prepare(options, server, size)

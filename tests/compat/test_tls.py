@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ottla.cli.main import run
 from ottla.testing import EmbeddedCluster
+from ottla.testing.certificates import Authority
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,42 +23,14 @@ class Certificates:
     client: Path
 
 
-def _issue(
-    path: Path, name: str, issuer: tuple[x509.Name, ec.EllipticCurvePrivateKey] | None
-) -> tuple[x509.Name, ec.EllipticCurvePrivateKey]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject if issuer is None else issuer[0])
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-    )
-    if issuer is not None:
-        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-    certificate = builder.sign(key if issuer is None else issuer[1], hashes.SHA256())
-    pem = certificate.public_bytes(serialization.Encoding.PEM)
-    if issuer is not None:
-        pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()) + pem
-    path.write_bytes(pem)
-    return subject, key
-
-
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     directory = tmp_path_factory.mktemp("certificates")
     made = Certificates(directory / "authority.pem", directory / "broker.pem", directory / "client.pem")
-    authority = _issue(made.authority, "Test Authority", None)
-    _issue(made.broker, "localhost", authority)
-    _issue(made.client, "a client", authority)
+    authority = Authority("Test Authority")
+    made.authority.write_bytes(authority.pem)
+    made.broker.write_bytes(authority.issue("localhost"))
+    made.client.write_bytes(authority.issue("a client"))
     return made
 
 
