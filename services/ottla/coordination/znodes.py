@@ -56,7 +56,8 @@ BROKER: Final = Znode(
     EPHEMERAL,
     "A live broker: where its listeners are reached. Its czxid is the broker's epoch.",
     b'{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://kafka.example:9092"],'
-    b'"rack":"r1","jmx_port":-1,"port":9092,"host":"kafka.example","version":5,"timestamp":"1733000000000"}',
+    b'"rack":"r1","jmx_port":-1,"port":9092,"host":"kafka.example","version":5,"timestamp":"1733000000000",'
+    b'"control_endpoint":"kafka.example:9093","previous_broker_epoch":-1}',
 )
 BROKER_SEQUENCE: Final = Znode("/brokers/seqid", PERSISTENT, "Its version is the source of generated broker ids.")
 TOPICS: Final = Znode("/brokers/topics", PERSISTENT, "The topics are its children.")
@@ -223,7 +224,10 @@ def _decoder(read: Callable[P, R]) -> Callable[P, R]:
 
 
 def encode_broker(registration: BrokerRegistration, timestamp_ms: int, jmx_port: int = -1) -> bytes:
-    """A broker's registration, version 5. Host and port repeat the first PLAINTEXT endpoint, for clients of old."""
+    """A broker's registration, version 5. Host and port repeat the first PLAINTEXT endpoint, for clients of old.
+
+    The last two fields are Ottla's own; Kafka's readers pass over what they do not know.
+    """
     plaintext = next((each for each in registration.endpoints if each.security_protocol == "PLAINTEXT"), None)
     fields: dict[str, Any] = {
         "features": {},
@@ -237,6 +241,9 @@ def encode_broker(registration: BrokerRegistration, timestamp_ms: int, jmx_port:
     }
     if registration.rack is not None:
         fields["rack"] = registration.rack
+    if registration.control_endpoint is not None:
+        fields["control_endpoint"] = registration.control_endpoint
+    fields["previous_broker_epoch"] = registration.previous_broker_epoch
     return _json(fields)
 
 
@@ -250,7 +257,14 @@ def decode_broker(path: str, data: bytes, broker_epoch: int = -1) -> BrokerRegis
     else:
         protocols = fields.get("listener_security_protocol_map") or {}
         endpoints = tuple(_endpoint(text, protocols) for text in fields["endpoints"])
-    return BrokerRegistration(BrokerId(int(path.rpartition("/")[2])), endpoints, fields.get("rack"), broker_epoch)
+    return BrokerRegistration(
+        BrokerId(int(path.rpartition("/")[2])),
+        endpoints,
+        fields.get("rack"),
+        broker_epoch,
+        fields.get("control_endpoint"),
+        _integer(fields.get("previous_broker_epoch", -1)),
+    )
 
 
 def _endpoint_text(endpoint: Endpoint) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,7 +21,7 @@ from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, 
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "znodes.md"
 
-REGISTRATION = BrokerRegistration(BrokerId(1), (Endpoint("PLAINTEXT", "kafka.example", 9092),), "r1")
+REGISTRATION = BrokerRegistration(BrokerId(1), (Endpoint("PLAINTEXT", "kafka.example", 9092),), "r1", control_endpoint="kafka.example:9093")
 STATE = PartitionState(BrokerId(1), 0, (BrokerId(1), BrokerId(2)), (BrokerId(1), BrokerId(2)), 1)
 ASSIGNMENT = TopicAssignment(UUID("ad3e57c1-447c-42c6-8515-24d46cf19c35"), ((BrokerId(1), BrokerId(2)), (BrokerId(2), BrokerId(1))))
 BLOCK = ProducerIdBlock(BrokerId(1), 0, 999)
@@ -65,8 +66,10 @@ def test_what_is_written_is_the_example_byte_for_byte(znode: znodes.Znode, encod
 def test_a_broker_is_written_as_version_5_with_its_rack() -> None:
     assert sorted(znodes.encode_broker(REGISTRATION, 1_733_000_000_000)) == sorted(znodes.BROKER.example)
     assert znodes.decode_broker("/brokers/ids/1", znodes.BROKER.example, 77) == BrokerRegistration(
-        BrokerId(1), REGISTRATION.endpoints, "r1", 77
+        BrokerId(1), REGISTRATION.endpoints, "r1", 77, "kafka.example:9093"
     )
+    clean = replace(REGISTRATION, broker_epoch=78, previous_broker_epoch=77)
+    assert znodes.decode_broker("/brokers/ids/1", znodes.encode_broker(clean, 1), 78) == clean
 
 
 def test_the_examples_are_read_as_what_they_were_written_from() -> None:
