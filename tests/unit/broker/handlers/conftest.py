@@ -136,6 +136,8 @@ def _value(field: Any, value: Any) -> Any:
         return None
     if field.is_array:
         return tuple(_message(field.struct, each) if field.struct else each for each in value)
+    if field.struct:
+        return _message(field.struct, value)
     return timedelta(milliseconds=value) if field.wire_type.startswith("timedelta") else value
 
 
