@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ottla.broker.control import PartitionAssignment, PartitionToStop
 from ottla.broker.controller.effects import Decision
 from ottla.broker.controller.state import ClusterState
-from ottla.model import BrokerId, BrokerRegistration
+from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def announced(
     *,
     brokers_changed: bool = False,
     deleted_topics: Collection[str] = (),
-    new_topics: Collection[str] = (),
+    new_partitions: Collection[TopicPartition] = (),
     except_brokers: Collection[BrokerId] = (),
 ) -> dict[BrokerId, Announcement]:
     """What each registered broker is to be told of a decision that was performed and taken into the state.
@@ -54,7 +54,7 @@ def announced(
         done: what was performed.
         brokers_changed: brokers came or went, which every broker has to be told.
         deleted_topics: topics whose deletion has begun: nobody is to see them any more.
-        new_topics: topics that were made or extended by the driver itself, so that no change in `done` names their partitions.
+        new_partitions: those of a topic that the driver itself made or extended, which no change in `done` names.
         except_brokers: those that are told everything anyway.
     """
     raise NotImplementedError

@@ -4,7 +4,7 @@ Pure: each looks at the state, which has the facts of the event in it already (`
 so on), and changes nothing. Where an event can concern thousands of partitions the function is a generator of
 decisions over slices of them. Its caller performs each before it takes the next, and can let others run in between.
 
-After a decision was performed its caller asks for `follow_up`, until that is empty.
+After a decision was performed its caller asks for its `follow_up`, until that is empty.
 """
 
 from __future__ import annotations
@@ -114,6 +114,6 @@ def replicas_stopped(state: ClusterState, broker_id: BrokerId, errors: Mapping[T
     raise NotImplementedError
 
 
-def follow_up(state: ClusterState) -> Decision:
-    """What has become possible by what was performed: reassignments that end, topics that are gone for good."""
+def follow_up(state: ClusterState, done: Decision) -> Decision:
+    """What has become possible by what was performed and taken in: the end of reassignments."""
     raise NotImplementedError

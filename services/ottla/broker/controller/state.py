@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from ottla.broker.controller.effects import Decision, DeletionProgress, PartitionChange
-from ottla.broker.controller.transitions import ReplicaPhase, check_replica
+from ottla.broker.controller.transitions import PartitionPhase, ReplicaPhase, check_partition, check_replica
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.errors import UnknownTopicOrPartition
@@ -49,6 +49,13 @@ class KnownPartition:
     @property
     def has_state(self) -> bool:
         return self.partition_epoch != NO_PARTITION_EPOCH
+
+    @property
+    def phase(self) -> PartitionPhase:
+        """Where the partition stands. Whether a leader that it has still lives is not known here."""
+        if not self.has_state:
+            return PartitionPhase.NEW
+        return PartitionPhase.OFFLINE if self.state.leader == NO_LEADER else PartitionPhase.ONLINE
 
     @property
     def is_being_reassigned(self) -> bool:
@@ -87,23 +94,41 @@ class KnownTopic:
 
 @dataclass(slots=True)
 class Deletion:
-    """The replicas of a topic under deletion that are still there, by broker: asked to go, or not able to."""
+    """How far the deletion of a topic has come: where each of its replicas stands, by broker and partition."""
 
     topic: str
-    started: dict[BrokerId, set[int]] = field(default_factory=dict)
-    ineligible: dict[BrokerId, set[int]] = field(default_factory=dict)
+    phases: dict[BrokerId, dict[int, ReplicaPhase]]
+    remaining: int  # replicas that are not deleted yet
 
-    @property
-    def is_complete(self) -> bool:
-        return not self.started and not self.ineligible
+    @classmethod
+    def of(cls, topic: KnownTopic) -> Deletion:
+        """One that has just begun."""
+        phases: dict[BrokerId, dict[int, ReplicaPhase]] = {}
+        for partition, known in enumerate(topic.partitions):
+            for broker_id in known.state.replicas:
+                phases.setdefault(broker_id, {})[partition] = ReplicaPhase.OFFLINE
+        return cls(topic.name, phases, sum(map(len, phases.values())))
 
-    def phase(self, broker_id: BrokerId, partition: int) -> ReplicaPhase:
-        """Where a replica stands. One that is neither asked nor unable is not there any more."""
-        if partition in self.started.get(broker_id, ()):
-            return ReplicaPhase.DELETION_STARTED
-        if partition in self.ineligible.get(broker_id, ()):
-            return ReplicaPhase.DELETION_INELIGIBLE
-        return ReplicaPhase.NON_EXISTENT
+    def in_phase(self, broker_id: BrokerId, phase: ReplicaPhase) -> tuple[int, ...]:
+        """The partitions whose replica on a broker stands there."""
+        return tuple(partition for partition, each in self.phases.get(broker_id, {}).items() if each is phase)
+
+    def take_in(self, progress: DeletionProgress) -> None:
+        """Takes in what became of one broker's replicas. Raises IllegalTransition."""
+        phases = self.phases[progress.broker_id]
+        for partition in progress.ineligible:
+            self._move(phases, partition, ReplicaPhase.DELETION_INELIGIBLE)
+        for partition in progress.started:
+            if phases[partition] is ReplicaPhase.DELETION_INELIGIBLE:
+                self._move(phases, partition, ReplicaPhase.OFFLINE)
+            self._move(phases, partition, ReplicaPhase.DELETION_STARTED)
+        for partition in progress.deleted:
+            self._move(phases, partition, ReplicaPhase.DELETION_SUCCESSFUL)
+        self.remaining -= len(progress.deleted)
+
+    def _move(self, phases: dict[int, ReplicaPhase], partition: int, phase: ReplicaPhase) -> None:
+        check_replica(TopicPartition(self.topic, partition), phases[partition], phase)
+        phases[partition] = phase
 
 
 @dataclass(slots=True)
@@ -232,11 +257,12 @@ class ClusterState:
         self._add_to_index(topic_partition, known)
 
     def remove_topic(self, name: str) -> None:
-        """Forgets a topic."""
-        self._remove_from_index(self.topics.pop(name))
+        """Forgets a topic: it is deleted, or somebody else removed its znode."""
+        topic = self.topics.pop(name)
+        self._remove_from_index(topic)
         self.deletions.pop(name, None)
-        for offline in self.offline_replicas.values():
-            offline.difference_update([each for each in offline if each.topic == name])
+        for broker_id in list(self.offline_replicas):
+            self.replicas_came_online(broker_id, topic.topic_partitions())
 
     # What was performed.
 
@@ -264,6 +290,7 @@ class ClusterState:
         for progress in done.deletions:
             self._take_in_deletion(progress)
         for topic in done.gone:
+            assert self.deletions[topic.name].remaining == 0, f"{topic.name}: replicas are left"
             self.remove_topic(topic.name)
         for left in done.isrs_left:
             self.unclean_starts[left.broker_id] = left.broker_epoch
@@ -271,22 +298,23 @@ class ClusterState:
     def _take_in_change(self, change: PartitionChange) -> None:
         topic_partition = change.topic_partition
         known = self.topics[topic_partition.topic].partitions[topic_partition.partition]
-        taken = KnownPartition(change.state, known.partition_epoch + 1, known.adding_replicas, known.removing_replicas)
-        if change.state.replicas == known.state.replicas:
+        state = change.state
+        check_partition(topic_partition, known.phase, PartitionPhase.OFFLINE if state.leader == NO_LEADER else PartitionPhase.ONLINE)
+        assert change.is_new != known.has_state, f"{topic_partition}: {change} on {known}"
+        assert state.isr and (state.leader == NO_LEADER or state.leader in state.isr), f"{topic_partition}: {state}"
+        assert state.leader_epoch >= known.state.leader_epoch, f"{topic_partition}: {known.state} -> {state}"
+        taken = KnownPartition(state, known.partition_epoch + 1, known.adding_replicas, known.removing_replicas)
+        if state.replicas == known.state.replicas:
             self.topics[topic_partition.topic].partitions[topic_partition.partition] = taken
         else:
             self.put_partition(topic_partition, taken)
 
     def _take_in_deletion(self, progress: DeletionProgress) -> None:
-        topic, broker_id = self.topics[progress.topic], progress.broker_id
+        topic = self.topics[progress.topic]
         topic.is_deleting = True
-        deletion = self.deletions.get(progress.topic)
-        is_first = deletion is None
-        if deletion is None:
-            deletion = self.deletions[progress.topic] = Deletion(progress.topic)
-        started = deletion.started.setdefault(broker_id, set())
-        ineligible = deletion.ineligible.setdefault(broker_id, set())
-        raise NotImplementedError(is_first, started, ineligible, check_replica)
+        if progress.topic not in self.deletions:
+            self.deletions[progress.topic] = Deletion.of(topic)
+        self.deletions[progress.topic].take_in(progress)
 
     # The index.
 
