@@ -23,7 +23,7 @@ from ottla.broker.control import (
     UpdateMetadataRequest,
 )
 from ottla.broker.metadata import MetadataCache
-from ottla.errors import StaleBrokerEpoch, StaleControllerEpoch
+from ottla.errors import BrokerNotAvailable, StaleBrokerEpoch, StaleControllerEpoch
 from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 
 log: Final = logging.getLogger(__name__)
@@ -91,9 +91,16 @@ class ControlApplier:
         self._controller_epoch = -1
         self._ended_epoch = NOT_REGISTERED
         self._one_at_a_time = asyncio.Lock()
+        self._is_closed = False
+
+    async def close(self) -> None:
+        """Does nothing more of what it is told, once it has done what it has begun: the broker stops."""
+        self._is_closed = True
+        async with self._one_at_a_time:
+            pass
 
     def session_lost(self) -> None:
-        """The registration has ended: nothing is led any more, and what is meant for it is refused, even what waits for its turn already."""
+        """The registration has ended: nothing is led any more, and what was meant for it is refused, even if it waits for its turn."""
         registration = self._registration()
         if registration is not None:
             self._ended_epoch = max(self._ended_epoch, registration.broker_epoch)
@@ -137,6 +144,8 @@ class ControlApplier:
 
     def _check(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest) -> None:
         """Refuses what is out of date, and takes in who is the controller."""
+        if self._is_closed:
+            raise BrokerNotAvailable(f"broker {self._broker_id} stops")
         registration = self._registration()
         own_epoch = NOT_REGISTERED if registration is None else registration.broker_epoch
         # A newer one than ours is one that we have made and not read back yet.

@@ -21,7 +21,7 @@ from ottla.broker.control import (
     UpdateMetadataRequest,
 )
 from ottla.broker.metadata import MetadataCache
-from ottla.errors import StaleBrokerEpoch, StaleControllerEpoch
+from ottla.errors import BrokerNotAvailable, StaleBrokerEpoch, StaleControllerEpoch
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicPartition
 
 ONE, TWO = BrokerId(1), BrokerId(2)
@@ -209,5 +209,19 @@ def test_requests_are_taken_in_turn_and_judged_when_their_turn_has_come() -> Non
         outcomes = await asyncio.gather(*(tell(world, each) for each in (leader_and_isr(), update_metadata())), return_exceptions=True)
         assert outcomes[0] == LeaderAndIsrResponse({ORDERS: 0})
         assert isinstance(outcomes[1], StaleControllerEpoch)
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_stops_finishes_what_it_has_begun_and_begins_nothing_more() -> None:
+    async def run() -> None:
+        world = World()
+        closing: list[asyncio.Task[None]] = []
+        world.told.during_apply = lambda: closing.append(asyncio.ensure_future(world.applier.close()))
+        assert await tell(world, leader_and_isr()) == LeaderAndIsrResponse({ORDERS: 0})
+        await asyncio.wait_for(closing[0], 30)
+        with pytest.raises(BrokerNotAvailable, match="broker 1 stops"):
+            await tell(world, stop_replica())
+        assert world.told.events[-1] == ("apply", ASSIGNMENT)
 
     asyncio.run(run())

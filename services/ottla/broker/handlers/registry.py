@@ -15,7 +15,7 @@ from ottla.protocol.api import ApiKey
 from ottla.record.region import FileRegion
 
 if TYPE_CHECKING:
-    from ottla.broker.controller.controller import Controller
+    from ottla.broker.controller.service import ControllerService
     from ottla.broker.fetch_sessions import FetchSessions
     from ottla.broker.metadata import MetadataCache
     from ottla.broker.producer_ids import ProducerIds
@@ -53,7 +53,7 @@ class BrokerParts:
     metadata: MetadataCache
     replicas: ReplicaManager
     logs: LogManager
-    controller: Controller
+    controller: ControllerService
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     fetch_purgatory: Purgatory
