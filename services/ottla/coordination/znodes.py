@@ -126,6 +126,15 @@ LOG_DIR_EVENT: Final = Znode(
     "Tells the controller that a broker lost a log directory.",
     b'{"version":1,"broker":1,"event":1}',
 )
+OTTLA: Final = Znode("/ottla", PERSISTENT, "The parent of what Kafka does not have.")
+UNCLEAN_STARTS: Final = Znode("/ottla/unclean_starts", PERSISTENT, "The brokers that once started after an unclean stop are its children.")
+UNCLEAN_START: Final = Znode(
+    "/ottla/unclean_starts/[id]",
+    PERSISTENT,
+    "The epoch of the broker's latest unclean start after which it was taken out of the in-sync replicas. "
+    "A later start than this one has still to be dealt with.",
+    b'{"version":1,"broker_epoch":"77"}',
+)
 
 ZNODES: Final = tuple(each for each in list(globals().values()) if isinstance(each, Znode))
 
@@ -145,6 +154,8 @@ SKELETON: Final = (
     PRODUCER_ID_BLOCK.pattern,
     ISR_CHANGES.pattern,
     LOG_DIR_EVENTS.pattern,
+    OTTLA.pattern,
+    UNCLEAN_STARTS.pattern,
 )
 
 
@@ -434,3 +445,14 @@ def encode_log_dir_event(broker_id: BrokerId) -> bytes:
 def decode_log_dir_event(path: str, data: bytes) -> BrokerId:
     """Which broker lost a log directory."""
     return BrokerId(_integer(_object(data)["broker"]))
+
+
+def encode_unclean_start(broker_epoch: int) -> bytes:
+    """The epoch of an unclean start that was dealt with."""
+    return _json({"version": 1, "broker_epoch": str(broker_epoch)})
+
+
+@_decoder
+def decode_unclean_start(path: str, data: bytes) -> int:
+    """The epoch of an unclean start that was dealt with."""
+    return _integer(_object(data)["broker_epoch"])

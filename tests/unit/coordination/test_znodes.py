@@ -38,6 +38,7 @@ DECODERS: list[Callable[..., Any]] = [
     znodes.decode_producer_id_block,
     znodes.decode_isr_change,
     znodes.decode_log_dir_event,
+    znodes.decode_unclean_start,
 ]
 
 
@@ -55,6 +56,7 @@ DECODERS: list[Callable[..., Any]] = [
         (znodes.PRODUCER_ID_BLOCK, znodes.encode_producer_id_block(BLOCK)),
         (znodes.ISR_CHANGE, znodes.encode_isr_change([TopicPartition("page-views", 0)])),
         (znodes.LOG_DIR_EVENT, znodes.encode_log_dir_event(BrokerId(1))),
+        (znodes.UNCLEAN_START, znodes.encode_unclean_start(77)),
     ],
     ids=lambda each: each.pattern if isinstance(each, znodes.Znode) else "",
 )
@@ -83,6 +85,7 @@ def test_the_examples_are_read_as_what_they_were_written_from() -> None:
     assert znodes.decode_producer_id_block("/p", znodes.PRODUCER_ID_BLOCK.example) == BLOCK
     assert znodes.decode_isr_change("/i", znodes.ISR_CHANGE.example) == [TopicPartition("page-views", 0)]
     assert znodes.decode_log_dir_event("/l", znodes.LOG_DIR_EVENT.example) == 1
+    assert znodes.decode_unclean_start("/u", znodes.UNCLEAN_START.example) == 77
 
 
 def test_a_broker_without_a_plaintext_listener_has_no_host_for_old_clients() -> None:
