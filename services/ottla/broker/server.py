@@ -169,10 +169,17 @@ class Broker:
             self._controller_changed,
             former_session_seconds(settings),
         )
+
+        def broker_epoch() -> int:
+            return NO_BROKER_EPOCH if service.registration is None else service.registration.broker_epoch
+
         logs = self._logs = LogManager(settings.log_directories, settings, self._clock, offload, service.topic_settings)
         fetches, produces = Purgatory(), Purgatory()
-        replicas = self._replicas = ReplicaManager(broker_id, logs, fetches, produces)
-        fetchers = Fetchers(broker_id, lambda: service.caller().broker_epoch, settings, self._clock, connect, replicas.partitions.get)
+        replicas = self._replicas = ReplicaManager(
+            broker_id, logs, fetches, produces, clock=self._clock, lag_time_max_ms=settings.replica_lag_time_max_ms
+        )
+        fetchers = Fetchers(broker_id, broker_epoch, settings, self._clock, connect, replicas.partitions.get)
+        replicas.following = fetchers
         logs.high_watermarks = replicas.high_watermarks
         logs.directory_failed = self._directory_failed
         applier = self._applier = ControlApplier(
@@ -202,6 +209,7 @@ class Broker:
         stack.push_async_callback(service.close)
         await logs.start(service.cluster_id)
         stack.push_async_callback(self._close_logs)
+        replicas.start(service.alter_partition, broker_epoch)
         stack.push_async_callback(replicas.close)
         stack.push_async_callback(fetchers.close)
         stack.push_async_callback(self._close_listeners)
