@@ -57,15 +57,13 @@ REPLICA_PREDECESSORS: Final[Mapping[ReplicaPhase, frozenset[ReplicaPhase]]] = {
 }
 
 
-def check_partition(what: object, *path: PartitionPhase) -> None:
-    """Raises IllegalTransition unless each phase of the path may follow the one before it."""
-    for before, after in zip(path, path[1:], strict=False):
-        if before not in PARTITION_PREDECESSORS[after]:
-            raise IllegalTransition(f"partition {what} can not become {after.value}: it is {before.value}")
+def check_partition(what: object, before: PartitionPhase, after: PartitionPhase) -> None:
+    """Raises IllegalTransition unless a partition may go from one phase to the other."""
+    if before not in PARTITION_PREDECESSORS[after]:
+        raise IllegalTransition(f"partition {what} can not become {after.value}: it is {before.value}")
 
 
-def check_replica(what: object, *path: ReplicaPhase) -> None:
-    """Raises IllegalTransition unless each phase of the path may follow the one before it."""
-    for before, after in zip(path, path[1:], strict=False):
-        if before not in REPLICA_PREDECESSORS[after]:
-            raise IllegalTransition(f"replica {what} can not become {after.value}: it is {before.value}")
+def check_replica(what: object, before: ReplicaPhase, after: ReplicaPhase) -> None:
+    """Raises IllegalTransition unless a replica may go from one phase to the other."""
+    if before not in REPLICA_PREDECESSORS[after]:
+        raise IllegalTransition(f"replica {what} can not become {after.value}: it is {before.value}")
