@@ -32,6 +32,7 @@ from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.fetch_connection import connect
 from ottla.broker.replication.fetchers import Fetchers
 from ottla.broker.replication.replicas import ReplicaManager
+from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import AllowAll, Authorizer
 from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
@@ -178,6 +179,7 @@ class Broker:
         replicas = self._replicas = ReplicaManager(
             broker_id, logs, fetches, produces, clock=self._clock, lag_time_max_ms=settings.replica_lag_time_max_ms
         )
+        throttles = self._throttles = ReplicationThrottles(self._clock, settings)
         fetchers = Fetchers(broker_id, broker_epoch, settings, self._clock, connect, replicas.partitions.get)
         replicas.following = fetchers
         logs.high_watermarks = replicas.high_watermarks
@@ -197,6 +199,7 @@ class Broker:
             producer_ids=ProducerIds(service.allocate_producer_ids),
             fetch_sessions=FetchSessions(settings.max_incremental_fetch_session_cache_slots, self._clock, self._random),
             fetch_purgatory=fetches,
+            throttles=throttles,
         )
         handlers.load()
         dispatcher = Dispatcher(parts, produces, settings.queued_max_requests)
@@ -287,6 +290,7 @@ class Broker:
             case TopicConfigChanged(name, topic_settings):
                 self._replicas.update_settings(name, topic_settings)
             case BrokerConfigChanged(_, overrides, settings):
+                self._throttles.update(settings)
                 self._limits.update(settings.max_connections, settings.max_connections_per_ip, settings.connections_per_address)
                 log.info("settings changed while running: %s", ", ".join(sorted(overrides)) or "none is overridden any more")
 

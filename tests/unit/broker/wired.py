@@ -27,6 +27,7 @@ from ottla.broker.metadata import MetadataCache
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.replicas import ReplicaManager
+from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import AllowAll
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
@@ -256,6 +257,7 @@ async def wired(
         producer_ids=cast("Any", None),
         fetch_sessions=FetchSessions(10, clock, Random(1)),
         fetch_purgatory=fetches,
+        throttles=ReplicationThrottles(clock, settings),
     )
     handlers.load()
     listener = Listener(

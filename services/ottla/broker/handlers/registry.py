@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ottla.broker.producer_ids import ProducerIds
     from ottla.broker.purgatory import Purgatory
     from ottla.broker.replication.replicas import ReplicaManager
+    from ottla.broker.replication.throttles import ReplicationThrottles
     from ottla.broker.security.authorizer import Authorizer
     from ottla.clock import Clock
     from ottla.config.broker import BrokerSettings
@@ -57,6 +58,7 @@ class BrokerParts:
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     fetch_purgatory: Purgatory
+    throttles: ReplicationThrottles
 
 
 @dataclass(frozen=True, slots=True)

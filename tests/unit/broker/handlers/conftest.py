@@ -33,6 +33,7 @@ from ottla.broker.metadata import MetadataCache
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.replicas import ReplicaManager
+from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import Operation, Resource
 from ottla.clock import SystemClock
 from ottla.config.broker import BrokerSettings
@@ -213,5 +214,6 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
             producer_ids=ProducerIds(controller.allocate_producer_ids),
             fetch_sessions=FetchSessions(10, clock, Random(1)),
             fetch_purgatory=fetches,
+            throttles=ReplicationThrottles(clock, settings),
         )
         await scenario(BrokerWithoutSockets(parts, rules))
