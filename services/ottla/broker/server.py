@@ -115,7 +115,7 @@ class Broker:
     async def kill(self) -> None:
         """Ends as a crash does once the session has timed out: connections cut, nothing flushed, nobody told."""
         self._is_killed = True
-        self._service.session_lost()
+        self._session_lost()
         for each in self._listeners.values():
             each.abort()
         await self._sessions.close()
