@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -193,6 +193,18 @@ class ReplicaManager:
             {},
         )
 
+    def set_strays_aside(self, named: Collection[TopicPartition]) -> tuple[TopicPartition, ...]:
+        """Takes out the logs of partitions that are not this broker's any more; their files stay, under another name.
+
+        Args:
+            named: all that the controller gives to this broker. It must be everything: only the first word of a
+                controller after this broker's registration is.
+        """
+        strays = tuple(key for key in self._logs.logs if key not in named and key not in self._partitions)
+        for key in strays:
+            self._logs.set_aside(key)
+        return strays
+
     async def remove_topic(self, topic: str, partition_count: int) -> None:
         """Stops hosting the topic; its logs are renamed at once and deleted later."""
         for index in range(partition_count):
@@ -300,6 +312,8 @@ class ReplicaManager:
             if key.topic == topic:
                 partition.update_settings(settings)
                 self.some_open_batches |= partition.opens_batches
+                if partition.advance_high_watermark():
+                    self._check(key)
 
     def directory_failed(self) -> tuple[TopicPartition, ...]:
         """A log directory has failed: its partitions refuse everything, and whoever waits for them is told.
@@ -341,7 +355,7 @@ class ReplicaManager:
             self._fetches.check(key)
         if broker_id not in partition.isr:
             self._submit(partition.propose_expansion(now_ms))
-            if partition.has_joining:
+            if partition.in_sync.has_joining:
                 self._joining[key] = partition
         if self.deletes.is_watched(key):
             self.deletes.check(key)
@@ -352,7 +366,7 @@ class ReplicaManager:
 
     def _is_wanted(self, change: IsrChange) -> bool:
         partition = self._partitions.get(change.topic_partition)
-        return partition is not None and partition.is_proposed(change)
+        return partition is not None and partition.in_sync.is_proposed(change)
 
     def _altered(self, change: IsrChange, altered: AlteredPartition) -> bool:
         """What the controller answered; says whether it has to be asked again."""
@@ -375,7 +389,7 @@ class ReplicaManager:
             for key, partition in list(self._joining.items()):
                 if partition.forget_absent(self.now_ms()):
                     self._check(key)
-                if not partition.has_joining:
+                if not partition.in_sync.has_joining:
                     del self._joining[key]
             if self.now_ms() - looked_ms >= interval_ms:
                 looked_ms = self.now_ms()
