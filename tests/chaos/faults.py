@@ -45,16 +45,20 @@ class Faults:
         self.injected: list[Injected] = []
         self.troubles: list[str] = []
 
-    async def perform(self, schedule: Sequence[Fault]) -> None:
+    async def perform(self, schedule: Sequence[Fault], one_after_the_other: bool = True) -> None:
         """Performs a whole schedule and returns when the last fault is mended.
 
-        The faults of one lane come one after the other, even where mending one took longer than was planned.
+        Args:
+            schedule: by their start.
+            one_after_the_other: the faults of one lane never overlap, even where mending one takes longer than planned.
         """
-        brokers = [each for each in schedule if each.kind in BROKER_LANE]
-        coordination = [each for each in schedule if each.kind not in BROKER_LANE]
-        async with asyncio.TaskGroup() as lanes:
-            lanes.create_task(self._lane(brokers))
-            lanes.create_task(self._lane(coordination))
+        if one_after_the_other:
+            lanes = [[each for each in schedule if (each.kind in BROKER_LANE) == of_brokers] for of_brokers in (True, False)]
+        else:
+            lanes = [[each] for each in schedule]
+        async with asyncio.TaskGroup() as group:
+            for lane in lanes:
+                group.create_task(self._lane(lane))
 
     async def _lane(self, faults: Sequence[Fault]) -> None:
         for fault in faults:

@@ -42,6 +42,7 @@ class Producing:
     seed: str
     began_at: float  # time.monotonic of the run's begin: one clock for all processes of the machine
     history_file: str
+    messages_per_batch: int = 10_000
 
 
 class Worker:
@@ -100,6 +101,7 @@ class Worker:
             "acks": "all",
             "enable.idempotence": True,
             "linger.ms": self._random.choice((0, 5, 20)),
+            "batch.num.messages": self._told.messages_per_batch,
             "message.timeout.ms": _MESSAGE_TIMEOUT_MS,
             "request.timeout.ms": 4_000,
             "socket.timeout.ms": 5_000,

@@ -37,6 +37,8 @@ class Options:
     messages_per_second: float = 1_500
     command: tuple[str, ...] = REAL
     faketime: Path | None = None
+    messages_per_batch: int = 10_000
+    one_after_the_other: bool = True  # the faults of a lane
 
 
 @dataclass(slots=True)
@@ -87,12 +89,19 @@ async def _run(options: Options, cluster: Cluster, result: Result, say: Callable
     def now() -> float:
         return time.monotonic() - began_at
 
-    workload = Workload(cluster.bootstrap_servers, options.directory / "clients", options.seed, options.messages_per_second, began_at)
+    workload = Workload(
+        cluster.bootstrap_servers,
+        options.directory / "clients",
+        options.seed,
+        options.messages_per_second,
+        began_at,
+        options.messages_per_batch,
+    )
     faults = Faults(cluster, now, say)
     watch = asyncio.create_task(_watch(workload, result, now))
     try:
         await workload.start()
-        await faults.perform(options.faults)
+        await faults.perform(options.faults, options.one_after_the_other)
         await asyncio.sleep(max(_QUIET_SECONDS, options.seconds - now()))
         say(f"{now():7.1f} s  everything is mended; waiting until all replicas are in sync")
         await cluster.until_healthy()

@@ -97,9 +97,18 @@ class Workload:
         seed: the run's.
         messages_per_second: of all producers together.
         began_at: the run's begin, by the monotonic clock.
+        messages_per_batch: at most so many.
     """
 
-    def __init__(self, bootstrap_servers: str, directory: Path, seed: int, messages_per_second: float, began_at: float) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        directory: Path,
+        seed: int,
+        messages_per_second: float,
+        began_at: float,
+        messages_per_batch: int = 10_000,
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._producers: list[Client] = []
@@ -108,7 +117,7 @@ class Workload:
             file = str(directory / f"producer-{worker}.history")
             seed_here = f"{seed}/producer/{worker}"
             rate = messages_per_second / PRODUCERS
-            producing = Producing(worker, bootstrap_servers, TOPIC, PARTITIONS, rate, seed_here, began_at, file)
+            producing = Producing(worker, bootstrap_servers, TOPIC, PARTITIONS, rate, seed_here, began_at, file, messages_per_batch)
             self._producers.append(Client(f"producer-{worker}", "tests.chaos.producing", producing, directory))
         for worker in range(1, CONSUMERS + 1):
             file = str(directory / f"consumer-{worker}.history")
