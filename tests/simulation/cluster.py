@@ -280,8 +280,7 @@ class Cluster:
         return [each.name for each in self.machines.values() if each is not machine]
 
     def set_zookeeper_away(self, is_away: bool) -> None:
-        self.zookeeper.is_away = is_away
-        self.zookeeper.connectivity_changed()
+        self.zookeeper.set_away(is_away)
 
     async def wait_until(self, condition: Callable[[], bool], seconds: float, every: float = 0.25) -> bool:
         """Whether it came to that within the time."""

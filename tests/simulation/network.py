@@ -20,8 +20,6 @@ from tests.simulation.loop import VirtualLoop
 from tests.simulation.nodes import NODE, Node
 from tests.simulation.trace import Trace
 
-SIMULATION: Final = "-"
-
 
 @dataclass(slots=True)
 class Weather:
@@ -36,20 +34,18 @@ class Weather:
 class Stream:
     """One direction of one connection: what is sent arrives in its order, or not at all once it is cut."""
 
-    __slots__ = ("_arrived_at", "_life", "_network", "_waiting", "is_cut", "receiver", "sender")
+    __slots__ = ("_arrived_at", "_life", "_network", "_waiting", "is_cut", "receiver", "receiver_name", "sender")
 
-    def __init__(self, network: Network, sender: str, receiver: Node | None) -> None:
+    def __init__(self, network: Network, sender: str, receiver: Node | str) -> None:
+        """From a node, by name, to a node or to what is none, by name."""
         self._network = network
         self._arrived_at = 0.0
         self._life = 0  # grows when what is on its way is lost
         self._waiting: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self.sender: Final = sender
-        self.receiver: Final = receiver
+        self.receiver: Final = receiver if isinstance(receiver, Node) else None
+        self.receiver_name: Final = receiver.name if isinstance(receiver, Node) else receiver
         self.is_cut = False
-
-    @property
-    def receiver_name(self) -> str:
-        return SIMULATION if self.receiver is None else self.receiver.name
 
     def send(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Has the callback called at the receiver, after everything sent before."""
@@ -99,6 +95,7 @@ class Network:
         self._random: Final = random
         self._trace: Final = trace
         self._blocked: set[tuple[str, str]] = set()
+        self._away: set[str] = set()
         self._slow: dict[str, float] = {}
         self._held: dict[Stream, None] = {}
         self.outside: Final = _outside()
@@ -116,7 +113,9 @@ class Network:
     # Between nodes, by name.
 
     def is_blocked(self, sender: str, receiver: str) -> bool:
-        return bool(self._blocked) and (sender, receiver) in self._blocked
+        return (bool(self._blocked) and (sender, receiver) in self._blocked) or (
+            bool(self._away) and (sender in self._away or receiver in self._away)
+        )
 
     def block(self, sender: str, receiver: str) -> None:
         """Nothing arrives in this direction until `unblock`."""
@@ -125,13 +124,24 @@ class Network:
     def unblock(self, sender: str, receiver: str) -> None:
         """What waited follows."""
         self._blocked.discard((sender, receiver))
-        for each in [each for each in self._held if (each.sender, each.receiver_name) == (sender, receiver)]:
-            del self._held[each]
-            each.released()
+        self._release()
 
     def unblock_all(self) -> None:
-        for sender, receiver in sorted(self._blocked):
-            self.unblock(sender, receiver)
+        self._blocked.clear()
+        self._release()
+
+    def set_away(self, name: str, is_away: bool) -> None:
+        """Nobody hears of this one, nor it of anybody."""
+        if is_away:
+            self._away.add(name)
+        else:
+            self._away.discard(name)
+            self._release()
+
+    def _release(self) -> None:
+        for each in [each for each in self._held if not self.is_blocked(each.sender, each.receiver_name)]:
+            del self._held[each]
+            each.released()
 
     def slow(self, name: str, factor: float) -> None:
         """Everything from and to this node takes so many times as long; 1 ends that."""

@@ -109,11 +109,14 @@ def test_a_node_that_is_not_heard_of_loses_its_ephemerals_and_learns_of_it_when_
         await asyncio.sleep(TIMEOUT)
         assert await world.at(world.b, b.exists("/me")) is None
         assert events == [SessionEvent.SUSPENDED], "a zombie does not know yet"
+        with pytest.raises(ConnectionLoss):
+            await world.at(world.a, a.create("/written-by-a-zombie"))
         world.unblock("a")
         await asyncio.sleep(2)
         assert events == [SessionEvent.SUSPENDED, SessionEvent.EXPIRED]
         with pytest.raises(SessionExpired):
             await world.at(world.a, a.get("/me"))
+        assert await world.at(world.b, b.exists("/written-by-a-zombie")) is None
 
     simulate(story)
 
@@ -186,13 +189,11 @@ def test_a_zookeeper_that_is_away_ends_no_session() -> None:
     async def story(world: World) -> None:
         a = await world.session(world.a)
         await world.at(world.a, a.create("/me", ephemeral=True))
-        world.zookeeper.is_away = True
-        world.zookeeper.connectivity_changed()
+        world.zookeeper.set_away(True)
         with pytest.raises(ConnectionLoss):
             await world.at(world.a, a.get("/me"))
         await asyncio.sleep(TIMEOUT * 3)
-        world.zookeeper.is_away = False
-        world.zookeeper.connectivity_changed()
+        world.zookeeper.set_away(False)
         await asyncio.sleep(1)
         assert await world.at(world.a, a.exists("/me")) is not None
 

@@ -5,7 +5,7 @@ before any answer that could show what it is about. What it does not promise hap
 requests on their way (ConnectionLoss, and whether they were done is unknown), a session that was not heard of for its
 timeout expires, and whoever had it learns of that only when it can hear again.
 
-ZooKeeper itself does not fail; `is_away` makes it unreachable for everybody, during which no session expires.
+ZooKeeper itself does not fail; `set_away` makes it unreachable for everybody, during which no session expires.
 """
 
 from __future__ import annotations
@@ -39,7 +39,17 @@ class SimulatedZooKeeper:
         self._zookeeper: Final = zookeeper
         self.session_timeout_seconds: Final = session_timeout_seconds
         self.sessions: Final[list[SimulatedSession]] = []
-        self.is_away = False
+        self._is_away = False
+
+    @property
+    def is_away(self) -> bool:
+        return self._is_away
+
+    def set_away(self, is_away: bool) -> None:
+        """Nobody reaches ZooKeeper, or everybody does again."""
+        self._is_away = is_away
+        self._network.set_away(NAME, is_away)
+        self.connectivity_changed()
 
     def opener(self) -> Callable[[], Awaitable[SimulatedSession]]:
         """What a broker opens its sessions with."""
@@ -63,7 +73,7 @@ class SimulatedZooKeeper:
     def reaches(self, node: Node) -> bool:
         """Whether ZooKeeper and the node hear each other."""
         network = self._network
-        return not (self.is_away or network.is_blocked(node.name, NAME) or network.is_blocked(NAME, node.name))
+        return not (network.is_blocked(node.name, NAME) or network.is_blocked(NAME, node.name))
 
     # Faults.
 
@@ -249,7 +259,7 @@ class SimulatedSession:
     # The connection.
 
     def _connect(self) -> None:
-        self._to_server = Stream(self._network, self.node.name, None)
+        self._to_server = Stream(self._network, self.node.name, NAME)
         self._to_client = Stream(self._network, NAME, self.node)
         undelivered, self._undelivered = self._undelivered, []
         for watch, event in undelivered:
