@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from ottla.config.settings import LONG_MAX, MIB, Settings, setting
 from ottla.config.topic import ONE_BROKER
+
+# Kafka's own classes, which are known by their names here; others can not be loaded.
+LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -112,6 +117,14 @@ class ReplicationSettings(Settings):
         at_least=0,
         dynamic="per-broker",
         doc="Bytes a second that this broker fetches of the replicas in follower.replication.throttled.replicas, as long as they lag.",
+    )
+    replica_selector_class: str = setting(
+        "replica.selector.class",
+        "string",
+        default="",
+        choices=["", LEADER_SELECTOR, RACK_AWARE_SELECTOR],
+        doc="How a leader chooses whom a consumer reads from: empty or Kafka's `LeaderSelector` for itself, Kafka's "
+        "`RackAwareReplicaSelector` for an in-sync replica in the rack that the consumer names.",
     )
     auto_leader_rebalance_enable: bool = setting(
         "auto.leader.rebalance.enable",

@@ -95,6 +95,11 @@ class Replica:
         """All brokers that have the partition, the preferred leader first."""
         return self.in_sync.replicas
 
+    @property
+    def partition_epoch(self) -> int:
+        """The version of the state that the controller keeps."""
+        return self.in_sync.partition_epoch
+
     def update_commits(self) -> None:
         """Brings the words that depend on settings and replicas up to date."""
         self.commits_at_once = not self.in_sync.followers and not self.waits_for_flush

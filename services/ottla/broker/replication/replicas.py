@@ -22,7 +22,7 @@ from ottla.broker.replication.partition import Partition
 from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
 from ottla.errors import NONE, ApiError, FencedLeaderEpoch, KafkaStorageError, UnknownTopicOrPartition
-from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicDescription, TopicPartition
+from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
 from ottla.storage.log_manager import LogManager
 
 log = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ class ReplicaManager:
         leaders = {each.broker_id: each for each in live_leaders}
         async with self._one_at_a_time:
             for begin in range(0, len(partitions), APPLIED_AT_ONCE):
-                errors |= self._apply(partitions[begin : begin + APPLIED_AT_ONCE], leaders)
+                errors |= self.apply_at_once(partitions[begin : begin + APPLIED_AT_ONCE], leaders)
                 await asyncio.sleep(0)
         return errors
 
@@ -178,21 +178,6 @@ class ReplicaManager:
         if led:
             log.warning("broker %d leads none of its %d partitions any more", self._broker_id, len(led))
 
-    def apply_topic(self, description: TopicDescription, settings: TopicSettings, *, is_new: bool) -> None:
-        """Hosts and leads what the description gives to this broker, for a broker on its own.
-
-        Args:
-            is_new: the topic, or some of its partitions, have just been made; otherwise their logs should be there.
-        """
-        self._apply(
-            [
-                PartitionAssignment(description.name, description.topic_id, index, state, 0, is_new=is_new)
-                for index, state in enumerate(description.partitions)
-                if self._broker_id in state.replicas
-            ],
-            {},
-        )
-
     def set_strays_aside(self, named: Collection[TopicPartition]) -> tuple[TopicPartition, ...]:
         """Takes out the logs of partitions that are not this broker's any more; their files stay, under another name.
 
@@ -205,14 +190,10 @@ class ReplicaManager:
             self._logs.set_aside(key)
         return strays
 
-    async def remove_topic(self, topic: str, partition_count: int) -> None:
-        """Stops hosting the topic; its logs are renamed at once and deleted later."""
-        for index in range(partition_count):
-            await self._stop(PartitionToStop(TopicPartition(topic, index), -1, delete=True))
-
-    def _apply(
-        self, partitions: Sequence[PartitionAssignment], leaders: Mapping[BrokerId, BrokerRegistration]
+    def apply_at_once(
+        self, partitions: Sequence[PartitionAssignment], live_leaders: Mapping[BrokerId, BrokerRegistration]
     ) -> dict[TopicPartition, int]:
+        """As `apply`, of few partitions, with nothing else in between."""
         errors: dict[TopicPartition, int] = {}
         follow: dict[TopicPartition, Follow] = {}
         unfollow: list[TopicPartition] = []
@@ -228,7 +209,7 @@ class ReplicaManager:
                     is_news = partition.become_leader(each, self.now_ms())
                 else:
                     is_news = partition.become_follower(each)
-                    leader = leaders.get(partition.leader)
+                    leader = live_leaders.get(partition.leader)
                     if leader is not None:
                         follow[key] = Follow(leader, partition.leader_epoch, partition.topic_id)
                     else:

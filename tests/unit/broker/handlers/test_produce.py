@@ -13,7 +13,7 @@ import pytest
 
 from ottla.broker.security.authorizer import Operation, Resource
 from ottla.config.topic import TopicSettings
-from ottla.model import Principal
+from ottla.model import BrokerId, Principal
 from ottla.protocol.api import ApiKey
 from ottla.record.batch import HEADER, LOG_APPEND_TIME, BatchHeader, batches, check_batch, crc_of, read_header
 from ottla.record.codecs import codec_number
@@ -353,11 +353,24 @@ def test_transactions_have_no_coordinator_yet_and_are_refused(tmp_path: Path, na
 
 def test_too_few_replicas_in_sync_refuse_acks_all_only(tmp_path: Path) -> None:
     async def scenario(broker: Wired) -> None:
-        broker.topic("events", min_insync_replicas="2")
+        broker.topic("events", isr=(BROKER, BrokerId(2)), min_insync_replicas="2")
+        broker.lead("events", isr=(BROKER,))
         client = await broker.connect()
         for _ in range(2):
             assert await one(client, ("events", 0, batch(b"a")), acks=-1) == (NOT_ENOUGH_REPLICAS, -1)
         assert await one(client, ("events", 0, batch(b"a")), acks=1) == (0, 0)
+        assert broker.partition("events").high_watermark == 0, "nothing is committed by fewer than are asked for (KIP-966)"
+
+    run(tmp_path, scenario)
+
+
+def test_more_replicas_in_sync_than_there_are_can_not_be_asked_for(tmp_path: Path) -> None:
+    """KIP-966: the effective minimum is the replication factor."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", min_insync_replicas="2")
+        client = await broker.connect()
+        assert await one(client, ("events", 0, batch(b"a")), acks=-1) == (0, 0)
 
     run(tmp_path, scenario)
 
