@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Final
 
 INSTALL: Final = "apt-get install --no-install-recommends libfaketime"
-_PLACES: Final = (
-    "/usr/lib/*/faketime/libfaketime.so.1",
-    "/usr/lib64/faketime/libfaketime.so.1",
-    "/usr/local/lib/faketime/libfaketime.so.1",
-)
+_PLACES: Final = ("/usr/lib/*/faketime", "/usr/lib64/faketime", "/usr/local/lib/faketime")
+_NAME: Final = "libfaketimeMT.so.1"  # the one for programs with threads
+_PRELOADED: Final = Path(__file__).parent / "preloaded"
 # How long the library believes what it last read in its file, in seconds.
 NOTICED_AFTER_SECONDS: Final = 1
 
@@ -25,7 +23,7 @@ def find_library() -> Path | None:
     """The library, or None when it is not there. OTTLA_FAKETIME names one that lies elsewhere."""
     if named := os.environ.get("OTTLA_FAKETIME"):
         return Path(named)
-    return next((path for pattern in _PLACES for path in sorted(Path("/").glob(pattern.lstrip("/")))), None)
+    return next((path for place in _PLACES for path in sorted(Path("/").glob(f"{place[1:]}/{_NAME}"))), None)
 
 
 class FakeClock:
@@ -51,4 +49,6 @@ class FakeClock:
             "FAKETIME_CACHE_DURATION": str(NOTICED_AFTER_SECONDS),
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "DONT_FAKE_MONOTONIC": "1",  # its older name
+            "NO_FAKE_STAT": "1",  # times of files are the machine's
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(_PRELOADED), os.environ.get("PYTHONPATH")))),
         }
