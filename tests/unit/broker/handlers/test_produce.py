@@ -19,7 +19,7 @@ from ottla.record.batch import HEADER, LOG_APPEND_TIME, BatchHeader, batches, ch
 from ottla.record.codecs import codec_number
 from ottla.record.records import Record, build_batch, read_records
 
-from ..wired import NOW, Client, Wired, batch, fetch, produce, run, values
+from ..wired import BROKER, NOW, Client, Wired, batch, fetch, produce, run, values
 
 CORRUPT, UNKNOWN_TOPIC, TOO_LARGE, INVALID_ACKS, UNSUPPORTED_FORMAT, INVALID_TIMESTAMP = 2, 3, 10, 21, 43, 32
 OUT_OF_ORDER, INVALID_PRODUCER_EPOCH, TXN_STATE, STORAGE_ERROR, UNSUPPORTED_CODEC, INVALID_RECORD = 45, 47, 48, 56, 76, 87
