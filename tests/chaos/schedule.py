@@ -110,7 +110,7 @@ class Fault:
     @property
     def end(self) -> float:
         """When it is mended."""
-        return self.start + self.seconds
+        return round(self.start + self.seconds, 3)
 
 
 def schedule(seed: int, minutes: float, broker_ids: Collection[int], kinds: Collection[Kind] = tuple(Kind)) -> tuple[Fault, ...]:
