@@ -190,7 +190,9 @@ class Broker:
         )
         throttles = self._throttles = ReplicationThrottles(self._clock, settings)
         connect = self._connect or self._over_sockets()
-        fetchers = Fetchers(broker_id, broker_epoch, settings, self._clock, connect, replicas.partitions.get)
+        fetchers = self._fetchers = Fetchers(
+            broker_id, broker_epoch, settings, self._clock, connect, replicas.partitions.get, throttles.follower
+        )
         replicas.following = fetchers
         logs.high_watermarks = replicas.high_watermarks
         logs.directory_failed = self._directory_failed
@@ -301,6 +303,7 @@ class Broker:
                 self._replicas.update_settings(name, topic_settings)
             case BrokerConfigChanged(_, overrides, settings):
                 self._throttles.update(settings)
+                self._fetchers.update_settings(settings)
                 self._limits.update(settings.max_connections, settings.max_connections_per_ip, settings.connections_per_address)
                 log.info("settings changed while running: %s", ", ".join(sorted(overrides)) or "none is overridden any more")
 
