@@ -93,11 +93,12 @@ class FetchLane:
         self._connected_to: Endpoint | None = None
         self._correlation_id = 0
         self._failures = 0  # exchanges in a row
+        self._is_stopped = False
 
     async def run(self) -> None:
-        """Fetches until cancelled."""
+        """Fetches until stopped and cancelled."""
         try:
-            while True:
+            while not self._is_stopped:
                 await self._gather()
                 try:
                     await self._fetch()
@@ -109,6 +110,10 @@ class FetchLane:
                     await self._fail(error)
         finally:
             await self._disconnect()
+
+    def stop(self) -> None:
+        """To be called before the task is cancelled: a library may lose a cancellation that meets another event."""
+        self._is_stopped = True
 
     def remove(self, followed: Followed) -> None:
         """Asks for it no more; what is on the way for it is dropped."""
