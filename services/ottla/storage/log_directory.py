@@ -31,7 +31,7 @@ from ottla.storage.checkpoints import (
     write_offsets,
 )
 from ottla.storage.clean_shutdown import take_clean_shutdown
-from ottla.storage.file_names import DELETED_DIRECTORY_SUFFIX, is_marked_directory, partition_of_directory
+from ottla.storage.file_names import DELETED_DIRECTORY_SUFFIX, FUTURE_DIRECTORY_SUFFIX, is_marked_directory, partition_of_directory
 from ottla.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from ottla.storage.mounts import file_system_of
 from ottla.storage.partition_metadata import PARTITION_METADATA
@@ -143,7 +143,8 @@ def _list(path: Path, found: LogDirectory) -> None:
                 continue
             topic_partition = partition_of_directory(entry.name)
             if is_marked_directory(entry.name):
-                if entry.name.endswith(DELETED_DIRECTORY_SUFFIX):
+                if entry.name.endswith((DELETED_DIRECTORY_SUFFIX, FUTURE_DIRECTORY_SUFFIX)):
+                    # A copy that was not finished goes too: the log is where it was, and a move can be asked for again.
                     found.deleted.append(path / entry.name)
                 else:
                     log.warning("%s was set aside and is left alone", entry.path)
