@@ -169,10 +169,10 @@ def test_a_controller_that_a_broker_knows_a_later_one_than_looks_again() -> None
 
         async def refuses(request: object) -> None:
             refused.append("once")
-            del broker.update_metadata  # type: ignore[attr-defined]
+            del broker.update_metadata
             raise StaleControllerEpoch("a later one has begun")
 
-        broker.update_metadata = refuses  # type: ignore[method-assign, assignment]
+        broker.update_metadata = refuses  # type: ignore[method-assign]
         await two.create_topic(NewTopic("a", assignments=EVERYWHERE))
         await until(lambda: one.is_active)
         await cluster.settled(1, 2, 3)
