@@ -28,6 +28,7 @@ from ottla.storage.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
     MalformedCheckpoint,
     read_offsets,
+    sync_directory,
     write_offsets,
 )
 from ottla.storage.clean_shutdown import take_clean_shutdown
@@ -78,7 +79,10 @@ def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: i
         ForeignLogDirectory: it is another broker's or another cluster's.
         OSError: it can not be read or written.
     """
+    made = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
+    for each in made:
+        sync_directory(each.parent)
     descriptor = _lock(path)
     try:
         _own(path, broker_id, cluster_id, now_ms)
