@@ -113,10 +113,8 @@ def aiokafka_publish(flow: Flow) -> None:
             while not flow.stop_publishing.is_set():
                 value = b"%d" % number
                 delivery = await producer.send(flow.topic, value, partition=0)
-                delivery.add_done_callback(
-                    lambda done, value=value: flow.failed(done.exception()) if done.exception() else flow.delivered(value)
-                )
-                sent.append((value, delivery))
+                delivery.add_done_callback(partial(delivered, value))
+                number += 1
                 await asyncio.sleep(PAUSE_SECONDS)
         finally:
             await producer.stop()

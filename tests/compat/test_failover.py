@@ -38,8 +38,15 @@ def test_nothing_is_lost_and_no_error_is_seen(application: Application, caplog: 
     settings = {"min.insync.replicas": "2", "controlled.shutdown.retry.backoff.ms": "100"}
     with EmbeddedCluster(brokers=3, settings=settings) as cluster:
         flow = Flow(cluster.bootstrap_servers, cluster.create_topic("events", replication_factor=3))
-        publisher = threading.Thread(target=application.publish, args=(flow,), daemon=True)
-        reader = threading.Thread(target=application.read, args=(flow,), daemon=True)
+
+        def run(what: Callable[[Flow], None]) -> None:
+            try:
+                what(flow)
+            except Exception as error:
+                flow.failed(error)
+
+        publisher = threading.Thread(target=run, args=(application.publish,), daemon=True)
+        reader = threading.Thread(target=run, args=(application.read,), daemon=True)
         publisher.start()
         reader.start()
 
