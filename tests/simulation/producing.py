@@ -167,7 +167,6 @@ class Producer:
 
     async def _send(self, batch: _Batch) -> None:
         error, offset = await self._exchange(batch)
-        batch.is_in_flight = False
         line = self._lines[batch.partition]
         if batch not in line:
             return  # given up with the process that it was sent by
@@ -191,7 +190,8 @@ class Producer:
         if error != _NONE:
             if asyncio.get_running_loop().time() > batch.deadline and batch in line:
                 self._give_up()
-            await self._back_off(error)
+            await self._back_off()
+        batch.is_in_flight = False
         self._wake()
 
     async def _exchange(self, batch: _Batch) -> tuple[int, int]:
@@ -214,7 +214,7 @@ class Producer:
             return 7, NO_OFFSET
         return produced
 
-    async def _back_off(self, error: int) -> None:
+    async def _back_off(self) -> None:
         await asyncio.sleep(self._random.uniform(0.05, 0.3))
         with suppress(OSError):
             await self._view.refresh(self._random.choice(self._broker_ids), self._topic)
