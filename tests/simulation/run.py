@@ -247,6 +247,7 @@ class _Run:
             self._fail,
             delivery_seconds=30.0,
             acknowledged=self.invariants.acknowledge,
+            note=self.trace.note,
         )
 
     def _consumer(self, index: int) -> Consumer:
