@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from ottla.lifecycle import Offload
 from ottla.network.buffers import ReceiveBuffers
@@ -55,6 +55,26 @@ class ConnectionLimits:
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
+
+
+class AnyListener(Protocol):
+    """What a broker asks of a listener; the simulation has one without sockets."""
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def connection_count(self) -> int: ...
+
+    async def bind(
+        self, host: str, port: int, *, backlog: int = 50, receive_buffer_bytes: int = -1, send_buffer_bytes: int = -1
+    ) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def abort(self) -> None: ...
 
 
 class Listener:
@@ -152,6 +172,13 @@ class Listener:
             await self._emptied.wait()
         if self._server is not None:
             await self._server.wait_closed()
+
+    def abort(self) -> None:
+        """Stops accepting and cuts every connection at once; what was not sent is dropped. `close` is to follow."""
+        if self._server is not None:
+            self._server.close()
+        for each in list(self._connections):
+            each.abort()
 
     def _protocol(self) -> Connection:
         return Connection(self.name, self._max_frame_size, self._buffers, self._offload, self._opened, self._closed)

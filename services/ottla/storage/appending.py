@@ -59,6 +59,7 @@ class AppendingLog:
         "_files",
         "_flushing",
         "_index_interval",
+        "_is_retired",
         "_lost_group",
         "_max_timestamp",
         "_max_timestamp_offset",
@@ -75,6 +76,7 @@ class AppendingLog:
         "_staged_entries",
         "_staged_position",
         "_truncations",
+        "_unsettled",
         "directory",
         "last_flush_ms",
         "leader_epochs",
@@ -107,8 +109,10 @@ class AppendingLog:
         self._reader: Final = LogReader(self._segments, context.file_pool)
         self._sealed: list[Segment] = []  # their indexes are not on the disk yet
         self._failure: str | None = None
+        self._is_retired = False
         self._flushing: asyncio.Future[None] | None = None
         self._truncations = 0
+        self._unsettled = False  # the checkpointed recovery point may lie beyond the end that a truncation left
         self._snapshots: list[tuple[int, bytes]] = []  # taken at rolls, on their way to the disk
         self._snapshot_offset = loaded.snapshot_offset  # of the newest one
         self._directory_changed = loaded.is_new

@@ -18,11 +18,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from ottla.errors import KafkaStorageError, OffsetOutOfRange
+from ottla.record.batch import HEADER_SIZE, read_header
 from ottla.record.region import FileRegion
 from ottla.storage.appending import UNKNOWN, AppendingLog
 from ottla.storage.log_reader import locate_in_files
@@ -169,10 +171,10 @@ class Log(AppendingLog):
         return deleted
 
     def truncate_to(self, offset: int) -> None:
-        """Drops `offset` and everything after it: what a follower does with what its leader does not have.
+        """Drops the batch that has `offset` and everything after it: what a follower does with what its leader does not have.
 
-        The recovery point goes back with it; until the checkpoint says so too (`LogManager.write_checkpoints`), a crash
-        would take what is appended next for synced.
+        The recovery point goes back with it; until the checkpoint says so too (`settle`), a crash would take what is
+        appended next for synced.
 
         Raises:
             KafkaStorageError: the files could not be cut.
@@ -180,6 +182,8 @@ class Log(AppendingLog):
         self._check_online()
         assert not self._staged, f"{self.topic_partition}: truncation in the middle of a group"
         if offset >= self.log_end_offset:
+            # A leader that was replaced before it could append anything has an epoch that begins at its log's end.
+            self.leader_epochs.truncate_from_end(self.log_end_offset)
             return
         if offset < self._segments.all[0].base_offset:
             self.truncate_fully_and_start_at(offset)
@@ -189,6 +193,9 @@ class Log(AppendingLog):
             gone = self._segments.all[len(kept) :]
             last = kept[-1]
             position = last.locate(offset, self._context.file_pool)
+            if position < last.size:
+                # Half a batch can not be kept, and a hole where it was could never be filled.
+                offset = min(offset, read_header(os.pread(last.open(self._context.file_pool).fd, HEADER_SIZE, position)).base_offset)
             self._segments.replace(kept)
             self._discard(gone)
             last.write_indexes()
@@ -222,6 +229,28 @@ class Log(AppendingLog):
         self.leader_epochs.clear()
         self.producers.clear()
         log.info("%s: truncated fully, starts again at offset %d", self.topic_partition, offset)
+
+    @property
+    def must_settle(self) -> bool:
+        """Whether the checkpoint has yet to say that the log was cut."""
+        return self._unsettled
+
+    async def settle(self) -> None:
+        """Waits until the checkpoint of recovery points says that the log was cut.
+
+        Raises:
+            KafkaStorageError: it could not be written.
+        """
+        if not self._unsettled:
+            return
+        truncations = self._truncations
+        try:
+            await self._context.checkpoint()
+        except OSError as error:
+            raise self._storage_error("writing the recovery point after a truncation", error) from error
+        self._check_online()
+        if truncations == self._truncations:
+            self._unsettled = False
 
     def reload_producers(self) -> None:
         """Makes the producers' states what the log says: the latest snapshot, and the batches after it. It blocks."""
@@ -280,6 +309,13 @@ class Log(AppendingLog):
             await self._flush_with_others(closing=True)
         self.release_files()
 
+    def retire(self) -> None:
+        """The log goes on as another, in another directory, that has all of it. Whoever waits for a flush here is let go."""
+        self._is_retired = True
+        self.recovery_point = self.log_end_offset
+        self._sealed = []
+        self.release_files()
+
     async def abandon(self) -> None:
         """Leaves everything as it is, as a crash would, but waits for the thread of a flush that runs."""
         while self._flushing is not None:
@@ -291,6 +327,11 @@ class Log(AppendingLog):
     def size(self) -> int:
         """The bytes of all segments' logs."""
         return sum(segment.size for segment in self._segments.all)
+
+    @property
+    def truncations(self) -> int:
+        """How often the end went back: then other bytes may lie where some lay before."""
+        return self._truncations
 
     @property
     def unflushed_messages(self) -> int:
@@ -312,6 +353,8 @@ class Log(AppendingLog):
         """The log ends at an earlier offset now."""
         self._active = self._segments.active
         self.log_end_offset = self.next_offset = offset
+        # Nothing was cut of what the checkpoint takes for synced: then it is as right as before.
+        self._unsettled |= self.recovery_point > offset
         self.recovery_point = min(self.recovery_point, offset)
         self._snapshots = [each for each in self._snapshots if each[0] <= offset]
         self._sealed = [each for each in self._sealed if each.base_offset < self._active.base_offset]
@@ -334,6 +377,8 @@ class Log(AppendingLog):
     async def _flush_once(self, closing: bool) -> None:
         try:
             self._check_online()
+            if self._is_retired:
+                return
             end_offset, truncations = self.log_end_offset, self._truncations
             # With `flush.messages` this is where readers will be let up to.
             self._reader.remember(end_offset, self._active, self._active.size)

@@ -15,7 +15,7 @@ import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -28,13 +28,15 @@ from ottla.storage.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
     MalformedCheckpoint,
     read_offsets,
+    sync_directory,
     write_offsets,
 )
 from ottla.storage.clean_shutdown import take_clean_shutdown
-from ottla.storage.file_names import DELETED_DIRECTORY_SUFFIX, is_marked_directory, partition_of_directory
+from ottla.storage.file_names import DELETED_DIRECTORY_SUFFIX, FUTURE_DIRECTORY_SUFFIX, is_marked_directory, partition_of_directory
 from ottla.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from ottla.storage.mounts import file_system_of
 from ottla.storage.partition_metadata import PARTITION_METADATA
+from ottla.storage.recovery import LoadedLog, load_log
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,17 @@ class LogDirectory:
         self.lock = -1
 
 
+@dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    """A log directory as DescribeLogDirs shows it; sizes are -1 where it is offline."""
+
+    path: Path
+    error: str | None
+    total_bytes: int
+    usable_bytes: int
+    partitions: Mapping[TopicPartition, int]
+
+
 def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: int) -> LogDirectory:
     """Locks a log directory, checks whose it is, and looks what is in it; makes it when it is not there.
 
@@ -78,7 +91,10 @@ def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: i
         ForeignLogDirectory: it is another broker's or another cluster's.
         OSError: it can not be read or written.
     """
+    made = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
+    for each in made:
+        sync_directory(each.parent)
     descriptor = _lock(path)
     try:
         _own(path, broker_id, cluster_id, now_ms)
@@ -95,6 +111,20 @@ def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: i
         os.close(descriptor)
         raise
     return found
+
+
+def load_logs(directory: LogDirectory, partitions: Sequence[tuple[TopicPartition, Path]], intervals: Sequence[int]) -> list[LoadedLog]:
+    """Loads a few logs; runs in a thread."""
+    return [
+        load_log(
+            path,
+            index_interval_bytes=interval,
+            recovery_point=directory.recovery_points.get(key, 0),
+            log_start_offset=directory.log_start_offsets.get(key, 0),
+            clean=directory.is_clean,
+        )
+        for (key, path), interval in zip(partitions, intervals, strict=True)
+    ]
 
 
 def write_checkpoint(path: Path, name: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -143,7 +173,8 @@ def _list(path: Path, found: LogDirectory) -> None:
                 continue
             topic_partition = partition_of_directory(entry.name)
             if is_marked_directory(entry.name):
-                if entry.name.endswith(DELETED_DIRECTORY_SUFFIX):
+                if entry.name.endswith((DELETED_DIRECTORY_SUFFIX, FUTURE_DIRECTORY_SUFFIX)):
+                    # A copy that was not finished goes too: the log is where it was, and a move can be asked for again.
                     found.deleted.append(path / entry.name)
                 else:
                     log.warning("%s was set aside and is left alone", entry.path)

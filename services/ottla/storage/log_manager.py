@@ -16,7 +16,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -30,14 +30,14 @@ from ottla.config.topic import TopicSettings
 from ottla.errors import KafkaStorageError, OttlaError
 from ottla.lifecycle import Offload
 from ottla.model import ZERO_TOPIC_ID, TopicPartition
-from ottla.storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from ottla.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_shutdown
 from ottla.storage.delayed_deletes import DelayedDeletes
-from ottla.storage.file_names import deleted_directory_name, partition_directory_name
+from ottla.storage.file_names import deleted_directory_name, partition_directory_name, stray_directory_name
 from ottla.storage.file_pool import FilePool
 from ottla.storage.log import Log
+from ottla.storage.log_checkpoints import LogCheckpoints
 from ottla.storage.log_context import FileOperations, LogContext
-from ottla.storage.log_directory import LogDirectory, make_partition_directory, open_directory, write_checkpoint
+from ottla.storage.log_directory import LogDirDescription, LogDirectory, load_logs, make_partition_directory, open_directory
 from ottla.storage.log_sync import PASSING
 from ottla.storage.partition_metadata import encode_topic_id
 from ottla.storage.periodic import Periodic
@@ -50,17 +50,6 @@ CLOSED_AT_ONCE: Final = 8
 LOOKED_AT_ONCE: Final = 50  # logs between two chances for other work, in rounds over all of them
 MOST_FLUSH_TICK_MS: Final = 1000
 DELETE_TICK_MS: Final = 500
-
-
-@dataclass(frozen=True, slots=True)
-class LogDirDescription:
-    """A log directory as DescribeLogDirs shows it; sizes are -1 where it is offline."""
-
-    path: Path
-    error: str | None
-    total_bytes: int
-    usable_bytes: int
-    partitions: Mapping[TopicPartition, int]
 
 
 class LogManager:
@@ -87,6 +76,8 @@ class LogManager:
         self.topic_settings: Final = topic_settings
         # What the replicas know of high watermarks, for the checkpoint and so that retention stays below them.
         self.high_watermarks: Callable[[], Mapping[TopicPartition, int]] = dict
+        # Where partitions that have no log yet are to have it (AlterReplicaLogDirs).
+        self.wanted_directories: dict[TopicPartition, Path] = {}
         # Told a directory that has failed, and why, once its logs are offline.
         self.directory_failed: Callable[[Path, str], None] = lambda directory, reason: None
         self._paths: Final = tuple(directories)
@@ -102,12 +93,16 @@ class LogManager:
         self._logs: dict[TopicPartition, Log] = {}
         self._partition_counts: dict[Path, int] = {}
         self._recorded_high_watermarks: dict[TopicPartition, int] = {}
+        self._damaged: dict[TopicPartition, str] = {}
+        self._checkpoints: Final = LogCheckpoints(self._paths, self._logs, self._known_high_watermarks, offload)
         self._sealed: dict[TopicPartition, None] = {}  # logs that rolled and wait for an fsync, in order
         self._sealed_event = asyncio.Event()
         self._periodic: Final = Periodic()
         context = LogContext(clock, offload, self._file_pool, files, flush_soon=self._note_sealed, delete_later=self._deletes.add)
         for path in self._paths:
-            self._contexts[path] = replace(context, directory_failed=partial(self._fail_directory, path))
+            self._contexts[path] = replace(
+                context, directory_failed=partial(self._fail_directory, path), checkpoint=partial(self._write_recovery_points, path)
+            )
 
     # Looking.
 
@@ -125,6 +120,23 @@ class LogManager:
     def was_clean(self) -> bool:
         """Whether the last stop was a clean one in every directory that is used."""
         return all(each.is_clean for each in self._directories.values())
+
+    @property
+    def clean_shutdown_epoch(self) -> int:
+        """The broker epoch that the last stop closed everything under; -1 when it did not, known after `start` (KIP-966).
+
+        -1 too when a directory can not be used or closed under another epoch, and when a log is not what was closed:
+        whoever is told of it must not let this broker lead what another has in full.
+        """
+        epochs = {each.broker_epoch if each.is_clean else NO_BROKER_EPOCH for each in self._directories.values()}
+        if self._offline or self._damaged or len(epochs) != 1:
+            return NO_BROKER_EPOCH
+        return epochs.pop()
+
+    @property
+    def damaged(self) -> Mapping[TopicPartition, str]:
+        """The logs that had lost records when they were loaded, and how that was seen."""
+        return MappingProxyType(self._damaged)
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
         """The partition's log, if it has one here."""
@@ -202,7 +214,7 @@ class LogManager:
                 if path in self._offline or path in unclean:
                     continue
                 try:
-                    await self._write_checkpoints_of(directory)
+                    await self._checkpoints.write_all(directory)
                     await self._offload(write_clean_shutdown, path, broker_epoch)
                 except OSError as error:
                     log.error("%s: closed, but not marked as closed: %s", path, error)
@@ -249,15 +261,27 @@ class LogManager:
                 return
             intervals = [self.topic_settings(key.topic).index_interval_bytes for key, _ in few]
             try:
-                loaded = await self._offload(_load_logs, directory, few, intervals)
+                loaded = await self._offload(load_logs, directory, few, intervals)
             except OSError as error:
                 self._fail_directory(directory.path, error)
                 return
             for (key, path), each in zip(few, loaded, strict=True):
+                self._note_damage(key, each)
                 other = self._logs.get(key)
                 if other is not None:
                     raise OttlaError(f"{key} has two directories: {other.directory} and {path}; one of them has to be moved away")
                 self._add(key, path, each)
+
+    def _note_damage(self, key: TopicPartition, loaded: LoadedLog) -> None:
+        """A log that ends before what was committed, or is not as it was closed, has lost what others may have."""
+        recorded = self._recorded_high_watermarks.get(key, 0)
+        if loaded.log_end_offset < recorded:
+            self._damaged[key] = f"it ends at {loaded.log_end_offset}, and up to {recorded} was committed"
+        elif loaded.unsound is not None:
+            self._damaged[key] = f"it was closed cleanly and is not sound: {loaded.unsound}"
+        else:
+            return
+        log.error("%s is damaged: %s", key, self._damaged[key])
 
     def _add(self, key: TopicPartition, path: Path, loaded: LoadedLog) -> Log:
         added = Log(key, path, self.topic_settings(key.topic), loaded, self._contexts[path.parent])
@@ -281,7 +305,8 @@ class LogManager:
             raise KafkaStorageError(f"{topic_partition} may lie in a directory that is offline: {_listed(self._offline)}")
         metadata = None if topic_id is None or topic_id == ZERO_TOPIC_ID else encode_topic_id(topic_id)
         online = [path for path in self._directories if path not in self._offline]
-        for path in sorted(online, key=lambda each: self._partition_counts[each]):
+        wanted = self.wanted_directories.pop(topic_partition, None)
+        for path in sorted(online, key=lambda each: (each != wanted, self._partition_counts[each])):
             directory = path / partition_directory_name(topic_partition)
             try:
                 make_partition_directory(directory, metadata)
@@ -294,27 +319,57 @@ class LogManager:
             return self._add(topic_partition, directory, loaded)
         raise KafkaStorageError(f"{topic_partition}: no log directory takes it; offline: {_listed(self._offline) or 'none'}")
 
-    async def delete(self, topic_partition: TopicPartition) -> None:
-        """Takes a partition's log away. Its directory gets another name at once; the files go later."""
-        deleted = self._logs.pop(topic_partition, None)
-        if deleted is None:
-            return
-        path = deleted.directory.parent
-        self._sealed.pop(topic_partition, None)
-        self._recorded_high_watermarks.pop(topic_partition, None)
+    def replace(self, topic_partition: TopicPartition, directory: Path, loaded: LoadedLog) -> Log:
+        """Goes on with a log in another directory, where all of it lies already; what it leaves behind is deleted later."""
+        former = self._logs.pop(topic_partition)
+        path = former.directory.parent
         self._partition_counts[path] -= 1
-        was_offline = deleted.is_offline
-        deleted.fail("it was deleted")
-        if was_offline:
-            return
+        former.retire()
         aside = path / deleted_directory_name(topic_partition, self._new_id())
         try:
-            deleted.directory.rename(aside)
+            former.directory.rename(aside)
+            self._deletes.add([str(aside)], former.settings.file_delete_delay_ms)
         except OSError as error:
             self._fail_directory(path, error)
-            return
-        self._deletes.add([str(aside)], deleted.settings.file_delete_delay_ms)
-        log.info("%s is deleted: %s goes in %d ms", topic_partition, aside, deleted.settings.file_delete_delay_ms)
+        return self._add(topic_partition, directory, loaded)
+
+    async def delete(self, topic_partition: TopicPartition) -> None:
+        """Takes a partition's log away. Its directory gets another name at once; the files go later."""
+        deleted = self._logs.get(topic_partition)
+        aside = self._take_out(topic_partition, deleted_directory_name(topic_partition, self._new_id()), "it was deleted")
+        if deleted is not None and aside is not None:
+            self._deletes.add([str(aside)], deleted.settings.file_delete_delay_ms)
+            log.info("%s is deleted: %s goes in %d ms", topic_partition, aside, deleted.settings.file_delete_delay_ms)
+
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Takes a log out that this broker has and should not have. Its directory gets another name; the files stay."""
+        name = stray_directory_name(topic_partition, self._new_id())
+        aside = self._take_out(topic_partition, name, "it was set aside")
+        if aside is not None:
+            log.error(
+                "%s is not this broker's: its records are set aside in %s, for somebody to look at and delete", topic_partition, aside
+            )
+
+    def _take_out(self, topic_partition: TopicPartition, name: str, reason: str) -> Path | None:
+        """Takes a log out and renames its directory; None when there is none, or its directory has failed."""
+        gone = self._logs.pop(topic_partition, None)
+        if gone is None:
+            return None
+        path = gone.directory.parent
+        self._sealed.pop(topic_partition, None)
+        self._recorded_high_watermarks.pop(topic_partition, None)
+        self._damaged.pop(topic_partition, None)
+        self._partition_counts[path] -= 1
+        was_offline = gone.is_offline
+        gone.fail(reason)
+        if was_offline:
+            return None
+        try:
+            gone.directory.rename(path / name)
+        except OSError as error:
+            self._fail_directory(path, error)
+            return None
+        return path / name
 
     # Rounds.
 
@@ -359,7 +414,7 @@ class LogManager:
         for directory in list(self._directories.values()):
             if directory.path not in self._offline:
                 try:
-                    await self._write_checkpoints_of(directory)
+                    await self._checkpoints.write_all(directory)
                 except OSError as error:
                     self._checkpoint_failed(directory.path, error)
 
@@ -368,9 +423,15 @@ class LogManager:
         for directory in list(self._directories.values()):
             if directory.path not in self._offline:
                 try:
-                    await self._write(directory, HIGH_WATERMARK_CHECKPOINT, self._high_watermarks_of(directory.path))
+                    await self._checkpoints.write_high_watermarks(directory)
                 except OSError as error:
                     self._checkpoint_failed(directory.path, error)
+
+    async def _write_recovery_points(self, path: Path) -> None:
+        await self._checkpoints.write_recovery_points(self._directories[path])
+
+    def _known_high_watermarks(self) -> Mapping[TopicPartition, int]:
+        return {**self._recorded_high_watermarks, **self.high_watermarks()}
 
     def expire_producers(self) -> int:
         """Forgets idempotent producers that have been idle for `producer.id.expiration.ms`, and says how many."""
@@ -404,24 +465,6 @@ class LogManager:
             return False
         return True
 
-    async def _write_checkpoints_of(self, directory: LogDirectory) -> None:
-        logs = [each for each in self._logs.values() if each.directory.parent == directory.path]
-        starts = {each.topic_partition: each.log_start_offset for each in logs if each.log_start_offset > each.segments[0].base_offset}
-        await self._write(directory, RECOVERY_POINT_CHECKPOINT, {each.topic_partition: each.recovery_point for each in logs})
-        await self._write(directory, LOG_START_OFFSET_CHECKPOINT, starts)
-        await self._write(directory, HIGH_WATERMARK_CHECKPOINT, self._high_watermarks_of(directory.path))
-
-    async def _write(self, directory: LogDirectory, name: str, offsets: dict[TopicPartition, int]) -> None:
-        if directory.written.get(name) != offsets:  # an idle broker writes nothing
-            await self._offload(write_checkpoint, directory.path, name, offsets)
-            directory.written[name] = offsets
-
-    def _high_watermarks_of(self, path: Path) -> dict[TopicPartition, int]:
-        current = self.high_watermarks()
-        logs = [key for key, each in self._logs.items() if each.directory.parent == path]
-        known = {**self._recorded_high_watermarks, **current}
-        return {key: known[key] for key in logs if key in known}
-
     def _note_sealed(self, topic_partition: TopicPartition) -> None:
         self._sealed[topic_partition] = None
         self._sealed_event.set()
@@ -448,20 +491,6 @@ class LogManager:
     def _check_any_online(self) -> None:
         if len(self._offline) == len(self._paths):
             raise KafkaStorageError(f"no log directory can be used: {_listed(self._offline)}")
-
-
-def _load_logs(directory: LogDirectory, partitions: Sequence[tuple[TopicPartition, Path]], intervals: Sequence[int]) -> list[LoadedLog]:
-    """Loads a few logs; runs in a thread."""
-    return [
-        load_log(
-            path,
-            index_interval_bytes=interval,
-            recovery_point=directory.recovery_points.get(key, 0),
-            log_start_offset=directory.log_start_offsets.get(key, 0),
-            clean=directory.is_clean,
-        )
-        for (key, path), interval in zip(partitions, intervals, strict=True)
-    ]
 
 
 def _listed(offline: Mapping[Path, str]) -> str:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from ottla.broker import dispatcher
+from ottla.broker.control import PartitionToStop
 from ottla.broker.dispatcher import InFlight
-from ottla.model import BrokerId, PartitionState
+from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.record.batch import batches, crc_of
 from ottla.testing.failing_files import failing_files
@@ -130,9 +131,7 @@ def test_acks_all_waits_for_the_high_watermark_and_later_answers_wait_behind_it(
         other = await broker.connect()
         other.write(fetch(("events", 0, 0), correlation_id=9))
         assert await other.fetched() == (9, [(0, b"")]), "what is not committed is not shown"
-        partition = broker.partition("events")
-        partition.become_leader(PartitionState(BROKER, 0, (BROKER,), (BROKER, BrokerId(2))))
-        broker.produces.check(partition.topic_partition)
+        broker.change_isr("events", (BROKER,))
         assert await client.produced() == (1, [(0, 0)])
         assert await client.produced() == (2, [(0, 0)])
         assert await client.produced() == (3, [(0, 1)])
@@ -158,7 +157,7 @@ def test_a_partition_that_is_deleted_ends_the_waiting(tmp_path: Path) -> None:
         client.write(produce(("events", 0, batch(b"a")), acks=-1))
         reader.write(fetch(("events", 0, 0), max_wait_ms=60_000))
         await until(lambda: len(broker.produces) == 1 and len(broker.parts.fetch_purgatory) == 1)
-        await broker.parts.replicas.remove_topic("events", 1)
+        await broker.parts.replicas.stop([PartitionToStop(TopicPartition("events", 0), -1, delete=True)])
         assert await client.produced() == (1, [(6, -1)])  # NOT_LEADER_OR_FOLLOWER
         assert await reader.fetched() == (1, [(3, b"")])  # UNKNOWN_TOPIC_OR_PARTITION
 
@@ -280,7 +279,10 @@ def test_a_group_that_can_not_be_written_is_refused_whole_and_loses_nothing_else
 
 
 def test_an_idempotent_producer_may_send_again_what_a_full_disk_refused(tmp_path: Path) -> None:
-    """Its sequences are forgotten with the group, so the same batch is not taken for a duplicate."""
+    """Its sequences are forgotten with the group, so the same batch is not taken for a duplicate.
+
+    One that comes too early is not told of a gap, for which librdkafka takes a new epoch, but what the one before was told.
+    """
 
     async def scenario(broker: Wired) -> None:
         broker.topic("events")
@@ -294,7 +296,7 @@ def test_an_idempotent_producer_may_send_again_what_a_full_disk_refused(tmp_path
             assert await client.produced() == (1, [(KAFKA_STORAGE_ERROR, -1)])
             assert await client.produced() == (1, [(KAFKA_STORAGE_ERROR, -1)])
         client.write(produce(("events", 0, third)), produce(("events", 0, second)), produce(("events", 0, third)))
-        assert await client.produced() == (1, [(45, -1)])  # OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await client.produced() == (1, [(KAFKA_STORAGE_ERROR, -1)])
         assert await client.produced() == (1, [(0, 1)])
         assert await client.produced() == (1, [(0, 2)])
 

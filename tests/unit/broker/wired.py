@@ -20,6 +20,7 @@ from uuid import UUID, uuid5
 from kio.serial import entity_reader, entity_writer
 
 from ottla.broker import handlers
+from ottla.broker.control import PartitionAssignment
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.handlers.registry import BrokerParts
@@ -27,6 +28,7 @@ from ottla.broker.metadata import MetadataCache
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.replicas import ReplicaManager
+from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import AllowAll
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
@@ -38,6 +40,7 @@ from ottla.protocol.api import ApiKey, response_header_size
 from ottla.record.batch import batches
 from ottla.record.records import Record, build_batch, read_records
 from ottla.storage.log_manager import LogManager
+from ottla.storage.log_moves import LogMoves
 from ottla.testing.clock import DEFAULT_START_MS, ManualClock
 
 BROKER = BrokerId(1)
@@ -200,11 +203,24 @@ class Wired:
     def topic(self, name: str, partitions: int = 1, *, isr: tuple[BrokerId, ...] = (BROKER,), **overrides: str) -> None:
         """Makes a topic that this broker leads; settings with `_` for `.`."""
         named = {key.replace("_", "."): value for key, value in overrides.items()}
-        settings = self.settings[name] = TopicSettings.of(self.parts.settings, named)
+        self.settings[name] = TopicSettings.of(self.parts.settings, named)
         state = PartitionState(BROKER, 0, isr, isr)
         description = TopicDescription(name, topic_id(name), (state,) * partitions)
         self.parts.metadata.put_topic(description)
-        self.parts.replicas.apply_topic(description, settings, is_new=True)
+        assigned = [PartitionAssignment(name, description.topic_id, index, state, 0, is_new=True) for index in range(partitions)]
+        errors = self.parts.replicas.apply_at_once(assigned, {})
+        assert not any(errors.values()), errors
+
+    def lead(self, topic: str, *, isr: tuple[BrokerId, ...] | None = None, epoch: int | None = None) -> None:
+        """What the controller says when the ISR or the leader epoch of a topic's first partition has changed."""
+        partition = self.partition(topic)
+        state = PartitionState(BROKER, partition.leader_epoch if epoch is None else epoch, isr or partition.isr, partition.replicas)
+        assigned = PartitionAssignment(topic, partition.topic_id, 0, state, partition.partition_epoch + 1)
+        assert not any(self.parts.replicas.apply_at_once([assigned], {}).values())
+
+    def change_isr(self, topic: str, isr: tuple[BrokerId, ...]) -> None:
+        """What the controller says when the ISR of a topic's first partition has changed."""
+        self.lead(topic, isr=isr)
 
     def partition(self, topic: str, index: int = 0) -> Partition:
         return self.parts.replicas.get(topic, index)
@@ -252,10 +268,12 @@ async def wired(
         metadata=MetadataCache(),
         replicas=replicas,
         logs=logs,
+        log_moves=LogMoves(logs, settings.log_directories, offload, replicas.log_moved),
         controller=cast("Any", None),
         producer_ids=cast("Any", None),
         fetch_sessions=FetchSessions(10, clock, Random(1)),
         fetch_purgatory=fetches,
+        throttles=ReplicationThrottles(clock, settings),
     )
     handlers.load()
     listener = Listener(

@@ -11,7 +11,7 @@ is returned here may leave only after that.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Final
+from typing import Final, TypeGuard
 
 from ottla.broker.handlers.registry import BrokerParts, RequestContext
 from ottla.broker.replication.opening import opened_for_topic
@@ -22,6 +22,7 @@ from ottla.errors import (
     InvalidRequiredAcks,
     InvalidTransactionState,
     KafkaStorageError,
+    NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     RequestTimedOut,
     TopicAuthorizationFailed,
@@ -32,6 +33,7 @@ from ottla.model import TopicPartition
 from ottla.protocol import produce as codec
 from ottla.protocol.produce import PartitionAnswer, PartitionData, ProduceRequest, RepeatedRequest, TopicData
 from ottla.record.batch import HEADER_SIZE, read_header
+from ottla.storage.producers import EarlierBatchNotWritten
 
 ZSTD: Final = 4
 ZSTD_VERSION: Final = 7  # KIP-110
@@ -57,6 +59,19 @@ class Requirement:
         partition = self.partition
         reached = partition.high_watermark if self.acks == ACKS_ALL else partition.committed_offset()
         return reached >= self.offset
+
+    def outcome(self, otherwise: ApiError | None) -> ApiError | None:
+        """What to answer: None for success, why it failed, or `otherwise` when it might succeed yet."""
+        partition, is_met = self.partition, self.is_met()
+        failure = None if is_met else self.failure()
+        if failure is not None:
+            return failure
+        if self.acks == ACKS_ALL and partition.is_leader and partition.is_under_min_isr:
+            return NotEnoughReplicasAfterAppend(
+                f"{partition.topic_partition}: written, and then {len(partition.isr)} replicas were in sync; "
+                f"min.insync.replicas is {partition.min_insync_replicas}"
+            )
+        return None if is_met else otherwise
 
     def failure(self) -> ApiError | None:
         """Why it can no longer be met, if that is so."""
@@ -106,10 +121,8 @@ class DelayedProduce:
 
     def _finish(self, otherwise: ApiError | None) -> None:
         for each in self._requirements:
-            answer = each.answer
-            if not each.is_met():
-                error = each.failure() or otherwise
-                assert error is not None
+            answer, error = each.answer, each.outcome(otherwise)
+            if error is not None:
                 answer = PartitionAnswer(answer.partition, error.code, error_message=error.message)
             self._answers.setdefault(each.topic, []).append(answer)
         assert self._answer is not None
@@ -163,7 +176,7 @@ def _stage(
                     _check_codec(buffer, start, stop, version)
                 base_offset, last_offset, log_append_time = partition.append_as_leader(buffer, start, stop, acks, now_ms)
             except ApiError as error:
-                if isinstance(error, KafkaStorageError) and (name, index) in parts.replicas.partitions:
+                if _has_lost_group(error) and (name, index) in parts.replicas.partitions:
                     parts.replicas.appends.failed(parts.replicas.get(name, index), error)
                 topic_answers.append(PartitionAnswer(index, error.code, error_message=error.message))
                 continue
@@ -188,6 +201,11 @@ def _stage(
     if requirements:
         return DelayedProduce(version, context.correlation_id, request.timeout_ms, answers, requirements)
     return codec.encode_response(version, context.correlation_id, list(answers.items()))
+
+
+def _has_lost_group(error: ApiError) -> TypeGuard[KafkaStorageError]:
+    """Whether the disk failed under what was staged before; one that has failed earlier has taken nothing."""
+    return isinstance(error, KafkaStorageError) and not isinstance(error, EarlierBatchNotWritten)
 
 
 def _opens_batches(request: ProduceRequest, parts: BrokerParts) -> Iterator[bool]:
@@ -234,10 +252,9 @@ def stage_repeated(
         return None
     try:
         base_offset, _, log_append_time = partition.append_as_leader(buffer, *found, acks, now_ms)
-    except KafkaStorageError as error:
-        replicas.appends.failed(partition, error)
-        return None
-    except ApiError:
+    except ApiError as error:
+        if _has_lost_group(error):
+            replicas.appends.failed(partition, error)
         return None
     if not partition.has_staged:
         replicas.appends.stage(partition)

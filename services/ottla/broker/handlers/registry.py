@@ -15,17 +15,19 @@ from ottla.protocol.api import ApiKey
 from ottla.record.region import FileRegion
 
 if TYPE_CHECKING:
-    from ottla.broker.controller.controller import Controller
+    from ottla.broker.controller.service import ControllerService
     from ottla.broker.fetch_sessions import FetchSessions
     from ottla.broker.metadata import MetadataCache
     from ottla.broker.producer_ids import ProducerIds
     from ottla.broker.purgatory import Purgatory
     from ottla.broker.replication.replicas import ReplicaManager
+    from ottla.broker.replication.throttles import ReplicationThrottles
     from ottla.broker.security.authorizer import Authorizer
     from ottla.clock import Clock
     from ottla.config.broker import BrokerSettings
     from ottla.lifecycle import Offload
     from ottla.storage.log_manager import LogManager
+    from ottla.storage.log_moves import LogMoves
 
 Pieces = list[bytes | FileRegion]
 
@@ -53,10 +55,12 @@ class BrokerParts:
     metadata: MetadataCache
     replicas: ReplicaManager
     logs: LogManager
-    controller: Controller
+    log_moves: LogMoves
+    controller: ControllerService
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     fetch_purgatory: Purgatory
+    throttles: ReplicationThrottles
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,30 +1,34 @@
-"""One partition as this broker holds it: leader or not, epoch, in-sync replicas, high watermark.
+"""One partition as this broker holds it: what producers, consumers and followers ask of it.
 
 `append_as_leader` is the produce path's middle and runs for every batch: it reads the header once, keeps plain
 integers and makes no object that lives longer than the call. Nothing it decides is visible before `appended`.
+
+A partition changes nothing but its log and itself. That its high watermark has moved it says by what it returns; the ISR
+that it wants it gives out as an `IsrChange`, and `isr_altered` brings the answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Final
 from uuid import UUID
 
 from crc32c import crc32c
 
+from ottla.broker.control import AlteredPartition, IsrChange
+from ottla.broker.replication import isr as decisions
+from ottla.broker.replication.replica import Replica
 from ottla.config.topic import TopicSettings
 from ottla.errors import (
-    FencedLeaderEpoch,
     InvalidRecord,
     InvalidTimestamp,
     InvalidTransactionState,
-    KafkaStorageError,
     MessageTooLarge,
     NotEnoughReplicas,
     NotLeaderOrFollower,
     OffsetOutOfRange,
-    UnknownLeaderEpoch,
 )
-from ottla.model import NO_TIMESTAMP, BrokerId, PartitionState, TopicPartition
+from ottla.model import NO_TIMESTAMP, BrokerId, TopicPartition
 from ottla.record.batch import (
     CONTROL_MASK,
     CRC_START,
@@ -45,43 +49,30 @@ ACKS_ALL: Final = -1
 NEVER: Final = (1 << 63) - 1
 
 
-class Partition:
-    """A replica of a partition on this broker."""
+def _nobody_waits(topic_partition: TopicPartition) -> None:
+    """For a partition without readers."""
 
-    __slots__ = (
-        "_after_max_ms",
-        "_before_max_ms",
-        "_log_append_time",
-        "_max_message_bytes",
-        "_min_insync_replicas",
-        "broker_id",
-        "commits_at_once",
-        "has_staged",
-        "high_watermark",
-        "is_leader",
-        "isr",
-        "leader_epoch",
-        "log",
-        "replicas",
-        "settings",
-        "storage_error",
-        "topic_id",
-        "topic_partition",
-        "waits_for_flush",
-    )
 
-    def __init__(self, topic_partition: TopicPartition, topic_id: UUID, broker_id: BrokerId, log: Log, settings: TopicSettings) -> None:
-        self.topic_partition = topic_partition
-        self.topic_id = topic_id
-        self.broker_id = broker_id
-        self.log = log
-        self.is_leader = False
-        self.leader_epoch = -1
-        self.isr: tuple[BrokerId, ...] = ()
-        self.replicas: tuple[BrokerId, ...] = ()
-        self.high_watermark = log.log_start_offset
-        self.has_staged = False
-        self.storage_error: KafkaStorageError | None = None  # set once the disk under it has failed for good
+class Partition(Replica):
+    """A partition on this broker.
+
+    Args:
+        moved: told when what readers may see has changed by following.
+    """
+
+    __slots__ = ("_after_max_ms", "_before_max_ms", "_log_append_time", "_max_message_bytes", "settings")
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        broker_id: BrokerId,
+        log: Log,
+        settings: TopicSettings,
+        *,
+        moved: Callable[[TopicPartition], None] = _nobody_waits,
+    ) -> None:
+        super().__init__(topic_partition, topic_id, broker_id, log, moved)
         self.update_settings(settings)
 
     def update_settings(self, settings: TopicSettings) -> None:
@@ -91,42 +82,60 @@ class Partition:
         self._log_append_time = settings.message_timestamp_type == "LogAppendTime"
         self._before_max_ms = settings.timestamp_before_max_ms
         self._after_max_ms = settings.timestamp_after_max_ms
-        self._min_insync_replicas = settings.min_insync_replicas
-        # With `flush.messages` set, answers and the high watermark wait for the fsync.
+        self.min_insync_replicas = settings.min_insync_replicas
         self.waits_for_flush = settings.flush_messages < NEVER
-        self._update_commits()
+        self.update_commits()
         self.log.update_settings(settings)
 
-    def _update_commits(self) -> None:
-        """Whether an append is committed as soon as it is written: nobody else is in sync and no fsync is asked for."""
-        self.commits_at_once = len(self.isr) <= 1 and not self.waits_for_flush
+    # The in-sync replicas.
 
-    # Roles.
+    def record_follower_fetch(self, broker_id: BrokerId, broker_epoch: int, fetch_offset: int, log_start_offset: int, now_ms: int) -> bool:
+        """A follower has everything before `fetch_offset`; says whether the high watermark has moved.
 
-    def become_leader(self, state: PartitionState) -> None:
-        """Leads from now on, in the given epoch."""
-        self.is_leader = True
-        self.isr = state.isr
-        self.replicas = state.replicas
-        self._update_commits()
-        if state.leader_epoch != self.leader_epoch:
-            self.leader_epoch = state.leader_epoch
-            self.log.leader_epochs.assign(state.leader_epoch, self.log.log_end_offset)
-        self.advance_high_watermark()
+        To be called when its log has been compared with ours and fits.
 
-    def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """Compares the epoch that a client believes in with ours (KIP-320); -1 is not compared.
+        Args:
+            broker_epoch: of the registration that it fetches under; -1 when it does not say.
+            log_start_offset: where its log begins.
+            now_ms: milliseconds of the clock that never goes back.
 
         Raises:
-            NotLeaderOrFollower: this broker does not lead.
-            FencedLeaderEpoch: the client's is older.
-            UnknownLeaderEpoch: the client's is newer.
+            NotLeaderOrFollower: it is no replica, or the fetch is from a former life of it (KIP-903).
         """
-        if not self.is_leader:
-            raise NotLeaderOrFollower(f"{self.topic_partition}: broker {self.broker_id} does not lead")
-        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
-            error = FencedLeaderEpoch if current_leader_epoch < self.leader_epoch else UnknownLeaderEpoch
-            raise error(f"{self.topic_partition}: leader epoch {current_leader_epoch} given, {self.leader_epoch} here")
+        is_news = self.in_sync.record_fetch(broker_id, broker_epoch, fetch_offset, log_start_offset, self.log.log_end_offset, now_ms)
+        return is_news and self.advance_high_watermark()
+
+    def propose_expansion(self, now_ms: int) -> IsrChange | None:
+        """The ISR with those who have caught up, to be asked of the controller; None when there is nothing to ask."""
+        return self.in_sync.propose_expansion(self.high_watermark, now_ms) if self.is_leader else None
+
+    def propose_shrink(self, now_ms: int, lag_time_max_ms: int) -> IsrChange | None:
+        """The ISR without those who lag, to be asked of the controller; None when there is nothing to ask."""
+        return self.in_sync.propose_shrink(self.log.log_end_offset, now_ms, lag_time_max_ms) if self.is_leader else None
+
+    def isr_altered(self, change: IsrChange, altered: AlteredPartition, now_ms: int) -> bool:
+        """The controller's answer to what was proposed; says whether it has to be asked again.
+
+        The high watermark may have moved.
+        """
+        again = self.in_sync.altered(change, altered, now_ms)
+        self.update_commits()
+        self.advance_high_watermark()
+        return again
+
+    def forget_absent(self, now_ms: int) -> bool:
+        """Waits no longer for followers that were about to join and fetch no more; says whether the high watermark moved."""
+        self.in_sync.forget_absent(now_ms)
+        return self.advance_high_watermark()
+
+    def low_watermark(self, living: Collection[BrokerId]) -> int:
+        """The smallest log start offset of all living replicas (KIP-107).
+
+        Raises:
+            NotLeaderOrFollower: this broker does not lead, so it does not know.
+        """
+        self.check_leader_epoch(-1)
+        return decisions.low_watermark(self.log.log_start_offset, self.in_sync.followers.values(), living)
 
     # Writing.
 
@@ -151,9 +160,9 @@ class Partition:
             raise NotLeaderOrFollower(f"{self.topic_partition}: broker {self.broker_id} does not lead")
         if self.storage_error is not None:
             raise self.storage_error
-        if acks == ACKS_ALL and len(self.isr) < self._min_insync_replicas:
+        if acks == ACKS_ALL and self.is_under_min_isr:
             raise NotEnoughReplicas(
-                f"{self.topic_partition}: {len(self.isr)} replicas in sync, min.insync.replicas is {self._min_insync_replicas}"
+                f"{self.topic_partition}: {len(self.isr)} replicas in sync, min.insync.replicas is {self.min_insync_replicas}"
             )
         size = stop - start
         if size > self._max_message_bytes:
@@ -206,27 +215,15 @@ class Partition:
 
     def appended(self) -> None:
         """The staged batches are in the file: what follows for the high watermark."""
-        if not self.waits_for_flush:
+        if self.commits_at_once:
+            self.high_watermark = self.log.log_end_offset
+        elif not self.waits_for_flush:
             self.advance_high_watermark()
 
     @property
     def opens_batches(self) -> bool:
         """Whether the topic asks for something that only the records inside a batch can tell or take."""
         return self.settings.compression_type != "producer" or self.settings.is_compacted
-
-    def committed_offset(self) -> int:
-        """The end of what this leader alone can call committed."""
-        return self.log.recovery_point if self.waits_for_flush else self.log.log_end_offset
-
-    def advance_high_watermark(self) -> bool:
-        """Moves the high watermark as far as the in-sync replicas allow, never back; says whether it moved."""
-        if len(self.isr) > 1:
-            return False
-        committed = self.committed_offset()
-        if committed <= self.high_watermark:
-            return False
-        self.high_watermark = committed
-        return True
 
     # Reading.
 
@@ -247,6 +244,14 @@ class Partition:
             return None
         return self.log.read(offset, max_bytes, up_to, at_least_one_batch)
 
+    def read_as_leader(self, offset: int, max_bytes: int, *, at_least_one_batch: bool) -> FileRegion | None:
+        """What a follower may have from `offset` on: everything.
+
+        Raises:
+            OffsetOutOfRange: below the log's start or beyond its end.
+        """
+        return self.log.read(offset, max_bytes, self.log.log_end_offset, at_least_one_batch)
+
     def delete_records(self, offset: int) -> int:
         """Moves the log's start to `offset` (-1: the high watermark) and gives the low watermark (KIP-107).
 
@@ -264,6 +269,25 @@ class Partition:
         if leader_epoch == self.leader_epoch:
             return leader_epoch, self.log.log_end_offset
         return self.log.leader_epochs.end_offset_for(leader_epoch, self.log.log_end_offset)
+
+    def divergence(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
+        """Where a reader's log and ours part: our epoch and its end; None when they do not (KIP-595).
+
+        Args:
+            last_fetched_epoch: of the reader's last record.
+            fetch_offset: where its log ends.
+
+        Raises:
+            OffsetOutOfRange: nothing is known of the epoch, or what comes next is not here any more.
+        """
+        epoch, end_offset = self.end_offset_for_epoch(last_fetched_epoch)
+        if epoch < 0:
+            raise OffsetOutOfRange(f"{self.topic_partition}: nothing is known of leader epoch {last_fetched_epoch}")
+        if fetch_offset < self.log.log_start_offset:
+            raise OffsetOutOfRange(f"{self.topic_partition}: offset {fetch_offset} is before {self.log.log_start_offset}")
+        if epoch < last_fetched_epoch or end_offset < fetch_offset:
+            return epoch, end_offset
+        return None
 
 
 def _stamp(buffer: memoryview, start: int, stop: int, header: tuple[int, ...], base_offset: int, leader_epoch: int, now_ms: int) -> bytes:

@@ -1,0 +1,331 @@
+"""Following as a whole, against leaders whose wire is real and whose logs are lists.
+
+The fetch waits at the leader for longer than a test may take, so nothing here passes because a wait was over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ottla.broker.replication.throttles import Throttle
+from ottla.config.topic import TopicSettings
+from ottla.errors import (
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+)
+from ottla.model import TopicPartition
+from ottla.testing.clock import ManualClock
+
+from .followers import P0, P1, P2, Follower, named, run, until, until_equal, waits
+from .leaders import SETTINGS, Led, LogOf, Replica, follow_of, topic_id
+
+
+def test_a_follower_becomes_what_its_leader_is() -> None:
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led = leader.lead(P0)
+        leader.append(led, b"a", b"b")
+        (replica,) = follower.follow(leader, P0)
+        await until_equal(replica, led)
+        for value in (b"c", b"d" * 100_000, b"e"):
+            leader.append(led, value)
+            await until_equal(replica, led)
+        first = leader.requests[0]
+        assert (first.replica_id, first.replica_epoch, first.session_epoch, first.isolation_level) == (1, 70, 0, 0)
+        assert (first.min_bytes, first.max_bytes, first.topics[0].topic) == (1, 10 * 1024 * 1024, topic_id("flights"))
+        follower.broker_epoch = 71
+        leader.append(led, b"f")
+        await until_equal(replica, led)
+        leader.append(led, b"g")
+        await until_equal(replica, led)
+        assert leader.requests[-1].replica_epoch == 71
+
+    run(scenario)
+
+
+def test_after_the_first_request_only_partitions_with_news_are_named() -> None:
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led = [leader.lead(each) for each in (P0, P1, P2)]
+        replicas = follower.follow(leader, P0, P1, P2)
+        await until(lambda: waits(leader))
+        known = len(leader.requests)
+        leader.append(led[1], b"x")
+        await until_equal(replicas[1], led[1])
+        await until(lambda: len(leader.requests) > known)
+        assert named(leader.requests[0]) == [0, 1, 2]
+        assert {tuple(named(each)) for each in leader.requests[known:]} == {(1,)}
+        assert len({each.session_id for each in leader.requests[1:]}) == 1
+
+    run(scenario)
+
+
+def test_thousands_of_partitions_catch_up_by_answers_of_bounded_size() -> None:
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        leader.max_answer = 2000
+        partitions = [TopicPartition("flights", index) for index in range(1200)]
+        led = [leader.lead(each) for each in partitions]
+        for index, each in enumerate(led):
+            if index % 10 == 0:
+                leader.append(each, bytes(100), bytes(index))
+        replicas = follower.follow(leader, *partitions)
+        await until(lambda: all(replica.log == each.log for replica, each in zip(replicas, led, strict=True)))
+        assert all(replica.told for replica in replicas)
+
+    run(scenario)
+
+
+def test_a_partition_that_comes_while_a_fetch_waits_is_fetched_at_once_and_then_with_the_others() -> None:
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        old, new = leader.lead(P0), leader.lead(P1)
+        (first,) = follower.follow(leader, P0)
+        await until(lambda: waits(leader))
+        (second,) = follower.follow(leader, P1)
+        for value in (b"1", b"2", b"3"):
+            leader.append(new, value)
+            await until_equal(second, new)
+        assert leader.open_connections == 2
+        leader.append(old, b"wakes the first")
+        await until_equal(first, old)
+        await until(lambda: leader.requests[-1].max_wait_ms == 30_000 and set(named(leader.requests[-1])) >= {1})
+        known = len(leader.requests)
+        leader.append(new, b"4")
+        await until_equal(second, new)
+        await until(lambda: len(leader.requests) > known)
+        assert {each.max_wait_ms for each in leader.requests[known:]} == {30_000}
+        assert second.log == new.log
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("how", ["another leader", "a newer epoch of the same leader", "nobody", "deleted here"])
+def test_an_answer_that_comes_after_the_leader_changed_is_dropped(how: str) -> None:
+    async def scenario(follower: Follower) -> None:
+        leader, other = follower.leader(2), follower.leader(3)
+        led = leader.lead(P0)
+        leader.append(led, b"old")
+        leader.gate.clear()
+        (replica,) = follower.follow(leader, P0)
+        await until(lambda: bool(leader.requests))
+        await asyncio.sleep(0.002)
+        match how:
+            case "another leader":
+                new = other.lead(P0, epoch=1)
+                other.append(new, b"new")
+                follower.follow(other, P0, epoch=1)
+            case "a newer epoch of the same leader":
+                new = leader.lead(P0, epoch=1)
+                leader.append(new, b"new")
+                follower.follow(leader, P0, epoch=1)
+            case "nobody":
+                new = Led(LogOf())
+                follower.fetchers.unfollow([P0, P1])
+            case "deleted here":
+                new = Led(LogOf())
+                del follower.replicas[P0]
+        leader.gate.set()
+        await until_equal(replica, new)
+        await asyncio.sleep(0.02)
+        assert replica.log == new.log
+
+    run(scenario)
+
+
+def test_what_was_told_in_a_dropped_answer_is_told_again() -> None:
+    """The leader believes that its high watermark is known here, and would not say it again by itself."""
+
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led, other = leader.lead(P0), leader.lead(P1)
+        leader.append(led, b"a", is_committed=False)
+        replicas = follower.follow(leader, P0, P1)
+        await until(lambda: replicas[0].log.end == 1 and waits(leader))
+        leader.gate.clear()
+        led.log.high_watermark = 1
+        leader.append(other, b"x")
+        await until(lambda: leader.held_back == 1)
+        led.epoch = 5
+        follower.follow(leader, P0, epoch=5)
+        leader.gate.set()
+        await until_equal(replicas[1], other)
+        await until(lambda: waits(leader))
+        leader.append(other, b"y")
+        await until_equal(replicas[0], led)
+
+    run(scenario)
+
+
+def test_told_the_same_again_a_partition_goes_on_as_it_was() -> None:
+    """A change of the ISR is told to all replicas, and happens often."""
+
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led = leader.lead(P0)
+        (replica,) = follower.follow(leader, P0)
+        await until(lambda: waits(leader))
+        known = len(leader.requests)
+        follower.follow(leader, P0)
+        leader.append(led, b"a")
+        await until_equal(replica, led)
+        await until(lambda: len(leader.requests) == known + 1)
+        assert not leader.requests[-1].forgotten
+
+    run(scenario)
+
+
+def test_the_leader_hears_of_records_only_when_they_are_where_they_must_be() -> None:
+    """flush.messages: what the next fetch says is here has been synced before it."""
+
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led = leader.lead(P0)
+        replica = follower.replicas[P0] = Replica()
+        synced = 0
+
+        def needs() -> None:
+            replica.must_settle = True
+
+        def settled() -> None:
+            nonlocal synced
+            synced = replica.log.end
+
+        replica.before_append, replica.settled = needs, settled
+        follower.follow(leader, P0)
+        for _ in range(5):
+            leader.append(led, b"x")
+            await until_equal(replica, led)
+            await until(lambda: waits(leader))
+            asked = [each.fetch_offset for request in leader.requests for topic in request.topics for each in topic.partitions]
+            assert max(asked) <= synced
+        failures = [KafkaStorageError("the disk is slow today"), None]
+        replica.settled = lambda: failures.pop(0) if failures else settled()
+        leader.append(led, b"y")
+        await until_equal(replica, led)
+        await until(lambda: not failures and not replica.must_settle)
+
+    run(scenario)
+
+
+def test_lagging_throttled_replicas_wait_and_those_in_sync_do_not() -> None:
+    """KIP-73."""
+    clock = ManualClock()
+    throttle = Throttle(clock, 1000)
+
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        throttled, free = leader.lead(P0), leader.lead(P1)
+        follower.replicas[P0] = Replica(TopicSettings(follower_replication_throttled_replicas=("0:1",)))
+        leader.append(throttled, bytes(5000))
+        replicas = follower.follow(leader, P0, P1)
+        await until_equal(replicas[0], throttled)
+        assert throttle.is_exceeded
+        leader.append(throttled, bytes(10))  # it has caught up, and must stay so
+        await until_equal(replicas[0], throttled)
+        replicas[0].log.cut(0)
+        replicas[0].log.records.clear()
+        follower.follow(leader, P0, epoch=1)  # and now it lags
+        throttled.epoch = 1
+        leader.wake()
+        for _ in range(5):
+            leader.append(free, b"x")
+            await until_equal(replicas[1], free)
+        await asyncio.sleep(0.05)
+        assert replicas[0].log.end == 0
+        clock.advance(seconds=10)
+        await until_equal(replicas[0], throttled)
+
+    run(scenario, throttle=throttle)
+
+
+def test_a_leader_that_registers_elsewhere_is_found_there() -> None:
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led = leader.lead(P0)
+        (replica,) = follower.follow(leader, P0)
+        await until(lambda: waits(leader))
+        follower.fetchers.follow({P0: follow_of(leader, P0, port=9099, broker_epoch=5)})
+        leader.append(led, b"a")
+        await until_equal(replica, led)
+        leader.append(led, b"b")
+        await until_equal(replica, led)
+        assert leader.connections[-1].endpoint.port == 9099
+        assert leader.open_connections == 1
+
+    run(scenario)
+
+
+def test_partitions_are_shared_out_over_fetchers_and_again_when_their_number_changes() -> None:
+    two = SETTINGS.with_changes({"num.replica.fetchers": "3"})
+
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        partitions = [TopicPartition(f"topic-{index % 5}", index) for index in range(30)]
+        led = [leader.lead(each) for each in partitions]
+        replicas = follower.follow(leader, *partitions)
+
+        async def all_follow() -> None:
+            for each in led:
+                leader.append(each, b"x")
+            await until(lambda: all(replica.log == each.log for replica, each in zip(replicas, led, strict=True)))
+
+        await all_follow()
+        assert sorted(map(len, follower.fetchers._fetchers.values())) == [10, 10, 10]
+        follower.fetchers.update_settings(SETTINGS)
+        await all_follow()
+        assert [len(each) for each in follower.fetchers._fetchers.values()] == [30]
+        follower.fetchers.update_settings(SETTINGS.with_changes({"num.replica.fetchers": "2"}))
+        await all_follow()
+        assert sum(map(len, follower.fetchers._fetchers.values())) == 30
+
+    run(scenario, two)
+
+
+def test_with_nothing_to_follow_nothing_is_left() -> None:
+    async def scenario(follower: Follower) -> None:
+        leader, other = follower.leader(2), follower.leader(3)
+        leader.lead(P0)
+        other.lead(P0, epoch=1)
+        before = asyncio.all_tasks()
+        follower.follow(leader, P0)
+        await until(lambda: waits(leader))
+        follower.follow(other, P0, epoch=1)
+        await until(lambda: waits(other) and leader.open_connections == 0)
+        assert set(follower.fetchers.following) == {P0}
+        follower.fetchers.unfollow([P0])
+        await until(lambda: other.open_connections == 0 and asyncio.all_tasks() <= before)
+        assert not follower.fetchers._fetchers
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("turns", range(40))
+def test_following_can_be_closed_at_any_await(turns: int) -> None:
+    """Method: partitions with records, errors, a lost place and something to settle; closed after so many turns of the loop."""
+
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led = [leader.lead(each) for each in (P0, P1, P2)]
+        led[1].error = OffsetOutOfRange.code
+        led[2].error = NotLeaderOrFollower.code
+        for each in led:
+            leader.append(each, b"x")
+        follower.replicas[P0] = Replica()
+        follower.replicas[P0].must_settle = True
+        replicas = follower.follow(leader, P0, P1, P2)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await asyncio.wait_for(follower.fetchers.close(), 20)
+        ends = [each.log.end for each in replicas]
+        for each in led:
+            each.error = 0
+            leader.append(each, b"y")
+        follower.follow(leader, P0)
+        await asyncio.sleep(0.005)
+        assert [each.log.end for each in replicas] == ends
+
+    run(scenario)
