@@ -337,6 +337,10 @@ class ReplicaManager:
         if self.deletes.is_watched(key):
             self.deletes.check(key)
 
+    async def shrink_isrs(self) -> None:
+        """Asks for ISRs without the followers that have lagged for too long; done by itself in rounds."""
+        await self._isr_rounds.shrink()
+
     # Requests that wait.
 
     def _check(self, key: TopicPartition) -> None:
