@@ -195,20 +195,17 @@ class ReplicaManager:
                 partition = self._hosted(each)
                 if partition.storage_error is not None:
                     raise partition.storage_error
-                if each.state.leader == self._broker_id:
-                    unfollow.append(key)
-                    is_news = partition.become_leader(each, self.now_ms())
-                else:
-                    is_news = partition.become_follower(each)
-                    leader = live_leaders.get(partition.leader)
-                    if leader is not None:
-                        follow[key] = Follow(leader, partition.leader_epoch, partition.topic_id)
-                    else:
-                        unfollow.append(key)
-                        if partition.leader != NO_LEADER:
-                            log.warning("%s: its leader %d is not among the living, so nothing is fetched", key, partition.leader)
-                if is_news:
+                leads = each.state.leader == self._broker_id
+                if partition.become_leader(each, self.now_ms()) if leads else partition.become_follower(each):
                     changed.append(key)
+                if each.partition_epoch < partition.partition_epoch:
+                    log.info("%s: partition epoch %d came, %d is known", key, each.partition_epoch, partition.partition_epoch)
+                elif not leads and partition.leader in live_leaders:
+                    follow[key] = Follow(live_leaders[partition.leader], partition.leader_epoch, partition.topic_id)
+                else:
+                    unfollow.append(key)
+                    if not leads and partition.leader != NO_LEADER:
+                        log.warning("%s: its leader %d is not among the living, so nothing is fetched", key, partition.leader)
                 errors[key] = NONE
             except ApiError as error:
                 log.error("%s: broker %d can not do as it is told: %s", key, self._broker_id, error)

@@ -293,10 +293,9 @@ def test_without_a_selector_racks_change_nothing(tmp_path: Path) -> None:
 
 def test_a_throttled_replica_that_lags_has_to_wait_and_one_in_sync_has_not(tmp_path: Path) -> None:
     """KIP-73."""
-    throttled = {"leader_replication_throttled_replicas": "0:1"}
 
     async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, TWO, THREE), **throttled)
+        broker.topic("events", isr=(BROKER, TWO, THREE), leader_replication_throttled_replicas="0:1")
         broker.lead("events", isr=(BROKER, TWO))
         client = await broker.connect()
         await publish(client, batch(b"x" * 3000))
