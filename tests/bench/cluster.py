@@ -142,7 +142,7 @@ class Cluster:
         with Connection((member or self.living[0]).port) as connection:
             return admin.cluster_view(connection, topics)
 
-    def until(self, is_so: admin.Condition, what: str, topics: list[str] | None = None) -> None:
+    def until(self, is_so: admin.Condition, what: str, topics: list[str] | None = None, *, poll_seconds: float = 0.02) -> None:
         """Waits until every living broker says that it is so."""
         deadline = time.monotonic() + _WAIT_SECONDS
         for member in self.living:
@@ -154,11 +154,11 @@ class Cluster:
                         )
                     assert member.child is not None
                     member.child.check()
-                    time.sleep(0.02)
+                    time.sleep(poll_seconds)
 
-    def until_in_sync(self, topics: list[str] | None = None) -> None:
+    def until_in_sync(self, topics: list[str] | None = None, *, poll_seconds: float = 0.02) -> None:
         """Waits until each partition has a leader and all its replicas are in sync, as all brokers see it."""
-        self.until(lambda view: all(each.is_whole for each in view.partitions.values()), "all in sync", topics)
+        self.until(lambda view: all(each.is_whole for each in view.partitions.values()), "all in sync", topics, poll_seconds=poll_seconds)
 
     def stop(self) -> None:
         """Stops what runs. What goes wrong with one does not keep the others from being stopped."""

@@ -105,9 +105,8 @@ def measure(options: Options, brokers: Cluster, producer: SteadyProducer, what: 
     times = TIMES_QUICK if options.quick else TIMES
     for number in range(times):
         each = fail_over(brokers, producer, end)
-        options.say(
-            f"failover, {what} {number + 1} of {times}: {each.first_write:.3f} s, the next leader known after {each.elected:.3f} s{' (the controller too)' * each.led_and_controlled}"
-        )
+        told = f"next leader after {each.elected:.3f} s, its first write after {each.first_write:.3f} s"
+        options.say(f"failover, {what} {number + 1} of {times}: {told}{', and the controller' * each.led_and_controlled}")
         yield each
 
 
