@@ -325,7 +325,7 @@ def test_a_session_of_a_follower_says_only_what_is_new_and_records_all_it_has(tm
         named = topic_id("events")
 
         async def ask(*asked: Any, **options: Any) -> tuple[int, list[int]]:
-            client.write(fetch(*asked, version=17, replica=(TWO, EPOCH), **options))
+            client.write(fetch(*asked, version=17, replica=(TWO, EPOCH), current_leader_epoch=0, **options))
             _, response = await client.answer(ApiKey.FETCH, 17)
             return response.session_id, [each.partition_index for topic in response.responses for each in topic.partitions]
 
@@ -337,8 +337,9 @@ def test_a_session_of_a_follower_says_only_what_is_new_and_records_all_it_has(tm
         broker.clock.advance(seconds=5)
         assert await ask((named, 1, 1), session_id=session_id, session_epoch=2) == (session_id, [1]), "its high watermark is news"
         assert await ask(session_id=session_id, session_epoch=3) == (session_id, [])
-        times = [broker.partition("events", each).in_sync.followers[TWO].fetched_ms for each in range(3)]
-        assert times == [broker.parts.replicas.now_ms()] * 3
+        followers = [broker.partition("events", each).in_sync.followers[TWO] for each in range(3)]
+        now_ms = broker.parts.replicas.now_ms()
+        assert [(each.fetched_ms, each.caught_up_ms, each.log_end_offset) for each in followers] == [(now_ms, now_ms, n) for n in (0, 1, 0)]
 
     run(tmp_path, scenario)
 
