@@ -23,6 +23,7 @@ from ottla.broker import handlers
 from ottla.broker.control import PartitionAssignment
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.handlers.produce import DelayedProduce
 from ottla.broker.handlers.registry import BrokerParts
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.purgatory import Purgatory
@@ -272,7 +273,7 @@ async def wired(
     settings = BrokerSettings.from_properties({"broker.id": str(BROKER), "log.dirs": str(directory / "logs"), **(properties or {})})
     clock = ManualClock()
     made: dict[str, TopicSettings] = {}
-    fetches, produces = Purgatory(), Purgatory()
+    fetches, produces = Purgatory(), Purgatory(DelayedProduce.holds_up)
     logs = LogManager(settings.log_directories, settings, clock, offload, lambda name: made[name])
     await logs.start()
     replicas = ReplicaManager(BROKER, logs, fetches, produces, clock=clock)
