@@ -24,6 +24,7 @@ from ottla.broker.controller.service import ControllerService
 from ottla.broker.coordinating import CoordinationSessions, OpenSession, former_session_seconds, sessions_of
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.handlers.produce import DelayedProduce
 from ottla.broker.handlers.registry import BrokerParts
 from ottla.broker.identity import with_broker_id
 from ottla.broker.metadata import MetadataCache
@@ -187,7 +188,7 @@ class Broker:
             return NO_BROKER_EPOCH if service.registration is None else service.registration.broker_epoch
 
         logs = self._logs = LogManager(settings.log_directories, settings, self._clock, offload, service.topic_settings)
-        fetches, produces = Purgatory(), Purgatory()
+        fetches, produces = Purgatory(), Purgatory(DelayedProduce.holds_up)
         replicas = self._replicas = ReplicaManager(
             broker_id, logs, fetches, produces, clock=self._clock, lag_time_max_ms=settings.replica_lag_time_max_ms
         )
