@@ -35,6 +35,6 @@ REGRESSIONS: Final = (
     Regression(
         34,
         "A consumer that knew only a former leader read on from it as from a follower, and was thrown back when that one lost its disk.",
-        "tests/unit/broker/handlers/test_fetch_as_follower.py",
+        "tests/unit/broker/handlers/test_replica_fetch.py",
     ),
 )
