@@ -9,11 +9,11 @@ from random import Random
 from typing import Final
 
 from tests.simulation.cluster import Cluster, Machine, both_ways, to_zookeeper
-from tests.simulation.faults import CONTROLLER, LEADER, Fault, Kind, Plan
+from tests.simulation.faults import ADMINISTRATION, CONTROLLER, LEADER, Fault, Kind, Plan
 
 MIN_INSYNC_REPLICAS: Final = 2
 # These can take nobody out of an ISR.
-HARMLESS: Final = {Kind.CUT, Kind.LOSE_SESSION_CONNECTION, Kind.ZOOKEEPER_AWAY, Kind.STEP_CLOCK, Kind.PREFER_LEADERS, Kind.ALL_LOSE_POWER}
+HARMLESS: Final = {Kind.CUT, Kind.LOSE_SESSION_CONNECTION, Kind.ZOOKEEPER_AWAY, Kind.STEP_CLOCK, Kind.ALL_LOSE_POWER, *ADMINISTRATION}
 # For so long after a disturbance its victim may still drop out: a session ends, a follower has lagged for too long.
 AFTERMATH_SECONDS: Final = 12.0
 
@@ -24,18 +24,18 @@ class Faults:
     Args:
         topic: whose first partition's leader is "the leader".
         clients: names of the clients' nodes, which a broker is isolated from as well.
-        prefer_leaders: asks for an election of the preferred leaders.
+        administer: asks for what an administrator may want.
     """
 
     def __init__(
-        self, cluster: Cluster, plan: Plan, topic: str, clients: list[str], random: Random, prefer_leaders: Callable[[], None]
+        self, cluster: Cluster, plan: Plan, topic: str, clients: list[str], random: Random, administer: Callable[[Kind], None]
     ) -> None:
         self._cluster = cluster
         self._plan = plan
         self._topic = topic
         self._clients = clients
         self._random = random
-        self._prefer_leaders = prefer_leaders
+        self._administer = administer
         self._ending: dict[asyncio.TimerHandle, Callable[[], None]] = {}
         self._disturbances: Counter[str] = Counter()  # how many go on, by the name of who suffers
         self.performed = 0
@@ -60,6 +60,7 @@ class Faults:
         self._cluster.set_zookeeper_away(False)
         for machine in self._cluster.machines.values():
             machine.offload.factor = 1.0
+            machine.disk.set_room(None)
             self._cluster.network.slow(machine.name, 1.0)
             machine.starts_at = 0.0
             self._cluster.start_if_down(machine)
@@ -69,6 +70,8 @@ class Faults:
         cluster.note_who_caught_up()
         machine = self._victim(fault.victim)
         kind = fault.kind
+        if kind is Kind.REASSIGN and any(each.has_forgotten for each in cluster.machines.values()):
+            kind = Kind.PREFER_LEADERS  # who is added or taken away while somebody has forgotten would leave that one alone
         if kind is Kind.LOSE_POWER and not self._may_forget(machine):
             kind = Kind.KILL
         if kind not in HARMLESS and not self._may_be_disturbed(machine):
@@ -123,8 +126,12 @@ class Faults:
                 self._later(fault.seconds, lambda: cluster.network.slow(name, 1.0))
             case Kind.STEP_CLOCK:
                 machine.clock.skew_ms += int((fault.amount - 0.5) * 20_000)
-            case Kind.PREFER_LEADERS:
-                self._prefer_leaders()
+            case Kind.DISK_FULL:
+                machine.disk.set_room(int(fault.amount * 3000))
+                self._later(fault.seconds, lambda: machine.disk.set_room(None))
+            case _:
+                assert kind in ADMINISTRATION, kind
+                self._administer(kind)
 
     def _disturb(self, name: str, seconds: float) -> None:
         self._disturbances[name] += 1
