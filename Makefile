@@ -11,7 +11,7 @@ PROTOS := $(sort $(wildcard proto/ottla/rpc/v1/*.proto))
 PROTO_INTO ?= services
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart stop test compat chaos chaos-sabotage sim bench golden docs proto lint format clean
+.PHONY: help install quickstart stop test compat chaos chaos-sabotage sim sim-sabotage bench golden docs proto lint format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ chaos-sabotage: $(INSTALLED) ## the same with brokers that are broken on purpose
 
 sim: $(INSTALLED) ## a cluster in one process under a virtual clock, a network and disks that fail by chance; SEED=n COUNT=m
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT))
+
+sim-sabotage: $(INSTALLED) ## the same with brokers that are broken on purpose: each must be found out
+	$(BIN)/python -m tests.simulation --count 80 --sabotage all
 
 bench: $(INSTALLED) ## throughput, latency and memory against bare floors measured in the same run; a table and a JSON file
 	$(BIN)/python -m tests.bench

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -26,6 +27,24 @@ def say(*lines: str) -> None:
     sys.stdout.flush()
 
 
+def sabotaged(name: str, seeds: range) -> int:
+    """Runs seeds over brokers that are broken until one of them fails; each kind of breaking in a process of its own."""
+    from tests.simulation.run import run_seed
+    from tests.simulation.sabotage import SABOTAGES
+
+    if name == "all":
+        command = [sys.executable, "-m", "tests.simulation", "--seed", str(seeds.start), "--count", str(len(seeds)), "--sabotage"]
+        return max(subprocess.run([*command, each], check=False).returncode for each in SABOTAGES)
+    SABOTAGES[name]()
+    for seed in seeds:
+        outcome = run_seed(seed)
+        if not outcome.is_sound:
+            say(f"{name}: found out by seed {seed}: {outcome.failures[0]}")
+            return 0
+    say(f"{name}: NOT NOTICED by {len(seeds)} seeds")
+    return 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
@@ -34,6 +53,9 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="print the whole trace, of sound seeds too")
     parser.add_argument("--all-lines", action="store_true", help="with each message on the network")
     parser.add_argument("--hash", action="store_true", help="print the hash of each seed's trace")
+    parser.add_argument(
+        "--sabotage", metavar="NAME", help="break the brokers on purpose, in one way or in all; exit 0 as soon as each was noticed"
+    )
     chosen = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
         os.environ["PYTHONHASHSEED"] = HASH_SEED
@@ -41,6 +63,8 @@ def main() -> int:
 
     from tests.simulation.run import Outcome, run_seed
 
+    if chosen.sabotage is not None:
+        return sabotaged(chosen.sabotage, range(chosen.seed, chosen.seed + chosen.count))
     begin = time.perf_counter()
     seeds = range(chosen.seed, chosen.seed + chosen.count)
 

@@ -31,6 +31,7 @@ from tests.simulation.zookeeper import SimulatedZooKeeper
 from ottla.broker.control_local import LocalControl, LocalTransport
 from ottla.broker.server import Broker
 from ottla.config.broker import BrokerSettings
+from ottla.config.cluster import RACK_AWARE_SELECTOR
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.errors import OttlaError
 from ottla.lifecycle import offload_nothing
@@ -104,6 +105,8 @@ class Cluster:
         self.machines: Final = {each: self._machine(each, directory) for each in range(1, count + 1)}
         self._tree = EmbeddedZooKeeper(None, SkewedClock(loop, 0), offload_nothing)
         self.zookeeper: Final = SimulatedZooKeeper(self.network, trace, self._tree, plan.session_timeout_ms / 1000)
+        self._states: dict[TopicPartition, PartitionZnode] = {}
+        self._states_zxid = -1
         self._hub: Final = LocalControl(CALL_TIMEOUT_SECONDS)
         self.control: Final = CarriedControl(self.network, Random(random.random()), trace, self._node_of)
         self._hub.carry = self.control.carry
@@ -125,12 +128,15 @@ class Cluster:
 
     def states(self) -> dict[TopicPartition, PartitionZnode]:
         """Every partition's state as ZooKeeper has it."""
-        found = {}
-        for path, node in self._tree._server.tree.nodes.items():
-            parts = path.split("/")
-            if path.startswith("/brokers/topics/") and parts[-1] == "state":
-                found[TopicPartition(parts[3], int(parts[5]))] = parse_state(node.data)
-        return found
+        tree = self._tree._server.tree
+        if tree.zxid != self._states_zxid:
+            self._states_zxid, self._states = tree.zxid, {}
+            for path, node in tree.nodes.items():
+                parts = path.split("/")
+                if path.startswith("/brokers/topics/") and parts[-1] == "state" and f"/brokers/topics/{parts[3]}" in tree.nodes:
+                    key = TopicPartition(parts[3], int(parts[5]))
+                    self._states[key] = parse_state(node.data, tree.nodes[f"/brokers/topics/{key.topic}"].data, key.partition)
+        return self._states
 
     def registered(self) -> set[int]:
         """The brokers that ZooKeeper takes for alive."""
@@ -148,8 +154,9 @@ class Cluster:
         states = self.states()
         for machine in self.machines.values():
             if machine.has_forgotten:
-                machine.must_leave = {key for key in machine.must_leave if machine.broker_id in states[key].isr}
-                if machine.is_up and not machine.must_leave and all(machine.broker_id in each.isr for each in states.values()):
+                machine.must_leave = {key for key in machine.must_leave if key in states and machine.broker_id in states[key].isr}
+                mine = [each for each in states.values() if machine.broker_id in each.replicas]
+                if machine.is_up and not machine.must_leave and all(machine.broker_id in each.isr for each in mine):
                     machine.has_forgotten = False
                     self.trace.tell(f"{machine.name} has caught up")
 
@@ -190,7 +197,9 @@ class Cluster:
                 "broker.id": str(machine.broker_id),
                 "listeners": f"PLAINTEXT://{machine.name}:{PORT}",
                 "log.dirs": f"{machine.disk.root}/logs",
-                "default.replication.factor": str(len(self.machines)),
+                "default.replication.factor": "3",
+                "broker.rack": machine.name,
+                "replica.selector.class": RACK_AWARE_SELECTOR,
                 "zookeeper.session.timeout.ms": str(self.plan.session_timeout_ms),
                 "replica.lag.time.max.ms": str(self.plan.lag_time_max_ms),
                 "replica.socket.timeout.ms": "8000",

@@ -27,6 +27,7 @@ class Consumer:
     Args:
         unexpected: told what no correct cluster answers to one that was told all its offsets by the cluster itself.
         fences: whether fetches carry the leader epoch that the client knows.
+        rack: where the client stands; the broker there is read from once its leader says so (KIP-392).
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Consumer:
         polls: Polls,
         unexpected: Callable[[str], None],
         fences: bool,
+        rack: str,
     ) -> None:
         self._view = view
         self._topic = topic
@@ -49,6 +51,8 @@ class Consumer:
         self._polls = polls
         self._unexpected = unexpected
         self._fences = fences
+        self._rack = rack
+        self._nearby: dict[int, int] = {}  # the brokers to read from in place of the leaders, by partition
         self._is_stopping = False
         self.positions = [0] * partition_count
 
@@ -85,7 +89,8 @@ class Consumer:
         """One fetch from each leader; False when a leader is not known, or not where it was."""
         by_leader: dict[int, list[int]] = {}
         for partition in range(len(self.positions)):
-            by_leader.setdefault(self._view.leaders.get((self._topic, partition), -1), []).append(partition)
+            source = self._nearby.get(partition, self._view.leaders.get((self._topic, partition), -1))
+            by_leader.setdefault(source, []).append(partition)
         if by_leader.keys() == {-1}:
             return False
         fetches = [self._fetch(leader, partitions, max_wait_ms) for leader, partitions in by_leader.items() if leader >= 0]
@@ -108,10 +113,13 @@ class Consumer:
             min_bytes=1,
             topics=(kinds.FetchTopic(topic=self._topic, partitions=asked),),
             forgotten_topics_data=(),
+            rack_id=self._rack,
         )
         try:
             answer = await self._view.ask(leader, api, body, 5.0)
         except OSError:
+            for each in partitions:
+                self._nearby.pop(each, None)
             return False
         if int(answer.error_code):
             return False
@@ -123,10 +131,14 @@ class Consumer:
 
     def _take(self, found: Any) -> bool:
         partition, error = found.partition_index, int(found.error_code)
+        if error and self._nearby.pop(partition, None) is not None:
+            return True  # the leader is asked next
         if error == _OFFSET_OUT_OF_RANGE:
             self._unexpected(f"partition {partition}: offset {self.positions[partition]} is out of range, and all before it was read")
         if error:
             return False
+        if found.preferred_read_replica >= 0:
+            self._nearby[partition] = found.preferred_read_replica
         now_ms = self._time_ms()
         records = bytes(found.records or b"")
         for position, header in batches(records):

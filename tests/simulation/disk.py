@@ -18,6 +18,7 @@ Stricter than the file systems of today, which sync the names on the way: that i
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -36,6 +37,7 @@ class Disk:
 
     def __init__(self, root: Path) -> None:
         self.root: Final = str(root)
+        self.room: int | None = None
         self._removed = f"{root}.{_REMOVED}"
         self._lives = itertools.count(1)
         self._bytes: dict[int, bytes] = {}  # by inode
@@ -44,6 +46,20 @@ class Disk:
         for each in (self.root, self._removed):
             os.makedirs(each)  # noqa: PTH103
         self._paths_of_removed: dict[int, str] = {}
+
+    def set_room(self, room: int | None) -> None:
+        """So many bytes can be written before the disk is full; with None as many as there are."""
+        self.room = room
+
+    def take_room(self, size: int) -> int:
+        """How many of so many bytes can be written. Raises ENOSPC when it is none."""
+        if self.room is None:
+            return size
+        taken = min(size, self.room)
+        if size and not taken:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= taken
+        return taken
 
     def owns(self, path: str) -> bool:
         return path.startswith(self.root) and path[len(self.root) : len(self.root) + 1] in ("", "/")
@@ -196,7 +212,7 @@ def recording(disks: Sequence[Disk], urandom: Callable[[int], bytes]) -> Iterato
     Args:
         urandom: what `os.urandom` is meanwhile: ids come from there, and must be the same in each run of a seed.
     """
-    unlink, rename, replace = os.unlink, os.rename, os.replace
+    unlink, rename, replace, writev, write, pwrite = os.unlink, os.rename, os.replace, os.writev, os.write, os.pwrite
 
     def disk_of(path: str) -> Disk | None:
         return next((each for each in disks if each.owns(path)), None)
@@ -227,7 +243,29 @@ def recording(disks: Sequence[Disk], urandom: Callable[[int], bytes]) -> Iterato
         losing(dst, options.get("dst_dir_fd"))
         replace(src, dst, **options)
 
+    def full_disk_of(fd: int) -> Disk | None:
+        disk = disk_of(_path_of(fd)) if any(each.room is not None for each in disks) else None
+        return None if disk is None or disk.room is None else disk
+
+    def bounded_writev(fd: int, buffers: Any, /) -> int:
+        disk = full_disk_of(fd)
+        if disk is None:
+            return writev(fd, buffers)
+        data = b"".join(buffers)
+        return write(fd, data[: disk.take_room(len(data))])
+
+    def bounded_write(fd: int, data: Any, /) -> int:
+        disk = full_disk_of(fd)
+        return write(fd, data if disk is None else data[: disk.take_room(len(data))])
+
+    def bounded_pwrite(fd: int, data: Any, offset: int, /) -> int:
+        disk = full_disk_of(fd)
+        return pwrite(fd, data if disk is None else data[: disk.take_room(len(data))], offset)
+
     replacements: dict[str, Callable[..., Any]] = {
+        "writev": bounded_writev,
+        "write": bounded_write,
+        "pwrite": bounded_pwrite,
         "fsync": recorded_fsync,
         "fdatasync": recorded_fsync,
         "unlink": recorded_unlink,

@@ -32,12 +32,20 @@ class Kind(StrEnum):
     SLOW_NETWORK = "slow network"
     STEP_CLOCK = "step clock"
     ALL_LOSE_POWER = "all lose power"
+    DISK_FULL = "disk full"
     PREFER_LEADERS = "elect preferred leaders"
+    CREATE_TOPIC = "create topic"
+    DELETE_TOPIC = "delete topic"
+    MORE_PARTITIONS = "create partitions"
+    REASSIGN = "reassign"
 
 
 # Whom a fault hits, beside brokers by their number.
 CONTROLLER: Final = "controller"
 LEADER: Final = "leader"
+
+# What an administrator asks for.
+ADMINISTRATION: Final = frozenset({Kind.PREFER_LEADERS, Kind.CREATE_TOPIC, Kind.DELETE_TOPIC, Kind.MORE_PARTITIONS, Kind.REASSIGN})
 
 _WEIGHTS: Final[Mapping[Kind, int]] = {
     Kind.KILL: 12,
@@ -56,7 +64,12 @@ _WEIGHTS: Final[Mapping[Kind, int]] = {
     Kind.SLOW_DISK: 5,
     Kind.SLOW_NETWORK: 4,
     Kind.STEP_CLOCK: 3,
+    Kind.DISK_FULL: 3,
     Kind.PREFER_LEADERS: 4,
+    Kind.CREATE_TOPIC: 2,
+    Kind.DELETE_TOPIC: 2,
+    Kind.MORE_PARTITIONS: 1,
+    Kind.REASSIGN: 5,
 }
 
 
@@ -79,6 +92,7 @@ class Plan:
     """One run, before it begins."""
 
     seed: int
+    broker_count: int
     seconds: float  # of faults; what follows heals
     partition_count: int
     producer_count: int
@@ -86,6 +100,7 @@ class Plan:
     produce_every: float
     consume_every: float
     fences: bool
+    has_racks: bool  # whether consumers read from the broker next to them
     session_timeout_ms: int
     lag_time_max_ms: int
     network_usual: float
@@ -100,12 +115,13 @@ class Plan:
         return any(each.kind is Kind.ALL_LOSE_POWER for each in self.faults)
 
 
-def draw(seed: int, *, broker_count: int = 3) -> Plan:
+def draw(seed: int) -> Plan:
     """The plan of a seed."""
     random = Random(f"plan {seed}")
     # One run in eight is of the profile in which everybody loses power at once, which nothing but an fsync survives.
     all_at_once = random.random() < 0.125
     seconds = random.uniform(40.0, 90.0)
+    broker_count = random.choice((3, 3, 3, 4))
     topic_settings = {
         "min.insync.replicas": "2",
         "segment.bytes": str(random.choice((1 << 12, 1 << 14, 1 << 16, 1 << 20))),
@@ -124,6 +140,7 @@ def draw(seed: int, *, broker_count: int = 3) -> Plan:
     }
     return Plan(
         seed=seed,
+        broker_count=broker_count,
         seconds=seconds,
         partition_count=random.choice((1, 2, 3)),
         producer_count=random.choice((1, 2, 2, 3)),
@@ -131,6 +148,7 @@ def draw(seed: int, *, broker_count: int = 3) -> Plan:
         produce_every=random.choice((0.2, 0.5, 1.0)),
         consume_every=random.choice((0.2, 1.0)),
         fences=random.random() < 0.5,
+        has_racks=random.random() < 0.3,
         session_timeout_ms=random.choice((4000, 6000)),
         lag_time_max_ms=random.choice((3000, 6000, 10000)),
         network_usual=random.choice((0.0005, 0.002, 0.01)),

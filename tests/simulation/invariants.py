@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import UUID
 
 from ottla.model import TopicPartition
 from ottla.record.batch import batches
@@ -22,6 +23,7 @@ class Replica(Protocol):
     is_leader: bool
     leader_epoch: int
     high_watermark: int
+    topic_id: UUID
     log: Any
 
 
@@ -32,11 +34,16 @@ class PartitionZnode:
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+    is_moving: bool  # to other brokers
 
 
-def parse_state(data: bytes) -> PartitionZnode:
-    state = json.loads(data)
-    return PartitionZnode(state["leader"], state["leader_epoch"], tuple(state["isr"]))
+def parse_state(data: bytes, topic: bytes, partition: int) -> PartitionZnode:
+    """From the partition's znode and its topic's."""
+    state, assignment = json.loads(data), json.loads(topic)
+    moving = [assignment.get(each, {}).get(str(partition)) for each in ("adding_replicas", "removing_replicas")]
+    replicas = assignment["partitions"].get(str(partition), ())
+    return PartitionZnode(state["leader"], state["leader_epoch"], tuple(state["isr"]), tuple(replicas), any(moving))
 
 
 @dataclass(slots=True)
@@ -44,12 +51,12 @@ class Invariants:
     """What was seen so far, and what was wrong with it."""
 
     violated: Callable[[str], None]
-    leaders: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
-    acknowledged: dict[int, int] = field(default_factory=dict)  # by partition: the end of what was acknowledged
+    leaders: dict[tuple[UUID, int, int], int] = field(default_factory=dict)  # by topic id, partition and epoch
+    acknowledged: dict[TopicPartition, int] = field(default_factory=dict)  # the end of what was acknowledged
 
-    def acknowledge(self, partition: int, offset: int) -> None:
+    def acknowledge(self, key: TopicPartition, offset: int) -> None:
         """A producer was told that its message is at this offset."""
-        self.acknowledged[partition] = max(self.acknowledged.get(partition, 0), offset + 1)
+        self.acknowledged[key] = max(self.acknowledged.get(key, 0), offset + 1)
 
     def look(
         self,
@@ -66,12 +73,12 @@ class Invariants:
         for broker_id, partitions in replicas.items():
             for key, replica in partitions.items():
                 if replica.is_leader:
-                    leader = self.leaders.setdefault((key, replica.leader_epoch), broker_id)
+                    leader = self.leaders.setdefault((replica.topic_id, key.partition, replica.leader_epoch), broker_id)
                     if leader != broker_id:
                         self.violated(f"{key}: brokers {leader} and {broker_id} both lead in epoch {replica.leader_epoch}")
         forgetful = set(forgetful)
         for key, state in states.items():
-            end = self.acknowledged.get(key.partition, 0)
+            end = self.acknowledged.get(key, 0)
             for broker_id in state.isr:
                 member = replicas.get(broker_id, {}).get(key)
                 if member is not None and broker_id not in forgetful and member.log.log_end_offset < end:
@@ -87,8 +94,8 @@ class Invariants:
             self.violated(f"{key}: {len(leading)} leaders at the end")
             return
         high_watermark = leading[0].high_watermark
-        if high_watermark < self.acknowledged.get(key.partition, 0):
-            self.violated(f"{key}: the high watermark is {high_watermark}, {self.acknowledged[key.partition]} was acknowledged")
+        if high_watermark < self.acknowledged.get(key, 0):
+            self.violated(f"{key}: the high watermark is {high_watermark}, {self.acknowledged[key]} was acknowledged")
         logs = {
             broker_id: log_batches(each.log.directory, each.log.log_start_offset, high_watermark) for broker_id, each in replicas.items()
         }

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Final
 
 from tests.simulation.cluster import Cluster, Machine, both_ways, to_zookeeper
-from tests.simulation.faults import CONTROLLER, LEADER, Fault, Kind, Plan
+from tests.simulation.faults import ADMINISTRATION, CONTROLLER, LEADER, Fault, Kind, Plan
 
 MIN_INSYNC_REPLICAS: Final = 2
+# These can take nobody out of an ISR.
+HARMLESS: Final = {Kind.CUT, Kind.LOSE_SESSION_CONNECTION, Kind.ZOOKEEPER_AWAY, Kind.STEP_CLOCK, Kind.ALL_LOSE_POWER, *ADMINISTRATION}
+# For so long after a disturbance its victim may still drop out: a session ends, a follower has lagged for too long.
+AFTERMATH_SECONDS: Final = 12.0
 
 
 class Faults:
@@ -19,19 +24,20 @@ class Faults:
     Args:
         topic: whose first partition's leader is "the leader".
         clients: names of the clients' nodes, which a broker is isolated from as well.
-        prefer_leaders: asks for an election of the preferred leaders.
+        administer: asks for what an administrator may want.
     """
 
     def __init__(
-        self, cluster: Cluster, plan: Plan, topic: str, clients: list[str], random: Random, prefer_leaders: Callable[[], None]
+        self, cluster: Cluster, plan: Plan, topic: str, clients: list[str], random: Random, administer: Callable[[Kind], None]
     ) -> None:
         self._cluster = cluster
         self._plan = plan
         self._topic = topic
         self._clients = clients
         self._random = random
-        self._prefer_leaders = prefer_leaders
+        self._administer = administer
         self._ending: dict[asyncio.TimerHandle, Callable[[], None]] = {}
+        self._disturbances: Counter[str] = Counter()  # how many go on, by the name of who suffers
         self.performed = 0
 
     async def run(self) -> None:
@@ -49,10 +55,12 @@ class Faults:
             handle.cancel()
             end()
         self._ending.clear()
+        self._disturbances.clear()
         self._cluster.network.unblock_all()
         self._cluster.set_zookeeper_away(False)
         for machine in self._cluster.machines.values():
             machine.offload.factor = 1.0
+            machine.disk.set_room(None)
             self._cluster.network.slow(machine.name, 1.0)
             machine.starts_at = 0.0
             self._cluster.start_if_down(machine)
@@ -62,12 +70,18 @@ class Faults:
         cluster.note_who_caught_up()
         machine = self._victim(fault.victim)
         kind = fault.kind
+        if kind is Kind.REASSIGN and any(each.has_forgotten for each in cluster.machines.values()):
+            kind = Kind.PREFER_LEADERS  # who is added or taken away while somebody has forgotten would leave that one alone
         if kind is Kind.LOSE_POWER and not self._may_forget(machine):
             kind = Kind.KILL
-        if kind in (Kind.KILL, Kind.STOP, Kind.PAUSE) and not self._may_go(machine):
+        if kind not in HARMLESS and not self._may_be_disturbed(machine):
             kind = Kind.CUT
         cluster.trace.tell(f"fault: {kind} {machine.name} for {fault.seconds:.3f} s")
         self.performed += 1
+        if kind not in HARMLESS:
+            self._disturb(machine.name, fault.seconds)
+            if kind is Kind.PART:
+                self._disturb(self._other(machine, fault).name, fault.seconds)
         name, others = machine.name, cluster.others(machine)
         match kind:
             case Kind.KILL:
@@ -92,7 +106,7 @@ class Faults:
             case Kind.DEAFEN:
                 self._block([(other, name) for other in others], fault.seconds)
             case Kind.PART:
-                self._block(both_ways(name, [others[int(fault.amount * len(others)) % len(others)]]), fault.seconds)
+                self._block(both_ways(name, [self._other(machine, fault).name]), fault.seconds)
             case Kind.CUT:
                 for other in [*others, *self._clients]:
                     cluster.connections.cut(name, other, self._random)
@@ -112,10 +126,22 @@ class Faults:
                 self._later(fault.seconds, lambda: cluster.network.slow(name, 1.0))
             case Kind.STEP_CLOCK:
                 machine.clock.skew_ms += int((fault.amount - 0.5) * 20_000)
-            case Kind.PREFER_LEADERS:
-                self._prefer_leaders()
+            case Kind.DISK_FULL:
+                machine.disk.set_room(int(fault.amount * 3000))
+                self._later(fault.seconds, lambda: machine.disk.set_room(None))
+            case _:
+                assert kind in ADMINISTRATION, kind
+                self._administer(kind)
+
+    def _disturb(self, name: str, seconds: float) -> None:
+        self._disturbances[name] += 1
+        self._later(seconds + AFTERMATH_SECONDS, lambda: self._disturbances.subtract([name]))
 
     # Whom, and whether.
+
+    def _other(self, machine: Machine, fault: Fault) -> Machine:
+        others = [each for each in self._cluster.machines.values() if each is not machine]
+        return others[int(fault.amount * len(others)) % len(others)]
 
     def _victim(self, victim: str) -> Machine:
         machines = self._cluster.machines
@@ -131,25 +157,25 @@ class Faults:
         return machines[found] if found in machines else machines[self._random.randint(1, len(machines))]
 
     def _may_forget(self, machine: Machine) -> bool:
-        """Whether losing what was not synced leaves every acknowledged message on somebody who may lead.
+        """Whether losing what was not synced leaves every acknowledged message on somebody who leads before this one does.
 
-        Fewer than min.insync.replicas may have forgotten at a time, and not the only one in sync that lives: who forgets
-        alone in an ISR leads again, by Kafka's rules, with what it has.
+        Fewer than min.insync.replicas may have forgotten at a time, and of every ISR somebody else must be well: who
+        forgets and is left alone in an ISR leads again with what it has, by Kafka's rules and ours.
         """
         if machine.node is None or not machine.is_up or machine.has_forgotten:
             return False
         if 1 + sum(each.has_forgotten for each in self._cluster.machines.values()) >= MIN_INSYNC_REPLICAS:
             return False
-        for state in self._cluster.states().values():
-            if machine.broker_id in state.isr and not [each for each in state.isr if each != machine.broker_id and self._is_well(each)]:
-                return False
-        return True
+        return all(
+            machine.broker_id not in state.isr or any(self._is_well(each) for each in state.isr if each != machine.broker_id)
+            for state in self._cluster.states().values()
+        )
 
-    def _may_go(self, machine: Machine) -> bool:
-        """Whether an orderly death of this one leaves nobody who has forgotten alone in an ISR.
+    def _may_be_disturbed(self, machine: Machine) -> bool:
+        """Whether nobody who has forgotten could be left alone in an ISR if this one drops out of it.
 
         A broker that was killed and one that has forgotten look the same when they come back: both leave every ISR of
-        more than one member. So whoever still has what another has forgotten must not go before that one has left.
+        more than one member. So whoever still has what another has forgotten must stay until that one has left.
         """
         machines = self._cluster.machines
         return not any(
@@ -159,7 +185,13 @@ class Faults:
 
     def _is_well(self, broker_id: int) -> bool:
         machine = self._cluster.machines[broker_id]
-        return machine.is_up and not machine.has_forgotten and machine.node is not None and broker_id in self._cluster.registered()
+        return (
+            machine.is_up
+            and not machine.is_stopping
+            and not machine.has_forgotten
+            and not self._disturbances[machine.name]
+            and broker_id in self._cluster.registered()
+        )
 
     # For how long.
 

@@ -16,27 +16,26 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 from tests.chaos.checker import check
 from tests.chaos.history import History, Polls, Sends
+from tests.simulation.administering import Administrator
 from tests.simulation.cluster import Cluster
 from tests.simulation.consuming import Consumer
 from tests.simulation.disk import recording
-from tests.simulation.faults import Plan, draw
+from tests.simulation.faults import Kind, Plan, draw
 from tests.simulation.invariants import Invariants
 from tests.simulation.loop import Stuck, VirtualLoop
 from tests.simulation.nodes import Node, current_name
 from tests.simulation.performing import Faults
 from tests.simulation.producing import Producer
 from tests.simulation.trace import Trace, TraceHandler
-from tests.simulation.wire import ClientView, message
+from tests.simulation.wire import ClientView
 
 from ottla.model import TopicPartition
-from ottla.protocol.api import ApiKey
 
 TOPIC: Final = "t"
 CLIENT: Final = "client"
@@ -99,7 +98,7 @@ class _Run:
         self.history = History()
         self.invariants = Invariants(self._fail)
         self._process = 0
-        self.cluster = Cluster(plan, directory, self.loop, self.random, self.trace, self._fail)
+        self.cluster = Cluster(plan, directory, self.loop, self.random, self.trace, self._fail, plan.broker_count)
         self.client = Node(CLIENT)
 
     def run(self) -> None:
@@ -171,7 +170,14 @@ class _Run:
         outside = cluster.network.outside
         for machine in cluster.machines.values():
             outside.run(cluster.start, machine)
-        self._view = ClientView(cluster.connections, cluster.addresses, CLIENT)
+        self.administrator = Administrator(
+            ClientView(cluster.connections, cluster.addresses, "admin"),
+            TOPIC,
+            plan.partition_count,
+            list(cluster.machines),
+            Random(self.random.random()),
+            self.trace.tell,
+        )
         if not await cluster.wait_until(lambda: all(each.is_up for each in cluster.machines.values()), START_SECONDS):
             self._fail("the brokers do not start")
             return
@@ -182,11 +188,12 @@ class _Run:
         consumers = [self._consumer(index) for index in range(plan.consumer_count)]
         clients = [self.loop.create_task(each.run(plan.produce_every)) for each in producers]
         clients += [self.loop.create_task(each.run(plan.consume_every)) for each in consumers]
-        faults = Faults(cluster, plan, TOPIC, [CLIENT], Random(self.random.random()), self._prefer_leaders)
+        faults = Faults(cluster, plan, TOPIC, [CLIENT], Random(self.random.random()), self._administer)
         await self.loop.create_task(faults.run(), context=outside.copy())
         self.outcome.faults = faults.performed
         self.trace.tell("everything heals")
         outside.run(faults.heal)
+        await self.administrator.settle()
         if not await cluster.wait_until(self._is_whole, HEAL_SECONDS):
             states = ", ".join(f"{key}: {state}" for key, state in cluster.states().items())
             self._fail(
@@ -209,25 +216,10 @@ class _Run:
         self._compare()
 
     async def _create_topic(self) -> bool:
-        api = message(ApiKey.CREATE_TOPICS, 5)
-        kinds = api.request
-        topic = kinds.CreatableTopic(
-            name=TOPIC,
-            num_partitions=self.plan.partition_count,
-            replication_factor=3,
-            assignments=(),
-            configs=tuple(kinds.CreatableTopicConfig(name=name, value=value) for name, value in self.plan.topic_settings.items()),
-        )
-        body = kinds.CreateTopicsRequest(topics=(topic,), timeout=timedelta(seconds=20), validate_only=False)
-        for attempt in range(10):
-            try:
-                answer = await self._view.ask(1 + attempt % 3, api, body, 30.0)
-                error = int(answer.topics[0].error_code)
-                if error in (0, 36):
+        for _ in range(10):
+            with suppress(OSError):
+                if await self.administrator.create(TOPIC, self.plan.partition_count, dict(self.plan.topic_settings)) in (0, 36):
                     break
-                self.trace.tell(f"the topic was not created: error {error}")
-            except OSError as failure:
-                self.trace.tell(f"the topic was not created: {failure!r}")
             await asyncio.sleep(1.0)
         if not await self.cluster.wait_until(self._is_whole, START_SECONDS):
             self._fail(f"the topic never was whole: {self.cluster.states()}")
@@ -246,7 +238,7 @@ class _Run:
             self._new_sends,
             self._fail,
             delivery_seconds=30.0,
-            acknowledged=self.invariants.acknowledge,
+            acknowledged=lambda partition, offset: self.invariants.acknowledge(TopicPartition(TOPIC, partition), offset),
             note=self.trace.note,
         )
 
@@ -262,6 +254,7 @@ class _Run:
             self._new_polls(),
             self._fail,
             self.plan.fences,
+            f"broker-{1 + index % self.plan.broker_count}" if self.plan.has_racks else "",
         )
 
     def _new_sends(self) -> Sends:
@@ -279,27 +272,20 @@ class _Run:
     def _time_ms(self) -> int:
         return int(self.loop.time() * 1000)
 
-    def _prefer_leaders(self) -> None:
-        api = message(ApiKey.ELECT_LEADERS, 2)
-        body = api.request.ElectLeadersRequest(election_type=0, topic_partitions=None, timeout=timedelta(seconds=10))
-        broker_id = self.random.choice(list(self.cluster.machines))
-
-        async def ask() -> None:
-            with suppress(OSError):
-                await self._view.ask(broker_id, api, body, 15.0)
-
-        self.loop.spawn(self.client, ask())
+    def _administer(self, kind: Kind) -> None:
+        self.loop.spawn(self.client, self.administrator.do(kind))
 
     # Looking.
 
     def _is_whole(self) -> bool:
+        """Everybody is there, and every replica in sync."""
         cluster = self.cluster
         states = cluster.states()
         return (
-            len(states) == self.plan.partition_count
+            len([key for key in states if key.topic == TOPIC]) == self.plan.partition_count
             and all(each.is_up for each in cluster.machines.values())
             and cluster.registered() == set(cluster.machines)
-            and all(len(each.isr) == len(cluster.machines) and each.leader in cluster.machines for each in states.values())
+            and all(sorted(each.isr) == sorted(each.replicas) and each.leader >= 0 and not each.is_moving for each in states.values())
         )
 
     def _ends(self) -> dict[str, list[tuple[int, int, int]]]:
@@ -314,10 +300,18 @@ class _Run:
         }
 
     def _is_settled(self) -> bool:
-        """Everybody is in sync and has everything, and knows that it is committed."""
-        return self._is_whole() and all(
-            len(ends) == len(self.cluster.machines) and len({each[1:] for each in ends}) == 1 and ends[0][1] == ends[0][2]
-            for ends in self._ends().values()
+        """Everybody is in sync and has everything, knows that it is committed, and has nothing else."""
+        ends, states = self._ends(), self.cluster.states()
+        return (
+            self._is_whole()
+            and {key.topic for key in states} == {TOPIC}
+            and all(
+                {each[0] for each in ends[str(key)]} == set(state.replicas)
+                and len({each[1:] for each in ends[str(key)]}) == 1
+                and ends[str(key)][0][1] == ends[str(key)][0][2]
+                for key, state in states.items()
+            )
+            and all(machine.replicas.keys() <= states.keys() for machine in self.cluster.machines.values())
         )
 
     async def _look(self) -> None:
@@ -343,13 +337,13 @@ class _Run:
             self._fail(f"the log can not be read to its end: {reader.positions}")
 
     def _compare(self) -> None:
-        machines = [each for each in self.cluster.machines.values() if each.is_up]
-        for partition in range(self.plan.partition_count):
-            key = TopicPartition(TOPIC, partition)
-            replicas = {each.broker_id: each.replicas[key] for each in machines if key in each.replicas}
-            if len(replicas) != len(self.cluster.machines):
-                self._fail(f"{key}: only brokers {sorted(replicas)} have it at the end")
-            self.invariants.compare(key, replicas)
+        machines = self.cluster.machines
+        for key, state in sorted(self.cluster.states().items()):
+            replicas = {each: machines[each].replicas[key] for each in state.replicas if key in machines[each].replicas}
+            if len(replicas) != len(state.replicas):
+                self._fail(f"{key}: of {state.replicas} only brokers {sorted(replicas)} have it at the end")
+            if replicas:
+                self.invariants.compare(key, replicas)
 
     def _judge(self) -> Iterator[str]:
         verdict = check(self.history)

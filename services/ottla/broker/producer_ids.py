@@ -35,6 +35,7 @@ class ProducerIds:
             # A fleet of producers starts at once: the first of them asks for a block and all wait for that one.
             if self._allocation is None:
                 self._allocation = asyncio.create_task(self._allocate())
+                self._allocation.add_done_callback(_consume)
             await asyncio.shield(self._allocation)
 
     async def _allocate(self) -> None:
@@ -42,3 +43,9 @@ class ProducerIds:
             self._ids = iter(await self._allocate_block())
         finally:
             self._allocation = None
+
+
+def _consume(allocation: asyncio.Task[None]) -> None:
+    """Whoever waited for a block that did not come may have gone meanwhile."""
+    if not allocation.cancelled():
+        allocation.exception()

@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -85,34 +85,27 @@ class Log(AppendingLog):
 
     async def prepare_read(self, offset: int) -> None:
         """Finds the batch that has `offset` in a thread, so that a `read` that follows need not wait."""
-        segment = self._segments.find(offset)
+        segment, truncations = self._segments.find(offset), self._truncations
         try:
             self._write_indexes(segment)
             position = await self._context.offload(locate_in_files, segment.view(), offset)
-        except OSError as error:
+        except Exception as error:
+            if truncations == self._truncations and not isinstance(error, OSError):
+                raise
             # Deleted or truncated meanwhile, or the disk is broken: read says which.
             log.debug("%s: no place found for offset %d: %s", self.topic_partition, offset, error)
             return
-        if segment in self._segments.all and position <= segment.size:
+        # After a truncation something else may lie there.
+        if truncations == self._truncations and segment in self._segments.all and position <= segment.size:
             self._reader.remember(offset, segment, position)
 
     async def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
         """The first record whose timestamp is at least `timestamp`; None when all are older."""
-        for attempt in range(LOOKUP_ATTEMPTS):
-            try:
-                return await self._context.offload(first_at_or_after, self._views(), timestamp, self.log_start_offset)
-            except OSError as error:
-                self._lookup_failed(error, attempt)
-        raise AssertionError("unreachable")
+        return await self._look_up(first_at_or_after, timestamp)
 
     async def offset_of_max_timestamp(self) -> TimestampedOffset | None:
         """The first record that has the log's largest timestamp; None when there is none (KIP-734)."""
-        for attempt in range(LOOKUP_ATTEMPTS):
-            try:
-                return await self._context.offload(first_with_max_timestamp, self._views(), self.log_start_offset)
-            except OSError as error:
-                self._lookup_failed(error, attempt)
-        raise AssertionError("unreachable")
+        return await self._look_up(first_with_max_timestamp)
 
     def cool_down(self) -> None:
         """Called about once a minute: what was appended before the last call but one no longer counts as warm."""
@@ -436,10 +429,25 @@ class Log(AppendingLog):
         self._write_indexes(self._active)
         return [segment.view() for segment in self._segments.all]
 
-    def _lookup_failed(self, error: OSError, attempt: int) -> None:
-        """Retention may delete a segment under a look-up, which then looks again; any other error is the disk's."""
-        if not isinstance(error, FileNotFoundError) or attempt + 1 == LOOKUP_ATTEMPTS:
-            raise self._storage_error("looking for a timestamp", error) from error
+    async def _look_up(self, look: Callable[..., TimestampedOffset | None], *sought: int) -> TimestampedOffset | None:
+        """Has a thread look into the files, again when segments were deleted or cut under it."""
+        for attempt in range(LOOKUP_ATTEMPTS):
+            truncations = self._truncations
+            failure: Exception | None = None
+            found: TimestampedOffset | None = None
+            try:
+                found = await self._context.offload(look, self._views(), *sought, self.log_start_offset)
+            except Exception as error:
+                failure = error
+            if truncations != self._truncations:
+                continue  # whatever it saw or stumbled over may never have been
+            if failure is None:
+                return found
+            if not isinstance(failure, OSError):
+                raise failure
+            if not isinstance(failure, FileNotFoundError) or attempt + 1 == LOOKUP_ATTEMPTS:
+                raise self._storage_error("looking for a timestamp", failure) from failure
+        raise KafkaStorageError(f"{self.topic_partition}: it was truncated at each of {LOOKUP_ATTEMPTS} looks for a timestamp")
 
 
 def _consume(flushing: asyncio.Future[None]) -> None:

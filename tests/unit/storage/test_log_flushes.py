@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+from pathlib import Path
 
 import pytest
 
 from ottla.errors import KafkaStorageError
+from ottla.storage import log_directory
 
 from .logs import FailingFiles, LogMaker, append, batch_of, fill, stored
 
@@ -136,3 +139,27 @@ def test_a_closed_log_comes_back_as_it_was(make_log: LogMaker) -> None:
     fill(log, 1)
     assert stored(log)[: len(everything)] == everything
     assert log.log_end_offset == 21
+
+
+def test_the_first_flush_makes_the_partitions_own_name_last_too(make_log: LogMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is on the disk and in a directory that is not is gone with the power."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noted(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))  # noqa: PTH115
+        fsync(fd)
+
+    log = make_log()
+    fill(log, 1)
+    monkeypatch.setattr(os, "fsync", noted)
+    asyncio.run(log.flush())
+    assert str(log.directory) in synced
+    assert str(log.directory.parent) in synced
+
+
+def test_a_log_directory_that_is_made_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(log_directory, "sync_directory", lambda path: synced.append(str(path)))
+    log_directory.open_directory(tmp_path / "a" / "b", 1, "cluster", 0).unlock()
+    assert {str(tmp_path), str(tmp_path / "a")} <= set(synced)

@@ -1,0 +1,127 @@
+"""An administrator at work while everything breaks: topics come, grow and go, partitions move, leaders are preferred.
+
+What is asked for may be done, refused, or lost on the way; nobody insists before everything has healed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from random import Random
+from typing import Any, Final
+
+from tests.simulation.faults import Kind
+from tests.simulation.wire import ClientView, message
+
+from ottla.protocol.api import ApiKey
+
+REPLICATION_FACTOR: Final = 3
+# Few, so that a topic is often made anew under the name of one that was deleted.
+OTHER_TOPICS: Final = ("u", "v")
+_TIMEOUT: Final = timedelta(seconds=10)
+_ANSWER_SECONDS: Final = 15.0
+_SETTLE_ATTEMPTS: Final = 30
+
+
+class Administrator:
+    """A client that changes topics.
+
+    Args:
+        tell: told what is asked for and answered.
+    """
+
+    def __init__(
+        self, view: ClientView, topic: str, partition_count: int, broker_ids: list[int], random: Random, tell: Callable[[str], None]
+    ) -> None:
+        self._view = view
+        self._topic = topic
+        self._partition_count = partition_count
+        self._broker_ids = broker_ids
+        self._random = random
+        self._tell = tell
+
+    async def do(self, kind: Kind) -> None:
+        """Asks once, whatever comes of it."""
+        random = self._random
+        name = random.choice(OTHER_TOPICS)
+        with suppress(OSError):
+            match kind:
+                case Kind.CREATE_TOPIC:
+                    await self.create(name, random.choice((1, 3)), {})
+                case Kind.DELETE_TOPIC:
+                    await self._delete(name)
+                case Kind.MORE_PARTITIONS:
+                    await self._grow(name, random.randint(2, 5))
+                case Kind.REASSIGN:
+                    partition = random.randrange(self._partition_count)
+                    await self._reassign({partition: random.sample(self._broker_ids, random.choice((2, 3, 3)))})
+                case Kind.PREFER_LEADERS:
+                    await self._prefer_leaders()
+                case _:
+                    raise ValueError(kind)
+
+    async def settle(self) -> None:
+        """Insists: every partition of the topic gets to as many brokers as it is meant to be on, and the other topics go."""
+        for _ in range(_SETTLE_ATTEMPTS):
+            with suppress(OSError):
+                targets = {each: self._random.sample(self._broker_ids, REPLICATION_FACTOR) for each in range(self._partition_count)}
+                if await self._reassign(targets) == {0} and all([await self._delete(name) in (0, 3) for name in OTHER_TOPICS]):
+                    return
+            await asyncio.sleep(1.0)
+        self._tell("the administrator was not heard")
+
+    async def create(self, name: str, partition_count: int, settings: dict[str, str]) -> int:
+        """Gives the error code."""
+        api = message(ApiKey.CREATE_TOPICS, 5)
+        kinds = api.request
+        topic = kinds.CreatableTopic(
+            name=name,
+            num_partitions=partition_count,
+            replication_factor=REPLICATION_FACTOR,
+            assignments=(),
+            configs=tuple(kinds.CreatableTopicConfig(name=each, value=value) for each, value in settings.items()),
+        )
+        answer = await self._ask(f"create {name}", api, kinds.CreateTopicsRequest(topics=(topic,), timeout=_TIMEOUT, validate_only=False))
+        return self._answered(f"create {name}", int(answer.topics[0].error_code))
+
+    async def _delete(self, name: str) -> int:
+        api = message(ApiKey.DELETE_TOPICS, 5)
+        answer = await self._ask(f"delete {name}", api, api.request.DeleteTopicsRequest(topic_names=(name,), timeout=_TIMEOUT))
+        return self._answered(f"delete {name}", int(answer.responses[0].error_code))
+
+    async def _grow(self, name: str, count: int) -> int:
+        api = message(ApiKey.CREATE_PARTITIONS, 2)
+        kinds = api.request
+        topic = kinds.CreatePartitionsTopic(name=name, count=count, assignments=None)
+        body = kinds.CreatePartitionsRequest(topics=(topic,), timeout=_TIMEOUT, validate_only=False)
+        answer = await self._ask(f"grow {name}", api, body)
+        return self._answered(f"grow {name} to {count}", int(answer.results[0].error_code))
+
+    async def _reassign(self, targets: dict[int, list[int]]) -> set[int]:
+        api = message(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0)
+        kinds = api.request
+        partitions = tuple(kinds.ReassignablePartition(partition_index=each, replicas=tuple(to)) for each, to in targets.items())
+        body = kinds.AlterPartitionReassignmentsRequest(
+            timeout=_TIMEOUT, topics=(kinds.ReassignableTopic(name=self._topic, partitions=partitions),)
+        )
+        what = f"reassign {targets}"
+        answer = await self._ask(what, api, body)
+        errors = {int(answer.error_code)} | {int(each.error_code) for topic in answer.responses for each in topic.partitions}
+        self._tell(f"{what}: {sorted(errors)}")
+        return errors
+
+    async def _prefer_leaders(self) -> None:
+        api = message(ApiKey.ELECT_LEADERS, 2)
+        body = api.request.ElectLeadersRequest(election_type=0, topic_partitions=None, timeout=_TIMEOUT)
+        await self._ask("elect preferred leaders", api, body)
+
+    async def _ask(self, what: str, api: Any, body: Any) -> Any:
+        broker_id = self._random.choice(self._broker_ids)
+        self._tell(f"{what}, asked of broker {broker_id}")
+        return await self._view.ask(broker_id, api, body, _ANSWER_SECONDS)
+
+    def _answered(self, what: str, error: int) -> int:
+        self._tell(f"{what}: error {error}" if error else f"{what}: done")
+        return error

@@ -1,0 +1,46 @@
+"""`python -m tests.simulation --sabotage NAME`: brokers that are broken on purpose, each of which has to be found out.
+
+Those of `tests.chaos.sabotaged` take away what keeps acknowledged messages on several brokers; those here take away what
+keeps them on one disk, which no process that is killed would ever miss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tests.chaos.sabotaged import SABOTAGES as OF_REPLICATION
+
+from ottla.storage import checkpoints, log, log_directory, log_sync
+
+
+def skip_fsync() -> None:
+    """What is said to be synced was only written."""
+
+    def sync(job: object, operations: object) -> log_sync.Synced:
+        return log_sync.Synced(indexes=True, small_files=True)
+
+    _replace(log, "sync", sync)
+
+
+def forget_the_directory() -> None:
+    """New names are never made to last: a file is on the disk, and nobody can find it."""
+
+    def sync_directory(directory: Path) -> None:
+        pass
+
+    for module in (checkpoints, log_directory, log_sync):
+        _replace(module, "sync_directory", sync_directory)
+
+
+SABOTAGES: Final[Mapping[str, Callable[[], None]]] = {
+    **OF_REPLICATION,
+    "skips-fsync": skip_fsync,
+    "forgets-the-directory": forget_the_directory,
+}
+
+
+def _replace(owner: Any, name: str, replacement: object) -> None:
+    assert hasattr(owner, name), f"{owner} has no {name}: the sabotage is out of date"
+    setattr(owner, name, replacement)

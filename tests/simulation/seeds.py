@@ -1,0 +1,40 @@
+"""Seeds that once failed, and what was wrong: each fails on the commit before its fix, with the simulation of that time.
+
+A seed draws another run as soon as the plans or the brokers' own messages change, so what a seed has shown is kept as a
+test of its own beside the code that was wrong; `where` says which. The seeds themselves are run first by `make sim`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """One bug that a seed has found."""
+
+    seed: int
+    bug: str
+    where: str
+
+
+REGRESSIONS: Final = (
+    Regression(
+        22,
+        "The directory of a new partition was never synced in its parent, so a loss of power on all machines took whole partitions"
+        " with it, every message of which had been synced.",
+        "tests/unit/storage/test_log_flushes.py",
+    ),
+    Regression(
+        183,
+        "Recovery took a hole between two segments, left by one that had not reached the disk, for a compaction's, and kept what"
+        " followed: the replica joined the ISR again and later led without messages that were acknowledged.",
+        "tests/unit/storage/test_recovery.py",
+    ),
+    Regression(
+        34,
+        "A consumer that knew only a former leader read on from it as from a follower, and was thrown back when that one lost its disk.",
+        "tests/unit/broker/handlers/test_replica_fetch.py",
+    ),
+)
