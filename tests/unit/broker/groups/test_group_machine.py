@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.unit.broker.groups.members import RANGE, ROUND_ROBIN, SESSION_MS, Coordinator
 
 from ottla.broker.groups import rebalancing
 from ottla.broker.groups.effects import Joined
 from ottla.broker.groups.group import NEVER_MS, GroupLimits
 from ottla.broker.groups.transitions import GroupState
 from ottla.errors import NotEnoughReplicas
-from tests.unit.broker.groups.members import RANGE, ROUND_ROBIN, SESSION_MS, Coordinator
 
 PROTOCOLS = [(RANGE,), (RANGE, ROUND_ROBIN), (ROUND_ROBIN, RANGE), (ROUND_ROBIN,)]
 

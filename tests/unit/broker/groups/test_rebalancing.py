@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.broker.groups.members import RANGE, REBALANCE_MS, ROUND_ROBIN, SESSION_MS, Coordinator, error_of
 
 from ottla.broker.groups import rebalancing
 from ottla.broker.groups.group import GroupLimits
@@ -21,7 +22,6 @@ from ottla.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
-from tests.unit.broker.groups.members import RANGE, REBALANCE_MS, ROUND_ROBIN, SESSION_MS, Coordinator, error_of
 
 
 @pytest.fixture
