@@ -52,6 +52,7 @@ class LeaderAndIsrRequest:
     broker_epoch: int
     partitions: tuple[PartitionAssignment, ...]
     live_leaders: tuple[BrokerRegistration, ...]
+    topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of its topics that set any for themselves
 
 
 @dataclass(frozen=True, slots=True)

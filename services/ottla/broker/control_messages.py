@@ -175,6 +175,14 @@ def _assignments_of(messages: Iterable[broker_pb2.TopicAssignment]) -> Iterator[
             )
 
 
+def topic_config_messages(topic_configs: Mapping[str, Mapping[str, str]]) -> list[broker_pb2.TopicConfig]:
+    return [broker_pb2.TopicConfig(topic=name, overrides=overrides) for name, overrides in topic_configs.items()]
+
+
+def topic_configs_of(messages: Iterable[broker_pb2.TopicConfig]) -> dict[str, dict[str, str]]:
+    return {each.topic: dict(each.overrides) for each in messages}
+
+
 async def leader_and_isr_message(request: LeaderAndIsrRequest) -> broker_pb2.LeaderAndIsrRequest:
     return broker_pb2.LeaderAndIsrRequest(
         controller_id=request.controller_id,
@@ -182,6 +190,7 @@ async def leader_and_isr_message(request: LeaderAndIsrRequest) -> broker_pb2.Lea
         broker_epoch=request.broker_epoch,
         topics=await assignment_messages(request.partitions),
         live_leaders=map(registration_message, request.live_leaders),
+        topic_configs=topic_config_messages(request.topic_configs),
     )
 
 
@@ -192,6 +201,7 @@ async def leader_and_isr_of(message: broker_pb2.LeaderAndIsrRequest) -> LeaderAn
         message.broker_epoch,
         await assignments_of(message.topics),
         tuple(map(registration_of, message.live_leaders)),
+        topic_configs_of(message.topic_configs),
     )
 
 
@@ -203,7 +213,7 @@ async def update_metadata_message(request: UpdateMetadataRequest) -> broker_pb2.
         topics=await assignment_messages(request.partitions),
         brokers=map(registration_message, request.brokers),
         deleted_topics=request.deleted_topics,
-        topic_configs=[broker_pb2.TopicConfig(topic=name, overrides=overrides) for name, overrides in request.topic_configs.items()],
+        topic_configs=topic_config_messages(request.topic_configs),
     )
 
 
@@ -215,7 +225,7 @@ async def update_metadata_of(message: broker_pb2.UpdateMetadataRequest) -> Updat
         await assignments_of(message.topics),
         tuple(map(registration_of, message.brokers)),
         tuple(message.deleted_topics),
-        {each.topic: dict(each.overrides) for each in message.topic_configs},
+        topic_configs_of(message.topic_configs),
     )
 
 

@@ -1,12 +1,23 @@
-"""What this broker knows of the cluster: the brokers, the topics and who leads what. Every client asks for it."""
+"""What this broker knows of the cluster: the brokers, the topics and who leads what. Every client asks for it.
+
+The controller says what changed, be it one partition or ten thousand. A topic's description is made anew once for all
+of its partitions that changed, and shared by every answer until the next change: a copy of 10,000 references takes
+some 50 µs, and an answer never sees half of a change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 from uuid import UUID
 
+from ottla.broker.control import PartitionAssignment
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicDescription
+
+# A partition that the controller has not told of, between others that it has.
+NOT_TOLD: Final = PartitionState(NO_LEADER, -1, (), ())
 
 
 class MetadataCache:
@@ -16,15 +27,19 @@ class MetadataCache:
         self.cluster_id = ""
         self.controller_id: BrokerId = NO_LEADER
         self.brokers: dict[BrokerId, BrokerRegistration] = {}
+        self.told = asyncio.Event()  # set once a controller has told anything
         self._topics: dict[str, TopicDescription] = {}
         self._names: dict[UUID, str] = {}
+        self._in_order: list[str] | None = None
 
     def topic(self, name: str) -> TopicDescription | None:
         return self._topics.get(name)
 
     def topics(self) -> Sequence[TopicDescription]:
         """All topics, by name."""
-        return [self._topics[name] for name in sorted(self._topics)]
+        if self._in_order is None:
+            self._in_order = sorted(self._topics)
+        return [self._topics[name] for name in self._in_order]
 
     def topic_name(self, topic_id: UUID) -> str | None:
         return self._names.get(topic_id)
@@ -39,21 +54,40 @@ class MetadataCache:
     def put_topic(self, description: TopicDescription) -> None:
         """Replaces what is known of a topic; one of the same name may have had another id."""
         former = self._topics.get(description.name)
-        if former is not None and former.topic_id != description.topic_id:
+        if former is None:
+            self._in_order = None
+        elif former.topic_id != description.topic_id:
             self._names.pop(former.topic_id, None)
         self._topics[description.name] = description
         self._names[description.topic_id] = description.name
 
-    def put_partitions(self, name: str, states: Iterable[tuple[int, PartitionState]]) -> None:
-        """Replaces the states of some partitions of a topic."""
-        description = self._topics[name]
-        partitions = list(description.partitions)
-        for index, state in states:
+    def put_partitions(self, topic: str, topic_id: UUID, states: Mapping[int, PartitionState]) -> None:
+        """Replaces the states of some partitions. Of a topic that is not known, or known by another id, these are all there are."""
+        known = self._topics.get(topic)
+        partitions = [] if known is None or known.topic_id != topic_id else list(known.partitions)
+        missing = max(states, default=-1) + 1 - len(partitions)
+        partitions.extend([NOT_TOLD] * missing)
+        for index, state in states.items():
             partitions[index] = state
-        self._topics[name] = replace(description, partitions=tuple(partitions))
+        if known is not None and known.topic_id == topic_id:
+            self._topics[topic] = replace(known, partitions=tuple(partitions))
+        else:
+            self.put_topic(TopicDescription(topic, topic_id, tuple(partitions)))
+
+    def update(self, partitions: Iterable[PartitionAssignment], deleted_topics: Iterable[str]) -> None:
+        """Takes in what the controller told. A topic that is both deleted and there was made anew meanwhile."""
+        for name in deleted_topics:
+            self.remove_topic(name)
+        changed: dict[tuple[str, UUID], dict[int, PartitionState]] = {}
+        for each in partitions:
+            changed.setdefault((each.topic, each.topic_id), {})[each.partition] = each.state
+        for (name, topic_id), states in changed.items():
+            self.put_partitions(name, topic_id, states)
+        self.told.set()
 
     def remove_topic(self, name: str) -> TopicDescription | None:
         description = self._topics.pop(name, None)
         if description is not None:
+            self._in_order = None
             self._names.pop(description.topic_id, None)
         return description

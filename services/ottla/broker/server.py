@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from ottla.broker import handlers
-from ottla.broker.controller.changes import (
-    BrokerConfigChanged,
-    MetadataChange,
-    PartitionsAdded,
-    TopicConfigChanged,
-    TopicCreated,
-    TopicDeleted,
-)
-from ottla.broker.controller.controller import Controller
+from ottla.broker.applying import ControlApplier
+from ottla.broker.control import Caller, ControlTransport
+from ottla.broker.control_local import LocalControl
+from ottla.broker.controller.changes import BrokerConfigChanged, SettingsChange, TopicConfigChanged
+from ottla.broker.controller.service import ControllerService
 from ottla.broker.coordinating import CoordinationSessions, OpenSession, former_session_seconds, sessions_of
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
@@ -31,7 +29,10 @@ from ottla.broker.identity import with_broker_id
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Purgatory
+from ottla.broker.replication.fetch_connection import connect
+from ottla.broker.replication.fetchers import Fetchers
 from ottla.broker.replication.replicas import ReplicaManager
+from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import AllowAll, Authorizer
 from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
@@ -42,14 +43,20 @@ from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.listener import ConnectionLimits, Listener
 from ottla.network.tls import TlsSettings, server_context
+from ottla.storage.clean_shutdown import NO_BROKER_EPOCH
 from ottla.storage.log_manager import LogManager
 
 log = logging.getLogger(__name__)
+
+# How a broker reaches the others, made from who it is when it calls, and what refuses callers that are out of date.
+MakeTransport: TypeAlias = Callable[[Callable[[], Caller], Callable[[Caller], None]], ControlTransport]
 
 # Disk reads, fsyncs and decoding beside the loop. More threads than cores, because most of them wait for the disk.
 OFFLOAD_THREADS: Final = 8
 # A peer that takes nothing of an answer for so long is gone, whatever TCP believes.
 STALL_SECONDS: Final = 30.0
+# The longest that a broker which starts waits to hear from a controller before it answers clients.
+FIRST_WORD_SECONDS: Final = 10.0
 
 
 class Broker:
@@ -59,6 +66,7 @@ class Broker:
         settings: its configuration.
         open_session: gives sessions to coordinate by; by default with `zookeeper.connect`, or with an embedded twin of its own.
         authorizer: who may do what; by default everyone everything.
+        transport: how it reaches other brokers; by default by gRPC with `zookeeper.connect`, and without it there are none.
     """
 
     def __init__(
@@ -69,16 +77,21 @@ class Broker:
         clock: Clock | None = None,
         random: Random | None = None,
         authorizer: Authorizer | None = None,
+        transport: MakeTransport | None = None,
     ) -> None:
+        self.metadata = MetadataCache()
         self._settings = settings
         self._open_session = open_session
         self._clock = clock or SystemClock()
         self._random = random or Random()
         self._authorizer = authorizer or AllowAll()
+        self._make_transport = transport
         self._listeners: dict[str, Listener] = {}
         self._stack = AsyncExitStack()
-        self._is_started = False
+        self._is_killed = False
+        self._hands_over = True
         self._all_failed = asyncio.Event()
+        self._beside: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Starts, or fails and leaves nothing behind.
@@ -90,8 +103,22 @@ class Broker:
             await self._start(stack)
             self._stack = stack.pop_all()
 
-    async def stop(self) -> None:
-        """Stops cleanly: no new requests, waiting ones answered, logs flushed and checkpointed. Stopping again does nothing."""
+    async def stop(self, *, hands_over: bool = True) -> None:
+        """Stops cleanly: leaderships handed over, waiting requests answered, logs flushed and checkpointed. Again it does nothing.
+
+        Args:
+            hands_over: whether others are to lead first, if `controlled.shutdown.enable` says so too.
+        """
+        self._hands_over = hands_over
+        await self._stack.aclose()
+
+    async def kill(self) -> None:
+        """Ends as a crash does once the session has timed out: connections cut, nothing flushed, nobody told."""
+        self._is_killed = True
+        self._session_lost()
+        for each in self._listeners.values():
+            each.abort()
+        await self._sessions.close()
         await self._stack.aclose()
 
     async def failed(self) -> str:
@@ -102,6 +129,11 @@ class Broker:
     def port(self, listener_name: str = "PLAINTEXT") -> int:
         """The port that a listener is bound to."""
         return self._listeners[listener_name].port
+
+    @property
+    def broker_id(self) -> BrokerId:
+        """Which broker it is; one that makes its id has it once it has started."""
+        return BrokerId(self._settings.broker_id)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -115,29 +147,46 @@ class Broker:
         return sum(each.connection_count for each in self._listeners.values())
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        settings = self._settings
-        for name, reason in settings.without_effect().items():
+        for name, reason in self._settings.without_effect().items():
             log.warning("%s has no effect: %s", name, reason)
         offload = ThreadOffload(OFFLOAD_THREADS, "ottla-offload")
         stack.callback(offload.close)
-        sessions = CoordinationSessions(
-            self._open_session or sessions_of(settings, self._clock, stack), self._session_lost, self._session_renewed
-        )
+        open_session = self._open_session or sessions_of(self._settings, self._clock, stack)
+        sessions = self._sessions = CoordinationSessions(open_session, self._session_lost, self._session_renewed)
         stack.push_async_callback(sessions.close)
         coordination = await sessions.open()
-        settings = self._settings = await with_broker_id(settings, coordination, offload)
-        broker_id = BrokerId(settings.broker_id)
+        settings = self._settings = await with_broker_id(self._settings, coordination, offload)
+        broker_id, metadata = self.broker_id, self.metadata
 
-        metadata = MetadataCache()
-        fetches, produces = Purgatory(), Purgatory()
-        controller = self._controller = Controller(
-            coordination, settings, self._clock, self._random, self._apply, former_session_seconds(settings)
+        transport = (self._make_transport or transport_of(settings))(lambda: service.caller(), lambda caller: service.check_caller(caller))
+        stack.push_async_callback(transport.close)
+        service = self._service = ControllerService(
+            coordination,
+            settings,
+            self._clock,
+            self._random,
+            transport,
+            self._settings_changed,
+            self._controller_changed,
+            former_session_seconds(settings),
         )
-        logs = LogManager(settings.log_directories, settings, self._clock, offload, controller.topic_settings)
-        replicas = ReplicaManager(broker_id, logs, fetches, produces)
+
+        def broker_epoch() -> int:
+            return NO_BROKER_EPOCH if service.registration is None else service.registration.broker_epoch
+
+        logs = self._logs = LogManager(settings.log_directories, settings, self._clock, offload, service.topic_settings)
+        fetches, produces = Purgatory(), Purgatory()
+        replicas = self._replicas = ReplicaManager(
+            broker_id, logs, fetches, produces, clock=self._clock, lag_time_max_ms=settings.replica_lag_time_max_ms
+        )
+        throttles = self._throttles = ReplicationThrottles(self._clock, settings)
+        fetchers = Fetchers(broker_id, broker_epoch, settings, self._clock, connect, replicas.partitions.get)
+        replicas.following = fetchers
         logs.high_watermarks = replicas.high_watermarks
         logs.directory_failed = self._directory_failed
-        self._metadata, self._replicas, self._logs = metadata, replicas, logs
+        applier = self._applier = ControlApplier(
+            broker_id, lambda: service.registration, metadata, replicas, service, service.controlled_shutdown
+        )
         parts = BrokerParts(
             settings=settings,
             clock=self._clock,
@@ -146,52 +195,107 @@ class Broker:
             metadata=metadata,
             replicas=replicas,
             logs=logs,
-            controller=controller,
-            producer_ids=ProducerIds(controller.allocate_producer_ids),
+            controller=service,
+            producer_ids=ProducerIds(service.allocate_producer_ids),
             fetch_sessions=FetchSessions(settings.max_incremental_fetch_session_cache_slots, self._clock, self._random),
             fetch_purgatory=fetches,
+            throttles=throttles,
         )
         handlers.load()
         dispatcher = Dispatcher(parts, produces, settings.queued_max_requests)
 
         # Bound before anything is read or registered: a port that is taken is found out first, and a free one is known.
         await self._bind(stack, dispatcher, offload)
-        await controller.load()
-        await logs.start(controller.cluster_id)
-        stack.push_async_callback(logs.shutdown)
-        stack.push_async_callback(replicas.group_commit.close)
-        stack.push_async_callback(controller.close)
-        registration = BrokerRegistration(broker_id, self._endpoints(), settings.broker_rack)
-        metadata.cluster_id = controller.cluster_id
-        metadata.controller_id = broker_id
-        metadata.brokers = {broker_id: registration}
-        await controller.start(registration)
-        self._is_started = True
-        sessions.keep()
-        stack.push_async_callback(sessions.stop_renewing)
-        for listener in self._listeners.values():
-            await listener.start()
+        control_endpoint = await transport.serve(broker_id, applier, service.served)
+        await service.load()
+        metadata.cluster_id = service.cluster_id
+        stack.push_async_callback(service.close)
+        await logs.start(service.cluster_id)
+        stack.push_async_callback(self._close_logs)
+        replicas.start(service.alter_partition, broker_epoch)
+        stack.push_async_callback(replicas.close)
+        stack.push_async_callback(fetchers.close)
+        stack.push_async_callback(self._close_listeners)
         stack.callback(produces.expire_all)
         stack.callback(fetches.expire_all)
+        stack.push_async_callback(applier.close)
+        await service.start(
+            BrokerRegistration(
+                broker_id,
+                self._endpoints(),
+                settings.broker_rack,
+                control_endpoint=control_endpoint,
+                previous_broker_epoch=logs.clean_shutdown_epoch,
+            )
+        )
+        sessions.keep()
+        stack.push_async_callback(sessions.stop_renewing)
+        stack.push_async_callback(self._hand_over)
+        await self._first_word()
+        for listener in self._listeners.values():
+            await listener.start()
         log.info(
             "broker %d serves %s", broker_id, ", ".join(f"{each.listener_name}://{each.host}:{each.port}" for each in self._endpoints())
         )
 
+    async def _first_word(self) -> None:
+        """Waits for a controller to say what there is: a client that asked before would hear that there are no topics."""
+        try:
+            async with asyncio.timeout(FIRST_WORD_SECONDS):
+                await self.metadata.told.wait()
+        except TimeoutError:
+            log.warning("broker %d has not heard of a controller for %g s, and serves all the same", self.broker_id, FIRST_WORD_SECONDS)
+
+    async def _hand_over(self) -> None:
+        if self._hands_over and not self._is_killed and self._settings.controlled_shutdown_enable:
+            await self._service.controlled_shutdown()
+
+    async def _close_listeners(self) -> None:
+        for each in self._listeners.values():
+            await each.close()
+
+    async def _close_logs(self) -> None:
+        if self._beside:
+            await asyncio.wait(set(self._beside))
+        registration = self._service.registration
+        epoch = NO_BROKER_EPOCH if registration is None else registration.broker_epoch
+        await self._logs.shutdown(clean=not self._is_killed, broker_epoch=epoch)
+
     def _directory_failed(self, directory: Path, reason: str) -> None:
-        """A log directory has failed; with the last of them this broker has nothing left to serve."""
+        """A log directory has failed: others are to lead what was in it. With the last of them nothing is left to serve."""
         self._replicas.directory_failed()
+        self._begin_beside(self._service.log_directory_failed())
         if len(self._logs.offline_directories) == len(self._settings.log_directories):
             self._all_failed.set()
 
+    def _begin_beside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
     def _session_lost(self) -> None:
-        """Whatever this broker leads it goes on leading until it is told otherwise: there is nobody else to lead it."""
-        self._controller.session_lost()
-        self._metadata.controller_id = NO_LEADER
+        """Others may lead by now what this broker led, so it stops at once."""
+        self._applier.session_lost()
+        self._service.session_lost()
+        self.metadata.controller_id = NO_LEADER
 
     async def _session_renewed(self, coordination: Coordination) -> None:
-        registration = await self._controller.rejoin(coordination)
-        self._metadata.brokers = {registration.broker_id: registration}
-        self._metadata.controller_id = registration.broker_id
+        await self._service.rejoin(coordination)
+
+    def _controller_changed(self, controller_id: BrokerId, controller_epoch: int) -> None:
+        self._applier.controller_changed(controller_id, controller_epoch)
+
+    def _settings_changed(self, change: SettingsChange) -> None:
+        match change:
+            case TopicConfigChanged(name, topic_settings):
+                self._replicas.update_settings(name, topic_settings)
+            case BrokerConfigChanged(_, overrides, settings):
+                self._throttles.update(settings)
+                self._limits.update(settings.max_connections, settings.max_connections_per_ip, settings.connections_per_address)
+                log.info("settings changed while running: %s", ", ".join(sorted(overrides)) or "none is overridden any more")
+
+    def _endpoints(self) -> tuple[Endpoint, ...]:
+        return self._settings.advertised_endpoints(bound_ports={name: each.port for name, each in self._listeners.items()})
 
     async def _bind(self, stack: AsyncExitStack, dispatcher: Dispatcher, offload: ThreadOffload) -> None:
         settings = self._settings
@@ -225,23 +329,15 @@ class Broker:
             stack.push_async_callback(listener.close)
             self._listeners[each.name] = listener
 
-    def _endpoints(self) -> tuple[Endpoint, ...]:
-        return self._settings.advertised_endpoints(bound_ports={name: each.port for name, each in self._listeners.items()})
 
-    async def _apply(self, change: MetadataChange) -> None:
-        """Takes in what the controller has written."""
-        match change:
-            case TopicCreated(topic) | PartitionsAdded(topic):
-                self._metadata.put_topic(topic)
-                self._replicas.apply_topic(topic, self._logs.topic_settings(topic.name), is_new=self._is_started)
-            case TopicDeleted(name, _, partition_count):
-                self._metadata.remove_topic(name)
-                await self._replicas.remove_topic(name, partition_count)
-            case TopicConfigChanged(name, topic_settings):
-                self._replicas.update_settings(name, topic_settings)
-            case BrokerConfigChanged(_, overrides, settings):
-                self._limits.update(settings.max_connections, settings.max_connections_per_ip, settings.connections_per_address)
-                log.info("settings changed while running: %s", ", ".join(sorted(overrides)) or "none is overridden any more")
+def transport_of(settings: BrokerSettings) -> MakeTransport:
+    """How a broker reaches others by default."""
+    if settings.zookeeper_connect is None:
+        return LocalControl(settings.controller_socket_timeout_ms / 1000).transport
+    # At a tenth of a second, which a broker that is alone has no use for.
+    from ottla.broker.control_rpc import GrpcControl
+
+    return partial(GrpcControl, settings, "localhost")
 
 
 def _tls_settings(settings: BrokerSettings) -> TlsSettings:

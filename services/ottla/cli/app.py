@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from ottla.cli import broker, consume, dev, log, produce, quickstart, topics
+from ottla.cli import broker, cluster, consume, dev, elect_leaders, log, produce, quickstart, reassign, topics
 from ottla.cli.output import say
 
-RUN, USE, LOOK = "Run a broker", "Topics and messages", "Look inside"
+RUN, USE, OPERATE, LOOK = "Run a broker", "Topics and messages", "A cluster", "Look inside"
 
 app = typer.Typer(
     name="ottla",
@@ -23,11 +23,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("dev", rich_help_panel=RUN)(dev.dev)
-app.command("broker", rich_help_panel=RUN)(broker.broker)
+app.add_typer(broker.app, name="broker", rich_help_panel=RUN)
 app.command("quickstart", rich_help_panel=RUN)(quickstart.quickstart)
 app.add_typer(topics.app, name="topics", rich_help_panel=USE)
 app.command("produce", rich_help_panel=USE)(produce.produce)
 app.command("consume", rich_help_panel=USE)(consume.consume)
+app.command("cluster", rich_help_panel=OPERATE)(cluster.cluster)
+app.add_typer(reassign.app, name="reassign", rich_help_panel=OPERATE)
+app.command("elect-leaders", rich_help_panel=OPERATE)(elect_leaders.elect_leaders)
 app.add_typer(log.app, name="log", rich_help_panel=LOOK)
 
 

@@ -1,4 +1,4 @@
-"""`ottla dev`: a real broker for a laptop, in one process, with nothing else to install.
+"""`ottla dev`: a real broker for a laptop, or a cluster of them, in one process, with nothing else to install.
 
 The coordination is the embedded one, so there is no ZooKeeper to start. Everything it keeps is in one directory.
 """
@@ -27,12 +27,25 @@ def default_data_directory() -> Path:
     return Path(data_home).expanduser() / "ottla" / "dev"
 
 
-def dev_properties(data_directory: Path, host: str, port: int, partitions: int, overrides: dict[str, str]) -> dict[str, str]:
-    """The broker's properties for one machine: Kafka's defaults but for these, and whatever `-X` says last."""
+def log_directory(data_directory: Path, broker_id: int, brokers: int) -> Path:
+    """Where a broker keeps its logs: `log` for one that is alone, else `broker-1` and so on.
+
+    What broker 1 has is found again when a cluster grows or shrinks.
+    """
+    alone, one_of_several = data_directory / "log", data_directory / f"broker-{broker_id}"
+    if broker_id > 1 or one_of_several.exists():
+        return one_of_several
+    return one_of_several if brokers > 1 and not alone.exists() else alone
+
+
+def dev_properties(
+    data_directory: Path, host: str, port: int, partitions: int, overrides: dict[str, str], broker_id: int = 1, brokers: int = 1
+) -> dict[str, str]:
+    """A broker's properties for one machine: Kafka's defaults but for these, and whatever `-X` says last."""
     return {
-        "broker.id": "1",
-        "listeners": f"PLAINTEXT://{host}:{port}",
-        "log.dirs": str(data_directory / "log"),
+        "broker.id": str(broker_id),
+        "listeners": f"PLAINTEXT://{host}:{port + broker_id - 1 if port else 0}",
+        "log.dirs": str(log_directory(data_directory, broker_id, brokers)),
         "coordination.directory": str(data_directory / "coordination"),
         "num.partitions": str(partitions),
         **overrides,
@@ -45,8 +58,11 @@ def dev(
         typer.Option("--data-dir", "-d", metavar="DIR", help="Where to keep data. [default: $XDG_DATA_HOME/ottla/dev]", show_default=False),
     ] = None,
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Keep data in a temporary directory and remove it at the end.")] = False,
-    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="The port; 0 takes a free one.")] = DEFAULT_PORT,
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65535, help="The port, and of further brokers those after it; 0 takes free ones.")
+    ] = DEFAULT_PORT,
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    brokers: Annotated[int, typer.Option("--brokers", min=1, max=99, help="How many brokers make up the cluster.")] = 1,
     partitions: Annotated[int, typer.Option("--partitions", min=1, help="Partitions of a topic that is created by being used.")] = 1,
     properties: Annotated[
         list[str] | None,
@@ -57,13 +73,14 @@ def dev(
     ] = None,
     log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "warning",
 ) -> None:
-    """Run a broker on this machine: one process, no Java, no Docker, ready at once.
+    """Run a broker on this machine, or a cluster of them: one process, no Java, no Docker, ready at once.
 
     Topics are created by being used. Ctrl-C stops it; data is there again at the next start, unless `--ephemeral`.
 
     Examples:
 
     - `ottla dev`
+    - `ottla dev --brokers 3`
     - `ottla dev --ephemeral --port 0`
     - `ottla dev -d ./data -X log.segment.bytes=1048576`
     """
@@ -74,18 +91,21 @@ def dev(
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-dev-", ignore_cleanup_errors=True)))
         else:
             directory = (data_dir or default_data_directory()).expanduser().absolute()
-        _run(directory, ephemeral, dev_properties(directory, host, port, partitions, pairs(properties, "-X")), pid_file, log_level)
+        overrides = pairs(properties, "-X")
+        each = {number: dev_properties(directory, host, port, partitions, overrides, number, brokers) for number in range(1, brokers + 1)}
+        _run(directory, ephemeral, each, pid_file, log_level)
 
 
-def _run(directory: Path, ephemeral: bool, properties: dict[str, str], pid_file: Path | None, log_level: str) -> None:
-    from ottla.cli.process import seconds_since_start, serve, set_up_logging
+def _run(directory: Path, ephemeral: bool, properties: dict[int, dict[str, str]], pid_file: Path | None, log_level: str) -> None:
+    from ottla.cli.process import seconds_since_start, serve, serve_several, set_up_logging
     from ottla.config.broker import BrokerSettings
+    from ottla.model import BrokerId
 
     set_up_logging(log_level)
-    settings = BrokerSettings.from_properties(properties)
+    settings = {BrokerId(number): BrokerSettings.from_properties(each) for number, each in properties.items()}
 
     def ready(bootstrap_servers: str) -> None:
-        address = "" if bootstrap_servers == f"127.0.0.1:{DEFAULT_PORT}" else f" -b {bootstrap_servers}"
+        address = "" if bootstrap_servers.startswith(f"127.0.0.1:{DEFAULT_PORT}") else f" -b {bootstrap_servers}"
         say(f"Ottla is ready on {bootstrap_servers} ({seconds_since_start():.2f} s)")
         say(f"  data      {directory}{' (removed at the end)' if ephemeral else ''}")
         say(f"  publish   echo 'hello' | ottla produce greetings{address}")
@@ -94,4 +114,7 @@ def _run(directory: Path, ephemeral: bool, properties: dict[str, str], pid_file:
         say("  stop      Ctrl-C")
         sys.stdout.flush()
 
-    serve(settings, ready, pid_file)
+    if len(settings) == 1:
+        serve(settings[BrokerId(1)], ready, pid_file)
+    else:
+        serve_several(settings, directory / "coordination", ready, pid_file)

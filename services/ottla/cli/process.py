@@ -1,4 +1,4 @@
-"""One broker as this process: from settings to a clean stop, with the errors a person meets at start told as sentences.
+"""Brokers as this process: from settings to a clean stop, with the errors a person meets at start told as sentences.
 
 Shared by `ottla dev` and `ottla broker`. The pid file is written when the broker answers, so that whoever waits for the
 file waits for the broker. Its first line is the process id, its second the address.
@@ -11,15 +11,16 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.cli.errors import CommandFailed, UsageError
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerSettings
+    from ottla.model import BrokerId
 
 log = logging.getLogger(__name__)
 
@@ -86,39 +87,61 @@ def set_up_logging(level: str) -> None:
 
 def serve(settings: BrokerSettings, when_ready: Callable[[str], None], pid_file: Path | None) -> None:
     """Runs a broker until SIGINT or SIGTERM; `when_ready` is told the address as soon as it answers."""
+    from ottla.broker.server import Broker
 
-    def ready(bootstrap_servers: str) -> None:
+    broker = Broker(settings)
+    _serve(broker, lambda: broker.bootstrap_servers, when_ready, pid_file)
+
+
+def serve_several(
+    settings: Mapping[BrokerId, BrokerSettings], coordination_directory: Path, when_ready: Callable[[str], None], pid_file: Path | None
+) -> None:
+    """Runs the brokers of one cluster, as `serve` runs one."""
+    from ottla.broker.in_process import InProcessBrokers
+
+    brokers = InProcessBrokers(settings, settings.__getitem__, coordination_directory)
+    _serve(brokers, lambda: ",".join(each.bootstrap_servers for each in brokers.running.values()), when_ready, pid_file)
+
+
+class Served(Protocol):
+    """What runs here: a broker, or several."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    async def failed(self) -> str: ...
+
+
+def _serve(served: Served, bootstrap_servers: Callable[[], str], when_ready: Callable[[str], None], pid_file: Path | None) -> None:
+    def ready() -> None:
         if pid_file is not None:
-            PidFile(os.getpid(), bootstrap_servers).write(pid_file)
-        when_ready(bootstrap_servers)
+            PidFile(os.getpid(), bootstrap_servers()).write(pid_file)
+        when_ready(bootstrap_servers())
 
     try:
-        asyncio.run(_serve(settings, ready))
+        asyncio.run(_run(served, ready))
     finally:
         # Not when this broker could not start because another one, whose file it is, has the port.
         if pid_file is not None and (written := PidFile.read(pid_file)) is not None and written.process_id == os.getpid():
             pid_file.unlink(missing_ok=True)
 
 
-async def _serve(settings: BrokerSettings, ready: Callable[[str], None]) -> None:
-    from ottla.broker.server import Broker
+async def _run(served: Served, ready: Callable[[], None]) -> None:
     from ottla.lifecycle import until_stopped
 
     # Before the start: a signal that comes while the broker starts stops it as soon as it can be stopped cleanly.
     stopped = asyncio.ensure_future(until_stopped())
     await asyncio.sleep(0)
-    broker = Broker(settings)
     try:
-        await broker.start()
+        await served.start()
     except OSError as error:
         raise CommandFailed(f"the broker can not start: {error}") from error
     try:
-        ready(broker.bootstrap_servers)
-        failed = asyncio.ensure_future(broker.failed())
+        ready()
+        failed = asyncio.ensure_future(served.failed())
         await asyncio.wait([stopped, failed], return_when=asyncio.FIRST_COMPLETED)
         if not stopped.done():
             raise CommandFailed(f"the broker stops, every log directory has failed: {failed.result()}")
         failed.cancel()
         log.info("%s: stopping", stopped.result())
     finally:
-        await broker.stop()
+        await served.stop()

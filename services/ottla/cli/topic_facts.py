@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ottla.cli.broker_call import can_call
 from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, told_plainly
-from ottla.cli.log_directories import can_ask, partition_sizes
+from ottla.cli.errors import CommandFailed
+from ottla.cli.log_directories import partition_sizes
 from ottla.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -25,6 +28,10 @@ class PartitionFacts:
     start_offset: int | None
     end_offset: int | None
     size: int | None
+
+    @property
+    def is_under_replicated(self) -> bool:
+        return len(self.isr) < len(self.replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +56,17 @@ class TopicFacts:
         sizes = [each.size for each in self.partitions]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
-    def as_json(self) -> dict[str, Any]:
+    def shown(self, under_replicated: bool) -> list[PartitionFacts]:
+        """The partitions, or only those with a replica that is not in sync."""
+        return [each for each in self.partitions if each.is_under_replicated or not under_replicated]
+
+    def as_json(self, under_replicated: bool = False) -> dict[str, Any]:
         return {
             "topic": self.name,
             "partition_count": len(self.partitions),
             "replication_factor": self.replication_factor,
             "configs": dict(self.overrides),
-            "partitions": [asdict(each) for each in self.partitions],
+            "partitions": [asdict(each) for each in self.shown(under_replicated)],
         }
 
 
@@ -67,7 +78,9 @@ def gather(connection: Connection, names: Sequence[str]) -> list[TopicFacts]:
         cluster_metadata_has(metadata, name, connection.bootstrap_server)
     chosen = sorted(names) if names else sorted(name for name in metadata.topics if not name.startswith("__"))
     partitions = [TopicPartition(name, partition) for name in chosen for partition in sorted(metadata.topics[name].partitions)]
-    offsets = _offsets(admin, connection, partitions)
+    # Only of those that have a leader: librdkafka would wait for the others to get one.
+    led = [each for each in partitions if metadata.topics[each.topic].partitions[each.partition].leader >= 0]
+    offsets = _offsets(admin, connection, led)
     sizes = _sizes(connection, metadata, partitions)
     overrides = _overrides(admin, connection, chosen)
     return [
@@ -93,8 +106,6 @@ def gather(connection: Connection, names: Sequence[str]) -> list[TopicFacts]:
 
 def cluster_metadata_has(metadata: ClusterMetadata, name: str, bootstrap_server: str) -> None:
     """Fails when the cluster has no topic of that name."""
-    from ottla.cli.errors import CommandFailed
-
     if name not in metadata.topics:
         raise CommandFailed(f"topic {name!r} does not exist on {bootstrap_server}")
 
@@ -117,7 +128,7 @@ def _offsets(
         for partition, answer in answers.items():
             try:
                 found[TopicPartition(partition.topic, partition.partition)] = answer.result().offset
-            except KafkaException:  # a partition without a leader has no offsets to tell; the table shows that
+            except KafkaException:  # a partition that lost its leader meanwhile has no offsets to tell; the table shows that
                 found[TopicPartition(partition.topic, partition.partition)] = None
         ends.append(found)
     return {each: (ends[0][each], ends[1][each]) for each in partitions}
@@ -125,7 +136,7 @@ def _offsets(
 
 def _sizes(connection: Connection, metadata: ClusterMetadata, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     """Each partition's bytes on its leader's disk; followers hold the same."""
-    if not can_ask(connection.properties):
+    if not can_call(connection.properties):
         return {}
     sizes: dict[TopicPartition, int] = {}
     for broker_id, broker in metadata.brokers.items():
@@ -134,7 +145,8 @@ def _sizes(connection: Connection, metadata: ClusterMetadata, partitions: Sequen
             if metadata.topics[each.topic].partitions[each.partition].leader == broker_id:
                 led.setdefault(each.topic, []).append(each.partition)
         if led:
-            sizes.update(partition_sizes((str(broker.host), broker.port), connection.properties, led))
+            with suppress(CommandFailed):  # a broker that has just gone does not hide what the others tell
+                sizes.update(partition_sizes((str(broker.host), broker.port), connection.properties, led))
     return sizes
 
 

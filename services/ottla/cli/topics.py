@@ -105,23 +105,36 @@ def list_topics(
 @app.command()
 def describe(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="All topics when none is named.")] = None,
+    under_replicated: Annotated[
+        bool, typer.Option("--under-replicated", help="Only partitions with a replica that is not in sync.")
+    ] = False,
     as_json: Json = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     command_config: CommandConfig = None,
     properties: ClientProperty = None,
 ) -> None:
-    """Show leaders, replicas, offsets and sizes of each partition, and what is configured for the topic itself."""
+    """Show leaders, replicas, offsets and sizes of each partition, and what is configured for the topic itself.
+
+    Examples:
+
+    - `ottla topics describe clicks`
+    - `ottla topics describe --under-replicated`
+    """
     where = connection(bootstrap_server, command_config, properties)
     topics = gather(where, names or ())
+    if under_replicated:
+        topics = [each for each in topics if each.shown(under_replicated)]
     if as_json:
-        say_json([each.as_json() for each in topics])
+        say_json([each.as_json(under_replicated) for each in topics])
     elif topics:
-        say("\n\n".join(_described(each) for each in topics))
+        say("\n\n".join(_described(each, under_replicated) for each in topics))
+    elif under_replicated:
+        say("Every replica is in sync.")
     else:
         say(f"No topics on {bootstrap_server}.")
 
 
-def _described(topic: TopicFacts) -> str:
+def _described(topic: TopicFacts, under_replicated: bool) -> str:
     size = "size not told" if topic.size is None else bytes_of(topic.size)
     lines = [
         f"{topic.name}: {count_of(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}, "
@@ -138,7 +151,7 @@ def _described(topic: TopicFacts) -> str:
             each.end_offset,
             None if each.size is None else bytes_of(each.size),
         )
-        for each in topic.partitions
+        for each in topic.shown(under_replicated)
     ]
     lines.append(table(("partition", "leader", "replicas", "isr", "start offset", "end offset", "size"), rows))
     return "\n".join(lines)

@@ -56,7 +56,8 @@ BROKER: Final = Znode(
     EPHEMERAL,
     "A live broker: where its listeners are reached. Its czxid is the broker's epoch.",
     b'{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://kafka.example:9092"],'
-    b'"rack":"r1","jmx_port":-1,"port":9092,"host":"kafka.example","version":5,"timestamp":"1733000000000"}',
+    b'"rack":"r1","jmx_port":-1,"port":9092,"host":"kafka.example","version":5,"timestamp":"1733000000000",'
+    b'"control_endpoint":"kafka.example:9093","previous_broker_epoch":-1}',
 )
 BROKER_SEQUENCE: Final = Znode("/brokers/seqid", PERSISTENT, "Its version is the source of generated broker ids.")
 TOPICS: Final = Znode("/brokers/topics", PERSISTENT, "The topics are its children.")
@@ -125,6 +126,15 @@ LOG_DIR_EVENT: Final = Znode(
     "Tells the controller that a broker lost a log directory.",
     b'{"version":1,"broker":1,"event":1}',
 )
+OTTLA: Final = Znode("/ottla", PERSISTENT, "The parent of what Kafka does not have.")
+UNCLEAN_STARTS: Final = Znode("/ottla/unclean_starts", PERSISTENT, "The brokers that once started after an unclean stop are its children.")
+UNCLEAN_START: Final = Znode(
+    "/ottla/unclean_starts/[id]",
+    PERSISTENT,
+    "The epoch of the broker's latest unclean start after which it was taken out of the in-sync replicas. "
+    "A later start than this one has still to be dealt with.",
+    b'{"version":1,"broker_epoch":"77"}',
+)
 
 ZNODES: Final = tuple(each for each in list(globals().values()) if isinstance(each, Znode))
 
@@ -144,6 +154,8 @@ SKELETON: Final = (
     PRODUCER_ID_BLOCK.pattern,
     ISR_CHANGES.pattern,
     LOG_DIR_EVENTS.pattern,
+    OTTLA.pattern,
+    UNCLEAN_STARTS.pattern,
 )
 
 
@@ -223,7 +235,10 @@ def _decoder(read: Callable[P, R]) -> Callable[P, R]:
 
 
 def encode_broker(registration: BrokerRegistration, timestamp_ms: int, jmx_port: int = -1) -> bytes:
-    """A broker's registration, version 5. Host and port repeat the first PLAINTEXT endpoint, for clients of old."""
+    """A broker's registration, version 5. Host and port repeat the first PLAINTEXT endpoint, for clients of old.
+
+    The last two fields are Ottla's own; Kafka's readers pass over what they do not know.
+    """
     plaintext = next((each for each in registration.endpoints if each.security_protocol == "PLAINTEXT"), None)
     fields: dict[str, Any] = {
         "features": {},
@@ -237,6 +252,9 @@ def encode_broker(registration: BrokerRegistration, timestamp_ms: int, jmx_port:
     }
     if registration.rack is not None:
         fields["rack"] = registration.rack
+    if registration.control_endpoint is not None:
+        fields["control_endpoint"] = registration.control_endpoint
+    fields["previous_broker_epoch"] = registration.previous_broker_epoch
     return _json(fields)
 
 
@@ -250,7 +268,14 @@ def decode_broker(path: str, data: bytes, broker_epoch: int = -1) -> BrokerRegis
     else:
         protocols = fields.get("listener_security_protocol_map") or {}
         endpoints = tuple(_endpoint(text, protocols) for text in fields["endpoints"])
-    return BrokerRegistration(BrokerId(int(path.rpartition("/")[2])), endpoints, fields.get("rack"), broker_epoch)
+    return BrokerRegistration(
+        BrokerId(int(path.rpartition("/")[2])),
+        endpoints,
+        fields.get("rack"),
+        broker_epoch,
+        fields.get("control_endpoint"),
+        _integer(fields.get("previous_broker_epoch", -1)),
+    )
 
 
 def _endpoint_text(endpoint: Endpoint) -> str:
@@ -420,3 +445,14 @@ def encode_log_dir_event(broker_id: BrokerId) -> bytes:
 def decode_log_dir_event(path: str, data: bytes) -> BrokerId:
     """Which broker lost a log directory."""
     return BrokerId(_integer(_object(data)["broker"]))
+
+
+def encode_unclean_start(broker_epoch: int) -> bytes:
+    """The epoch of an unclean start that was dealt with."""
+    return _json({"version": 1, "broker_epoch": str(broker_epoch)})
+
+
+@_decoder
+def decode_unclean_start(path: str, data: bytes) -> int:
+    """The epoch of an unclean start that was dealt with."""
+    return _integer(_object(data)["broker_epoch"])

@@ -153,6 +153,13 @@ class Listener:
         if self._server is not None:
             await self._server.wait_closed()
 
+    def abort(self) -> None:
+        """Stops accepting and cuts every connection at once; what was not sent is dropped. `close` is to follow."""
+        if self._server is not None:
+            self._server.close()
+        for each in list(self._connections):
+            each.abort()
+
     def _protocol(self) -> Connection:
         return Connection(self.name, self._max_frame_size, self._buffers, self._offload, self._opened, self._closed)
 

@@ -63,6 +63,7 @@ class ApiKey(enum.IntEnum):
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    DESCRIBE_TOPIC_PARTITIONS = 75
 
     @property
     def api_name(self) -> str:
@@ -122,6 +123,7 @@ _FIRST_FLEXIBLE_VERSION: Final = {
     ApiKey.LIST_TRANSACTIONS: 0,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: 0,
     ApiKey.CONSUMER_GROUP_DESCRIBE: 0,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: 0,
 }
 _NEVER: Final = 1 << 15
 

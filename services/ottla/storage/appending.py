@@ -75,6 +75,7 @@ class AppendingLog:
         "_staged_entries",
         "_staged_position",
         "_truncations",
+        "_unsettled",
         "directory",
         "last_flush_ms",
         "leader_epochs",
@@ -109,6 +110,7 @@ class AppendingLog:
         self._failure: str | None = None
         self._flushing: asyncio.Future[None] | None = None
         self._truncations = 0
+        self._unsettled = False  # the checkpointed recovery point may lie beyond the end that a truncation left
         self._snapshots: list[tuple[int, bytes]] = []  # taken at rolls, on their way to the disk
         self._snapshot_offset = loaded.snapshot_offset  # of the newest one
         self._directory_changed = loaded.is_new

@@ -46,12 +46,22 @@ def partition_directory_name(topic_partition: TopicPartition) -> str:
 
 
 def deleted_directory_name(topic_partition: TopicPartition, unique_id: UUID) -> str:
-    """What a deleted partition's directory is renamed to until its files go.
+    """What a deleted partition's directory is renamed to until its files go."""
+    return _marked_directory_name(topic_partition, unique_id, DELETED_DIRECTORY_SUFFIX)
+
+
+def stray_directory_name(topic_partition: TopicPartition, unique_id: UUID) -> str:
+    """What a directory is renamed to when its broker is not a replica of the partition any more; its files stay."""
+    return _marked_directory_name(topic_partition, unique_id, STRAY_DIRECTORY_SUFFIX)
+
+
+def _marked_directory_name(topic_partition: TopicPartition, unique_id: UUID, mark: str) -> str:
+    """The partition's name, an id and the mark.
 
     A topic's name may have 249 characters, so with the partition, an id of 32 digits and the suffix it can pass
     what a file system takes; then the topic's name is cut, as Kafka does, since the id alone makes it unique.
     """
-    suffix = f"-{topic_partition.partition}.{unique_id.hex}{DELETED_DIRECTORY_SUFFIX}"
+    suffix = f"-{topic_partition.partition}.{unique_id.hex}{mark}"
     return topic_partition.topic[: LONGEST_NAME - len(suffix)] + suffix
 
 

@@ -171,8 +171,8 @@ class Log(AppendingLog):
     def truncate_to(self, offset: int) -> None:
         """Drops `offset` and everything after it: what a follower does with what its leader does not have.
 
-        The recovery point goes back with it; until the checkpoint says so too (`LogManager.write_checkpoints`), a crash
-        would take what is appended next for synced.
+        The recovery point goes back with it; until the checkpoint says so too (`settle`), a crash would take what is
+        appended next for synced.
 
         Raises:
             KafkaStorageError: the files could not be cut.
@@ -180,6 +180,8 @@ class Log(AppendingLog):
         self._check_online()
         assert not self._staged, f"{self.topic_partition}: truncation in the middle of a group"
         if offset >= self.log_end_offset:
+            # A leader that was replaced before it could append anything has an epoch that begins at its log's end.
+            self.leader_epochs.truncate_from_end(self.log_end_offset)
             return
         if offset < self._segments.all[0].base_offset:
             self.truncate_fully_and_start_at(offset)
@@ -222,6 +224,28 @@ class Log(AppendingLog):
         self.leader_epochs.clear()
         self.producers.clear()
         log.info("%s: truncated fully, starts again at offset %d", self.topic_partition, offset)
+
+    @property
+    def must_settle(self) -> bool:
+        """Whether the checkpoint has yet to say that the log was cut."""
+        return self._unsettled
+
+    async def settle(self) -> None:
+        """Waits until the checkpoint of recovery points says that the log was cut.
+
+        Raises:
+            KafkaStorageError: it could not be written.
+        """
+        if not self._unsettled:
+            return
+        truncations = self._truncations
+        try:
+            await self._context.checkpoint()
+        except OSError as error:
+            raise self._storage_error("writing the recovery point after a truncation", error) from error
+        self._check_online()
+        if truncations == self._truncations:
+            self._unsettled = False
 
     def reload_producers(self) -> None:
         """Makes the producers' states what the log says: the latest snapshot, and the batches after it. It blocks."""
@@ -312,6 +336,8 @@ class Log(AppendingLog):
         """The log ends at an earlier offset now."""
         self._active = self._segments.active
         self.log_end_offset = self.next_offset = offset
+        # Nothing was cut of what the checkpoint takes for synced: then it is as right as before.
+        self._unsettled |= self.recovery_point > offset
         self.recovery_point = min(self.recovery_point, offset)
         self._snapshots = [each for each in self._snapshots if each[0] <= offset]
         self._sealed = [each for each in self._sealed if each.base_offset < self._active.base_offset]

@@ -6,7 +6,7 @@ Tests put a failing `FileOperations` here, the simulation its own clock and offl
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -30,6 +30,10 @@ def _delete_now(paths: Sequence[str], delay_ms: int) -> None:
         Path(path).unlink()
 
 
+async def _nothing_to_checkpoint() -> None:
+    """A log by itself has no checkpoint."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogContext:
     """What a log needs of the world."""
@@ -44,3 +48,5 @@ class LogContext:
     directory_failed: Callable[[OSError], None] = lambda error: None
     # Files that were renamed to `.deleted` and go after `file.delete.delay.ms`.
     delete_later: Callable[[Sequence[str], int], None] = _delete_now
+    # Writes the recovery points of the directory's logs; raises OSError.
+    checkpoint: Callable[[], Awaitable[None]] = _nothing_to_checkpoint

@@ -33,7 +33,7 @@ from ottla.model import ZERO_TOPIC_ID, TopicPartition
 from ottla.storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from ottla.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_shutdown
 from ottla.storage.delayed_deletes import DelayedDeletes
-from ottla.storage.file_names import deleted_directory_name, partition_directory_name
+from ottla.storage.file_names import deleted_directory_name, partition_directory_name, stray_directory_name
 from ottla.storage.file_pool import FilePool
 from ottla.storage.log import Log
 from ottla.storage.log_context import FileOperations, LogContext
@@ -102,12 +102,17 @@ class LogManager:
         self._logs: dict[TopicPartition, Log] = {}
         self._partition_counts: dict[Path, int] = {}
         self._recorded_high_watermarks: dict[TopicPartition, int] = {}
+        self._damaged: dict[TopicPartition, str] = {}
+        self._writing: Final = {path: asyncio.Lock() for path in self._paths}  # a directory's checkpoints
+        self._checkpointing: dict[Path, asyncio.Task[None]] = {}
         self._sealed: dict[TopicPartition, None] = {}  # logs that rolled and wait for an fsync, in order
         self._sealed_event = asyncio.Event()
         self._periodic: Final = Periodic()
         context = LogContext(clock, offload, self._file_pool, files, flush_soon=self._note_sealed, delete_later=self._deletes.add)
         for path in self._paths:
-            self._contexts[path] = replace(context, directory_failed=partial(self._fail_directory, path))
+            self._contexts[path] = replace(
+                context, directory_failed=partial(self._fail_directory, path), checkpoint=partial(self._write_recovery_points, path)
+            )
 
     # Looking.
 
@@ -125,6 +130,23 @@ class LogManager:
     def was_clean(self) -> bool:
         """Whether the last stop was a clean one in every directory that is used."""
         return all(each.is_clean for each in self._directories.values())
+
+    @property
+    def clean_shutdown_epoch(self) -> int:
+        """The broker epoch that the last stop closed everything under; -1 when it did not, known after `start` (KIP-966).
+
+        -1 too when a directory can not be used or closed under another epoch, and when a log is not what was closed:
+        whoever is told of it must not let this broker lead what another has in full.
+        """
+        epochs = {each.broker_epoch if each.is_clean else NO_BROKER_EPOCH for each in self._directories.values()}
+        if self._offline or self._damaged or len(epochs) != 1:
+            return NO_BROKER_EPOCH
+        return epochs.pop()
+
+    @property
+    def damaged(self) -> Mapping[TopicPartition, str]:
+        """The logs that had lost records when they were loaded, and how that was seen."""
+        return MappingProxyType(self._damaged)
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
         """The partition's log, if it has one here."""
@@ -254,10 +276,22 @@ class LogManager:
                 self._fail_directory(directory.path, error)
                 return
             for (key, path), each in zip(few, loaded, strict=True):
+                self._note_damage(key, each)
                 other = self._logs.get(key)
                 if other is not None:
                     raise OttlaError(f"{key} has two directories: {other.directory} and {path}; one of them has to be moved away")
                 self._add(key, path, each)
+
+    def _note_damage(self, key: TopicPartition, loaded: LoadedLog) -> None:
+        """A log that ends before what was committed, or is not as it was closed, has lost what others may have."""
+        recorded = self._recorded_high_watermarks.get(key, 0)
+        if loaded.log_end_offset < recorded:
+            self._damaged[key] = f"it ends at {loaded.log_end_offset}, and up to {recorded} was committed"
+        elif loaded.unsound is not None:
+            self._damaged[key] = f"it was closed cleanly and is not sound: {loaded.unsound}"
+        else:
+            return
+        log.error("%s is damaged: %s", key, self._damaged[key])
 
     def _add(self, key: TopicPartition, path: Path, loaded: LoadedLog) -> Log:
         added = Log(key, path, self.topic_settings(key.topic), loaded, self._contexts[path.parent])
@@ -296,25 +330,41 @@ class LogManager:
 
     async def delete(self, topic_partition: TopicPartition) -> None:
         """Takes a partition's log away. Its directory gets another name at once; the files go later."""
-        deleted = self._logs.pop(topic_partition, None)
-        if deleted is None:
-            return
-        path = deleted.directory.parent
+        deleted = self._logs.get(topic_partition)
+        aside = self._take_out(topic_partition, deleted_directory_name(topic_partition, self._new_id()), "it was deleted")
+        if deleted is not None and aside is not None:
+            self._deletes.add([str(aside)], deleted.settings.file_delete_delay_ms)
+            log.info("%s is deleted: %s goes in %d ms", topic_partition, aside, deleted.settings.file_delete_delay_ms)
+
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Takes a log out that this broker has and should not have. Its directory gets another name; the files stay."""
+        name = stray_directory_name(topic_partition, self._new_id())
+        aside = self._take_out(topic_partition, name, "it was set aside")
+        if aside is not None:
+            log.error(
+                "%s is not this broker's: its records are set aside in %s, for somebody to look at and delete", topic_partition, aside
+            )
+
+    def _take_out(self, topic_partition: TopicPartition, name: str, reason: str) -> Path | None:
+        """Takes a log out and renames its directory; None when there is none, or its directory has failed."""
+        gone = self._logs.pop(topic_partition, None)
+        if gone is None:
+            return None
+        path = gone.directory.parent
         self._sealed.pop(topic_partition, None)
         self._recorded_high_watermarks.pop(topic_partition, None)
+        self._damaged.pop(topic_partition, None)
         self._partition_counts[path] -= 1
-        was_offline = deleted.is_offline
-        deleted.fail("it was deleted")
+        was_offline = gone.is_offline
+        gone.fail(reason)
         if was_offline:
-            return
-        aside = path / deleted_directory_name(topic_partition, self._new_id())
+            return None
         try:
-            deleted.directory.rename(aside)
+            gone.directory.rename(path / name)
         except OSError as error:
             self._fail_directory(path, error)
-            return
-        self._deletes.add([str(aside)], deleted.settings.file_delete_delay_ms)
-        log.info("%s is deleted: %s goes in %d ms", topic_partition, aside, deleted.settings.file_delete_delay_ms)
+            return None
+        return path / name
 
     # Rounds.
 
@@ -368,9 +418,28 @@ class LogManager:
         for directory in list(self._directories.values()):
             if directory.path not in self._offline:
                 try:
-                    await self._write(directory, HIGH_WATERMARK_CHECKPOINT, self._high_watermarks_of(directory.path))
+                    await self._write(directory, HIGH_WATERMARK_CHECKPOINT, self._high_watermarks_of)
                 except OSError as error:
                     self._checkpoint_failed(directory.path, error)
+
+    async def _write_recovery_points(self, path: Path) -> None:
+        """Writes the recovery points of a directory now; all who ask while that goes on share the next time.
+
+        Raises:
+            OSError: they could not be written.
+        """
+        running = self._checkpointing.get(path)
+        if running is not None:
+            await asyncio.wait([running])  # it may have looked before there was anything to say
+        if path not in self._checkpointing:
+            self._checkpointing[path] = asyncio.ensure_future(self._write_recovery_points_once(path))
+        await asyncio.shield(self._checkpointing[path])
+
+    async def _write_recovery_points_once(self, path: Path) -> None:
+        try:
+            await self._write(self._directories[path], RECOVERY_POINT_CHECKPOINT, self._recovery_points_of)
+        finally:
+            del self._checkpointing[path]
 
     def expire_producers(self) -> int:
         """Forgets idempotent producers that have been idle for `producer.id.expiration.ms`, and says how many."""
@@ -405,22 +474,34 @@ class LogManager:
         return True
 
     async def _write_checkpoints_of(self, directory: LogDirectory) -> None:
-        logs = [each for each in self._logs.values() if each.directory.parent == directory.path]
-        starts = {each.topic_partition: each.log_start_offset for each in logs if each.log_start_offset > each.segments[0].base_offset}
-        await self._write(directory, RECOVERY_POINT_CHECKPOINT, {each.topic_partition: each.recovery_point for each in logs})
-        await self._write(directory, LOG_START_OFFSET_CHECKPOINT, starts)
-        await self._write(directory, HIGH_WATERMARK_CHECKPOINT, self._high_watermarks_of(directory.path))
+        await self._write(directory, RECOVERY_POINT_CHECKPOINT, self._recovery_points_of)
+        await self._write(directory, LOG_START_OFFSET_CHECKPOINT, self._log_start_offsets_of)
+        await self._write(directory, HIGH_WATERMARK_CHECKPOINT, self._high_watermarks_of)
 
-    async def _write(self, directory: LogDirectory, name: str, offsets: dict[TopicPartition, int]) -> None:
-        if directory.written.get(name) != offsets:  # an idle broker writes nothing
-            await self._offload(write_checkpoint, directory.path, name, offsets)
-            directory.written[name] = offsets
+    async def _write(self, directory: LogDirectory, name: str, offsets_of: Callable[[Path], dict[TopicPartition, int]]) -> None:
+        async with self._writing[directory.path]:  # or an older one could come last
+            offsets = offsets_of(directory.path)
+            if directory.written.get(name) != offsets:  # an idle broker writes nothing
+                await self._offload(write_checkpoint, directory.path, name, offsets)
+                directory.written[name] = offsets
+
+    def _logs_in(self, path: Path) -> Iterator[Log]:
+        return (each for each in self._logs.values() if each.directory.parent == path)
+
+    def _recovery_points_of(self, path: Path) -> dict[TopicPartition, int]:
+        return {each.topic_partition: each.recovery_point for each in self._logs_in(path)}
+
+    def _log_start_offsets_of(self, path: Path) -> dict[TopicPartition, int]:
+        return {
+            each.topic_partition: each.log_start_offset
+            for each in self._logs_in(path)
+            if each.log_start_offset > each.segments[0].base_offset
+        }
 
     def _high_watermarks_of(self, path: Path) -> dict[TopicPartition, int]:
         current = self.high_watermarks()
-        logs = [key for key, each in self._logs.items() if each.directory.parent == path]
         known = {**self._recorded_high_watermarks, **current}
-        return {key: known[key] for key in logs if key in known}
+        return {each.topic_partition: known[each.topic_partition] for each in self._logs_in(path) if each.topic_partition in known}
 
     def _note_sealed(self, topic_partition: TopicPartition) -> None:
         self._sealed[topic_partition] = None

@@ -59,6 +59,7 @@ class LoadedLog:
     snapshot_offset: int  # of the newest producer snapshot; the log's first offset when there is none
     topic_id: UUID | None = None
     is_new: bool = False
+    unsound: str | None = None  # why a log that was closed cleanly had to be recovered
 
 
 def load_log(
@@ -87,6 +88,7 @@ def load_log(
         for base_offset, name in sorted((offset_in(name) or 0, name) for name in names if name.endswith(LOG_SUFFIX))
     ]
     is_new = not segments
+    unsound = None
     if not segments:
         segments = [Segment.create(str(directory), log_start_offset)]
     log_start_offset = max(log_start_offset, segments[0].base_offset)
@@ -103,6 +105,7 @@ def load_log(
         end = _end_of(segments[-1], leader_epochs)
         if end.reason is not None:
             log.warning("%s: closed cleanly and yet not sound, so it is recovered: %s", directory.name, end.reason)
+            unsound = end.reason
             clean, recovery_point = False, min(recovery_point, segments[-1].base_offset)
     if clean:
         log_end_offset = recovery_point = end.next_offset
@@ -139,6 +142,7 @@ def load_log(
         snapshot_offset,
         _load_topic_id(directory, names),
         is_new,
+        unsound,
     )
 
 

@@ -91,7 +91,17 @@ def round_trip(value: Any, pack: Callable[[Any], Coroutine[Any, Any, Message]], 
 
 
 @unhurried
-@given(st.builds(LeaderAndIsrRequest, BROKERS, INTS, LONGS, ASSIGNMENTS, st.lists(REGISTRATIONS, max_size=3).map(tuple)))
+@given(
+    st.builds(
+        LeaderAndIsrRequest,
+        BROKERS,
+        INTS,
+        LONGS,
+        ASSIGNMENTS,
+        st.lists(REGISTRATIONS, max_size=3).map(tuple),
+        st.dictionaries(TEXTS, CONFIGS, max_size=3),
+    )
+)
 def test_leader_and_isr(request: LeaderAndIsrRequest) -> None:
     assert round_trip(request, messages.leader_and_isr_message, messages.leader_and_isr_of) == request
 

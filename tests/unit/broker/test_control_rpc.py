@@ -94,7 +94,7 @@ async def two_brokers(
 def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
     assignment = PartitionAssignment("orders", UUID(int=9), 3, STATE, 11, (TWO,), (ONE,), True)
     registrations = (BrokerRegistration(TWO, (Endpoint("SSL", "b", 1, "SSL"),), "rack-1", 8, "b:2", 6),)
-    leader_and_isr = LeaderAndIsrRequest(ONE, 4, 5, (assignment,), registrations)
+    leader_and_isr = LeaderAndIsrRequest(ONE, 4, 5, (assignment,), registrations, {"orders": {"retention.ms": "1"}})
     metadata = UpdateMetadataRequest(ONE, 4, 5, (assignment,), registrations, ("gone",), {"orders": {"retention.ms": "1"}})
     stop = StopReplicaRequest(ONE, 4, 5, (PartitionToStop(ORDERS, 7, True),))
     broker = Recording({"leader_and_isr": LeaderAndIsrResponse({ORDERS: 56}), "stop_replica": StopReplicaResponse({ORDERS: 0})})

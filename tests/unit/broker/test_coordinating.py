@@ -1,4 +1,4 @@
-"""A session that expires, over the embedded twin: what goes on, what is taken up again, and which broker this is."""
+"""A session that expires, over the embedded twin: what stops, what is taken up again, and which broker this is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker import coordinating
-from ottla.broker.controller.topics import NewTopic
+from ottla.broker.control import NewTopic
 from ottla.broker.coordinating import zookeeper_options
 from ottla.broker.server import Broker
 from ottla.clock import SystemClock
@@ -18,8 +18,8 @@ from ottla.coordination import znodes
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.errors import ConnectionLoss
 from ottla.coordination.interface import Coordination
-from ottla.errors import ConfigurationError, NotController
-from ottla.model import NO_LEADER
+from ottla.errors import ApiError, ConfigurationError
+from ottla.model import NO_LEADER, TopicPartition
 
 
 @pytest.fixture(autouse=True)
@@ -71,29 +71,30 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def test_after_an_expiry_the_broker_is_registered_and_the_controller_again(tmp_path: Path) -> None:
-    """Issue 'A cluster that survives': a broker that lost its session re-registers, and the controller takes the next epoch."""
+    """A broker that lost its session stops leading at once and re-registers; whoever is the controller takes the next epoch."""
 
     async def scenario(service: Service) -> None:
         broker = Broker(settings_for(tmp_path), service.open)
         await broker.start()
         try:
-            controller, metadata = broker._controller, broker._metadata
+            controller, metadata = broker._service, broker.metadata
+            kept = TopicPartition("kept", 0)
             topic = await controller.create_topic(NewTopic("kept", 2, 1))
             before = controller.registration
             service.is_away = True
             await service.expire()
             await until(lambda: metadata.controller_id == NO_LEADER)
-            assert broker._replicas.get("kept", 0).is_leader
-            with pytest.raises(NotController):
-                await controller.create_topic(NewTopic("too-early"))
+            assert not broker._replicas.partitions[kept].is_leader
+            with pytest.raises(ApiError):
+                await controller.create_topic(NewTopic("too-early"), timeout_seconds=0.05)
             service.is_away = False
-            await until(lambda: metadata.controller_id == 1)
+            await until(lambda: metadata.controller_id == 1 and broker._replicas.partitions[kept].is_leader)
             after = controller.registration
             assert before is not None and after is not None
             assert after.broker_epoch > before.broker_epoch
             assert controller.controller_epoch == 2
-            assert metadata.topic("kept") == topic
-            assert broker._replicas.get("kept", 0).is_leader
+            again = metadata.topic("kept")
+            assert again is not None and (again.topic_id, len(again.partitions)) == (topic.topic_id, 2)
             await controller.create_topic(NewTopic("afterwards"))
             session = service.sessions[-1]
             for path in (znodes.BROKER.path(1), znodes.CONTROLLER.path()):
@@ -111,18 +112,17 @@ def test_what_other_tools_wrote_meanwhile_is_taken_in(tmp_path: Path) -> None:
         await broker.start()
         try:
             for name in ("kept", "deleted"):
-                await broker._controller.create_topic(NewTopic(name))
+                await broker._service.create_topic(NewTopic(name))
             service.is_away = True
             await service.expire()
-            await until(lambda: broker._metadata.controller_id == NO_LEADER)
+            await until(lambda: broker.metadata.controller_id == NO_LEADER)
             tool = await service.zookeeper.session()
             await tool.create(znodes.TOPIC.path("found"), b'{"version":1,"partitions":{"0":[1]}}')
             await tool.create(znodes.DELETE_TOPIC.path("deleted"))
             await tool.set(znodes.TOPIC_CONFIG.path("kept"), b'{"version":1,"config":{"retention.ms":"7"}}')
             service.is_away = False
-            await until(lambda: broker._metadata.controller_id == 1)
-            assert [each.name for each in broker._metadata.topics()] == ["found", "kept"]
-            assert broker._replicas.get("kept", 0).log.settings.retention_ms == 7
+            await until(lambda: [each.name for each in broker.metadata.topics()] == ["found", "kept"])
+            await until(lambda: broker._replicas.get("kept", 0).log.settings.retention_ms == 7)
         finally:
             await broker.stop()
 
@@ -150,7 +150,7 @@ def test_a_session_that_expires_while_the_broker_joins_again_is_replaced_too(tmp
                 seen = len(service.sessions)
                 await service.expire()
                 await until(lambda seen=seen: len(service.sessions) > seen)  # type: ignore[misc]
-            await until(lambda: broker._metadata.controller_id == 1)
+            await until(lambda: broker.metadata.controller_id == 1)
             stat = await service.sessions[-1].exists(znodes.CONTROLLER.path())
             assert stat is not None and stat.ephemeral_owner == service.sessions[-1].session_id
         finally:
@@ -166,14 +166,14 @@ def test_another_cluster_in_the_same_place_is_not_joined(tmp_path: Path, caplog:
         broker = Broker(settings_for(tmp_path), service.open)
         await broker.start()
         try:
-            await broker._controller.create_topic(NewTopic("kept"))
+            await broker._service.create_topic(NewTopic("kept"))
             service.is_away = True
             await service.expire()
             former, service.zookeeper = service.zookeeper, EmbeddedZooKeeper(None, SystemClock())
             await former.close()
             service.is_away = False
             await until(lambda: "the coordination service holds cluster" in caplog.text)
-            assert broker._metadata.topic("kept") is not None
+            assert broker.metadata.topic("kept") is not None
         finally:
             await broker.stop()
 
@@ -188,8 +188,8 @@ def test_a_broker_without_an_id_makes_one_and_keeps_it(tmp_path: Path) -> None:
             broker = Broker(settings_for(tmp_path / name, **{"broker.id": "-1"}), service.open)
             await broker.start()
             try:
-                assert list(broker._metadata.brokers) == [expected]
-                await broker._controller.alter_broker_configs(None, {"log.retention.ms": "99"})
+                assert list(broker.metadata.brokers) == [expected]
+                await broker._service.alter_broker_configs(None, {"log.retention.ms": "99"})
             finally:
                 await broker.stop()
             assert f"broker.id={expected}\n" in (tmp_path / name / "a" / "meta.properties").read_text()

@@ -16,7 +16,7 @@ import pytest
 
 from ottla.broker import dispatcher
 from ottla.broker.dispatcher import InFlight
-from ottla.model import BrokerId, PartitionState
+from ottla.model import BrokerId
 from ottla.protocol.api import ApiKey
 from ottla.record.batch import batches, crc_of
 from ottla.testing.failing_files import failing_files
@@ -130,9 +130,7 @@ def test_acks_all_waits_for_the_high_watermark_and_later_answers_wait_behind_it(
         other = await broker.connect()
         other.write(fetch(("events", 0, 0), correlation_id=9))
         assert await other.fetched() == (9, [(0, b"")]), "what is not committed is not shown"
-        partition = broker.partition("events")
-        partition.become_leader(PartitionState(BROKER, 0, (BROKER,), (BROKER, BrokerId(2))))
-        broker.produces.check(partition.topic_partition)
+        broker.change_isr("events", (BROKER,))
         assert await client.produced() == (1, [(0, 0)])
         assert await client.produced() == (2, [(0, 0)])
         assert await client.produced() == (3, [(0, 1)])

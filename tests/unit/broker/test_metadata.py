@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from ottla.broker.metadata import MetadataCache
+from ottla.broker.control import PartitionAssignment
+from ottla.broker.metadata import NOT_TOLD, MetadataCache
 from ottla.model import NO_LEADER, BrokerId, PartitionState, TopicDescription
 
 ONE, TWO = BrokerId(1), BrokerId(2)
@@ -16,6 +17,10 @@ def state(leader: BrokerId = ONE, epoch: int = 0) -> PartitionState:
 
 def topic(name: str, number: int, partitions: int = 2) -> TopicDescription:
     return TopicDescription(name, UUID(int=number), (state(),) * partitions)
+
+
+def assignment(name: str, number: int, index: int, of: PartitionState) -> PartitionAssignment:
+    return PartitionAssignment(name, UUID(int=number), index, of, 0)
 
 
 def test_topics_are_found_by_name_and_id_and_listed_by_name() -> None:
@@ -51,9 +56,48 @@ def test_a_topic_replaced_by_another_of_its_name_is_no_longer_found_by_its_old_i
 def test_partitions_by_number_and_their_new_states() -> None:
     metadata = MetadataCache()
     metadata.put_topic(topic("a", 1))
-    metadata.put_partitions("a", [(1, state(TWO, 5))])
+    metadata.put_partitions("a", UUID(int=1), {1: state(TWO, 5)})
     assert metadata.partition("a", 0) == state()
     assert metadata.partition("a", 1) == state(TWO, 5)
     assert metadata.partition("a", 2) is None
     assert metadata.partition("a", -1) is None
     assert metadata.partition("b", 0) is None
+
+
+def test_what_the_controller_tells_changes_only_what_it_names() -> None:
+    metadata = MetadataCache()
+    metadata.put_topic(topic("a", 1))
+    metadata.put_topic(topic("b", 2))
+    before = metadata.topic("b")
+    metadata.update([assignment("a", 1, 1, state(TWO, 5)), assignment("new", 3, 0, state(TWO)), assignment("a", 1, 2, state())], ())
+    assert metadata.topic("a") == TopicDescription("a", UUID(int=1), (state(), state(TWO, 5), state()))
+    assert metadata.topic("b") is before
+    assert [each.name for each in metadata.topics()] == ["a", "b", "new"]
+    assert metadata.topic_name(UUID(int=3)) == "new"
+
+
+def test_a_topic_that_was_deleted_and_made_anew_is_the_new_one_only() -> None:
+    metadata = MetadataCache()
+    metadata.put_topic(topic("a", 1, partitions=5))
+    metadata.update([assignment("a", 2, 0, state(TWO))], ["a", "never there"])
+    assert metadata.topic("a") == TopicDescription("a", UUID(int=2), (state(TWO),))
+    assert metadata.topic_name(UUID(int=1)) is None
+    metadata.update([assignment("a", 3, 1, state(TWO))], ())  # of the deletion we heard nothing
+    assert metadata.topic("a") == TopicDescription("a", UUID(int=3), (NOT_TOLD, state(TWO)))
+    metadata.update((), ["a"])
+    assert metadata.topics() == []
+
+
+def test_a_change_is_never_seen_by_an_answer_that_was_begun_before() -> None:
+    metadata = MetadataCache()
+    metadata.put_topic(topic("a", 1))
+    begun = metadata.topic("a")
+    metadata.update([assignment("a", 1, 0, state(TWO, 5))], ())
+    assert begun == topic("a", 1)
+
+
+def test_that_a_controller_has_told_anything_is_known_even_if_it_was_nothing() -> None:
+    metadata = MetadataCache()
+    assert not metadata.told.is_set()
+    metadata.update((), ())
+    assert metadata.told.is_set()

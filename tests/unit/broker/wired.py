@@ -20,6 +20,7 @@ from uuid import UUID, uuid5
 from kio.serial import entity_reader, entity_writer
 
 from ottla.broker import handlers
+from ottla.broker.control import PartitionAssignment
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.handlers.registry import BrokerParts
@@ -27,6 +28,7 @@ from ottla.broker.metadata import MetadataCache
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.replicas import ReplicaManager
+from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import AllowAll
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
@@ -206,6 +208,14 @@ class Wired:
         self.parts.metadata.put_topic(description)
         self.parts.replicas.apply_topic(description, settings, is_new=True)
 
+    def change_isr(self, topic: str, isr: tuple[BrokerId, ...]) -> None:
+        """What the controller says when the ISR of a topic's first partition has changed."""
+        partition = self.partition(topic)
+        state = PartitionState(BROKER, partition.leader_epoch, isr, partition.replicas)
+        assignment = PartitionAssignment(topic, partition.topic_id, 0, state, partition.partition_epoch + 1)
+        partition.become_leader(assignment, self.parts.replicas.now_ms())
+        self.produces.check(partition.topic_partition)
+
     def partition(self, topic: str, index: int = 0) -> Partition:
         return self.parts.replicas.get(topic, index)
 
@@ -256,6 +266,7 @@ async def wired(
         producer_ids=cast("Any", None),
         fetch_sessions=FetchSessions(10, clock, Random(1)),
         fetch_purgatory=fetches,
+        throttles=ReplicationThrottles(clock, settings),
     )
     handlers.load()
     listener = Listener(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,7 +21,7 @@ from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, 
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "znodes.md"
 
-REGISTRATION = BrokerRegistration(BrokerId(1), (Endpoint("PLAINTEXT", "kafka.example", 9092),), "r1")
+REGISTRATION = BrokerRegistration(BrokerId(1), (Endpoint("PLAINTEXT", "kafka.example", 9092),), "r1", control_endpoint="kafka.example:9093")
 STATE = PartitionState(BrokerId(1), 0, (BrokerId(1), BrokerId(2)), (BrokerId(1), BrokerId(2)), 1)
 ASSIGNMENT = TopicAssignment(UUID("ad3e57c1-447c-42c6-8515-24d46cf19c35"), ((BrokerId(1), BrokerId(2)), (BrokerId(2), BrokerId(1))))
 BLOCK = ProducerIdBlock(BrokerId(1), 0, 999)
@@ -37,6 +38,7 @@ DECODERS: list[Callable[..., Any]] = [
     znodes.decode_producer_id_block,
     znodes.decode_isr_change,
     znodes.decode_log_dir_event,
+    znodes.decode_unclean_start,
 ]
 
 
@@ -54,6 +56,7 @@ DECODERS: list[Callable[..., Any]] = [
         (znodes.PRODUCER_ID_BLOCK, znodes.encode_producer_id_block(BLOCK)),
         (znodes.ISR_CHANGE, znodes.encode_isr_change([TopicPartition("page-views", 0)])),
         (znodes.LOG_DIR_EVENT, znodes.encode_log_dir_event(BrokerId(1))),
+        (znodes.UNCLEAN_START, znodes.encode_unclean_start(77)),
     ],
     ids=lambda each: each.pattern if isinstance(each, znodes.Znode) else "",
 )
@@ -65,8 +68,10 @@ def test_what_is_written_is_the_example_byte_for_byte(znode: znodes.Znode, encod
 def test_a_broker_is_written_as_version_5_with_its_rack() -> None:
     assert sorted(znodes.encode_broker(REGISTRATION, 1_733_000_000_000)) == sorted(znodes.BROKER.example)
     assert znodes.decode_broker("/brokers/ids/1", znodes.BROKER.example, 77) == BrokerRegistration(
-        BrokerId(1), REGISTRATION.endpoints, "r1", 77
+        BrokerId(1), REGISTRATION.endpoints, "r1", 77, "kafka.example:9093"
     )
+    clean = replace(REGISTRATION, broker_epoch=78, previous_broker_epoch=77)
+    assert znodes.decode_broker("/brokers/ids/1", znodes.encode_broker(clean, 1), 78) == clean
 
 
 def test_the_examples_are_read_as_what_they_were_written_from() -> None:
@@ -80,6 +85,7 @@ def test_the_examples_are_read_as_what_they_were_written_from() -> None:
     assert znodes.decode_producer_id_block("/p", znodes.PRODUCER_ID_BLOCK.example) == BLOCK
     assert znodes.decode_isr_change("/i", znodes.ISR_CHANGE.example) == [TopicPartition("page-views", 0)]
     assert znodes.decode_log_dir_event("/l", znodes.LOG_DIR_EVENT.example) == 1
+    assert znodes.decode_unclean_start("/u", znodes.UNCLEAN_START.example) == 77
 
 
 def test_a_broker_without_a_plaintext_listener_has_no_host_for_old_clients() -> None:

@@ -86,11 +86,6 @@ def test_a_wrong_setting_is_raised_in_the_test_and_leaves_nothing() -> None:
     assert set(threading.enumerate()) <= before
 
 
-def test_more_than_one_broker_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="3 brokers"):
-        EmbeddedCluster(brokers=3)
-
-
 def test_an_address_before_the_start_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(ClusterError, match="`with`"):
         _ = EmbeddedCluster().bootstrap_servers

@@ -53,3 +53,4 @@ class BrokerConfigChanged:
 
 
 MetadataChange: TypeAlias = TopicCreated | PartitionsAdded | TopicDeleted | TopicConfigChanged | BrokerConfigChanged
+SettingsChange: TypeAlias = TopicConfigChanged | BrokerConfigChanged

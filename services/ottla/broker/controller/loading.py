@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
+from uuid import UUID
 
 from ottla.broker.controller import configs
+from ottla.broker.controller.state import KnownPartition, KnownTopic
 from ottla.broker.controller.topics import Replicas
 from ottla.config.broker import BrokerSettings
 from ottla.coordination import znodes
 from ottla.coordination.errors import MalformedZnode, NoNode
-from ottla.coordination.interface import Coordination
+from ottla.coordination.interface import Coordination, Watch
 from ottla.errors import InvalidConfig
 from ottla.model import BrokerId, BrokerRegistration, PartitionState
 
@@ -39,17 +41,27 @@ class LoadedTopic:
     name: str
     assignment: znodes.TopicAssignment
     topic_version: int  # of /brokers/topics/[topic]
-    states: tuple[PartitionState | None, ...]
+    states: tuple[tuple[PartitionState, int] | None, ...]  # with the version of each znode
     overrides: dict[str, str]
 
+    def known(self, topic_id: UUID, version: int, overrides: Mapping[str, str]) -> KnownTopic:
+        """The topic as the controller keeps it, under an id that its znode may lack yet."""
+        assignment = self.assignment
+        partitions = []
+        for partition, (replicas, found) in enumerate(zip(assignment.replicas, self.states, strict=True)):
+            adding, removing = assignment.adding_replicas.get(partition, ()), assignment.removing_replicas.get(partition, ())
+            if found is None:
+                partitions.append(KnownPartition.without_state(replicas, adding, removing))
+            else:
+                partitions.append(KnownPartition(found[0], found[1], adding, removing))
+        return KnownTopic(self.name, topic_id, version, partitions, overrides)
 
-async def load_topics(coordination: Coordination) -> list[LoadedTopic]:
-    """Every topic that can be read, by name."""
-    names = sorted(await coordination.children(znodes.TOPICS.path()))
-    loaded: list[LoadedTopic] = []
+
+async def load_topics(coordination: Coordination, names: Sequence[str]) -> AsyncIterator[LoadedTopic]:
+    """The topics of these names that can be read, in the order of the names."""
     for start in range(0, len(names), _AT_ONCE):
-        loaded += await _load_topics(coordination, names[start : start + _AT_ONCE])
-    return loaded
+        for each in await _load_topics(coordination, names[start : start + _AT_ONCE]):
+            yield each
 
 
 async def load_topic_overrides(coordination: Coordination) -> dict[str, dict[str, str]]:
@@ -68,8 +80,8 @@ async def load_topic_overrides(coordination: Coordination) -> dict[str, dict[str
     return loaded
 
 
-async def load_brokers(coordination: Coordination) -> list[BrokerRegistration]:
-    """The brokers that live, by id."""
+async def load_brokers(coordination: Coordination, watch: Watch | None = None) -> list[BrokerRegistration]:
+    """The brokers that live, by id. The watch fires when one comes or goes."""
 
     async def load(name: str) -> BrokerRegistration | None:
         path = znodes.BROKER.path(name)
@@ -82,7 +94,7 @@ async def load_brokers(coordination: Coordination) -> list[BrokerRegistration]:
             log.error("%s; the broker is passed over", error)
             return None
 
-    found = await _each(await coordination.children(znodes.BROKER_IDS.path()), load)
+    found = await _each(await coordination.children(znodes.BROKER_IDS.path(), watch), load)
     return sorted((each for each in found if each is not None), key=lambda each: each.broker_id)
 
 
@@ -114,10 +126,32 @@ def acceptable_overrides(broker: BrokerSettings, topic: str, overrides: Mapping[
     return acceptable
 
 
-async def load_topic(coordination: Coordination, name: str) -> LoadedTopic | None:
-    """One topic; None when there is none of that name, or none that can be read."""
-    loaded = await _load_topics(coordination, [name])
-    return loaded[0] if loaded else None
+async def load_all_broker_configs(coordination: Coordination) -> dict[BrokerId | None, dict[str, str]]:
+    """What was changed of every broker, and under None of all. What can not be read is passed over, and told in the log."""
+    names = sorted(await coordination.children(znodes.BROKER_CONFIGS.path()))
+    paths = [znodes.BROKER_CONFIG.path(name) for name in names]
+    loaded: dict[BrokerId | None, dict[str, str]] = {}
+    for name, path, found in zip(names, paths, await coordination.get_many(paths), strict=True):
+        try:
+            if found is not None and (name == znodes.DEFAULT_ENTITY or name.isdecimal()):
+                loaded[None if name == znodes.DEFAULT_ENTITY else BrokerId(int(name))] = znodes.decode_config(path, found[0])
+        except MalformedZnode as error:
+            log.error("%s; these settings are passed over", error)
+    return loaded
+
+
+async def load_unclean_starts(coordination: Coordination) -> dict[BrokerId, int]:
+    """The epoch of each broker's latest unclean start that a controller has dealt with."""
+    names = sorted(await coordination.children(znodes.UNCLEAN_STARTS.path()))
+    paths = [znodes.UNCLEAN_START.path(name) for name in names]
+    loaded: dict[BrokerId, int] = {}
+    for name, path, found in zip(names, paths, await coordination.get_many(paths), strict=True):
+        try:
+            if found is not None:
+                loaded[BrokerId(int(name))] = znodes.decode_unclean_start(path, found[0])
+        except (MalformedZnode, ValueError) as error:
+            log.error("%s: %s; it counts as not dealt with", path, error)
+    return loaded
 
 
 async def _load_topics(coordination: Coordination, names: Sequence[str]) -> list[LoadedTopic]:
@@ -137,15 +171,18 @@ async def _load_topics(coordination: Coordination, names: Sequence[str]) -> list
             continue
         loaded.append(LoadedTopic(name, assignment, topic[1].version, (), overrides))
         partitions += ((name, index, replicas) for index, replicas in enumerate(assignment.replicas))
-    states: dict[str, list[PartitionState | None]] = {each.name: [] for each in loaded}
+    states: dict[str, list[tuple[PartitionState, int] | None]] = {each.name: [] for each in loaded}
     for start in range(0, len(partitions), _AT_ONCE):
         group = partitions[start : start + _AT_ONCE]
         paths = [znodes.PARTITION_STATE.path(name, index) for name, index, _ in group]
         for (name, _, replicas), path, state in zip(group, paths, await coordination.get_many(paths), strict=True):
             try:
-                states[name].append(None if state is None else znodes.decode_partition_state(path, state[0], replicas))
+                states[name].append(
+                    None if state is None else (znodes.decode_partition_state(path, state[0], replicas), state[1].version)
+                )
             except MalformedZnode as error:
                 unread[name] = error
+        await asyncio.sleep(0)  # ten thousand partitions are decoded here, and others want their turn
     for name, fault in unread.items():
         log.error("%s; topic %s is left out", fault, name)
     return [replace(each, states=tuple(states[each.name])) for each in loaded if each.name not in unread]

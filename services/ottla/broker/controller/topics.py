@@ -6,7 +6,7 @@ The rules and the error texts are Kafka 3.9's, because people and client librari
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 from typing import Final
 
@@ -20,7 +20,7 @@ from ottla.errors import (
     InvalidTopic,
     TopicAlreadyExists,
 )
-from ottla.model import MAX_TOPIC_NAME_LENGTH, NO_LEADER, BrokerId, BrokerRegistration, PartitionState
+from ottla.model import MAX_TOPIC_NAME_LENGTH, BrokerId, BrokerRegistration, PartitionState
 
 # As many as Kafka's newer controller makes at once. How many a topic can have in all its znode's size decides.
 MAX_NEW_PARTITIONS: Final = 10_000
@@ -60,7 +60,7 @@ def check_new_name(name: str, existing: Iterable[str]) -> None:
 
 
 def place_topic(
-    topic: NewTopic, brokers: Sequence[BrokerRegistration], default_partitions: int, default_replication_factor: int, random: Random
+    topic: NewTopic, brokers: Collection[BrokerRegistration], default_partitions: int, default_replication_factor: int, random: Random
 ) -> tuple[Replicas, ...]:
     """The replicas of each partition of a new topic.
 
@@ -92,7 +92,7 @@ def place_more_partitions(
     existing: Sequence[PartitionState],
     total_count: int,
     assignments: Sequence[Sequence[BrokerId]] | None,
-    brokers: Sequence[BrokerRegistration],
+    brokers: Collection[BrokerRegistration],
 ) -> tuple[Replicas, ...]:
     """The replicas of each partition that a topic gets on top of those it has.
 
@@ -123,7 +123,7 @@ def place_more_partitions(
     return assign_replicas(brokers, total_count - count, factor, start=start, first_partition=count)
 
 
-def check_assignment(assignment: Sequence[Replicas], factor: int, brokers: Sequence[BrokerRegistration], first_partition: int) -> None:
+def check_assignment(assignment: Sequence[Replicas], factor: int, brokers: Collection[BrokerRegistration], first_partition: int) -> None:
     """Raises InvalidReplicaAssignment unless each partition has `factor` different living brokers."""
     living = {each.broker_id for each in brokers}
     for partition, replicas in enumerate(assignment, first_partition):
@@ -146,7 +146,7 @@ def check_assignment(assignment: Sequence[Replicas], factor: int, brokers: Seque
 
 
 def assign_replicas(
-    brokers: Sequence[BrokerRegistration],
+    brokers: Collection[BrokerRegistration],
     partition_count: int,
     replication_factor: int,
     *,
@@ -192,7 +192,7 @@ def _check_count(new_partitions: int) -> None:
         raise InvalidPartitions(f"{new_partitions} partitions are too many to make at once; {MAX_NEW_PARTITIONS} is the most.")
 
 
-def _line_of(brokers: Sequence[BrokerRegistration]) -> tuple[list[BrokerId], Mapping[BrokerId, str]]:
+def _line_of(brokers: Collection[BrokerRegistration]) -> tuple[list[BrokerId], Mapping[BrokerId, str]]:
     """The brokers in the order of leaders, and their racks if those count."""
     ids = sorted(each.broker_id for each in brokers)
     racks = {each.broker_id: each.rack for each in brokers if each.rack is not None}
@@ -222,7 +222,10 @@ def _replicas_of_one(
     return tuple(replicas)
 
 
-def first_state(replicas: Replicas, living: Iterable[BrokerId], controller_epoch: int) -> PartitionState:
-    """The state of a partition that never had one: led by its first living replica, all living ones in sync."""
-    isr = tuple(each for each in replicas if each in frozenset(living))
-    return PartitionState(isr[0] if isr else NO_LEADER, 0, isr, replicas, controller_epoch)
+def first_state(replicas: Replicas, living: Collection[BrokerId], controller_epoch: int) -> PartitionState | None:
+    """The state of a partition that never had one: led by its first living replica, all living ones in sync.
+
+    None when none lives: an ISR is never empty, so the partition has to wait for its first state.
+    """
+    isr = tuple(each for each in replicas if each in living)
+    return PartitionState(isr[0], 0, isr, replicas, controller_epoch) if isr else None

@@ -7,6 +7,7 @@ from typing import Final
 
 _MODULES: Final = (
     "alter_configs",
+    "alter_partition_reassignments",
     "api_versions",
     "create_partitions",
     "create_topics",
@@ -15,11 +16,14 @@ _MODULES: Final = (
     "describe_cluster",
     "describe_configs",
     "describe_log_dirs",
+    "describe_topic_partitions",
+    "elect_leaders",
     "fetch",
     "find_coordinator",
     "incremental_alter_configs",
     "init_producer_id",
     "list_offsets",
+    "list_partition_reassignments",
     "metadata",
     "offset_for_leader_epoch",
     "produce",

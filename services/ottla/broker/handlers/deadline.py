@@ -20,6 +20,10 @@ class Deadline:
         self._loop = asyncio.get_running_loop()
         self._at = self._loop.time() + max(timeout.total_seconds(), 0)
 
+    def seconds_left(self) -> float:
+        """How long the controller may take for what is begun now."""
+        return max(self._at - self._loop.time(), 0)
+
     async def wait(self, action: Awaitable[Result], what: str) -> Result:
         """The action's result. When time is up the action goes on, and the client is told that it was not waited for.
 
@@ -29,7 +33,7 @@ class Deadline:
         acting = asyncio.ensure_future(action)
         acting.add_done_callback(_seen)
         try:
-            return await asyncio.wait_for(asyncio.shield(acting), max(self._at - self._loop.time(), 0))
+            return await asyncio.wait_for(asyncio.shield(acting), self.seconds_left())
         except TimeoutError as error:
             raise RequestTimedOut(f"{what} goes on; it was not done within {self._timeout_ms} ms") from error
 

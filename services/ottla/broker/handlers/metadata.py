@@ -10,7 +10,6 @@ in the order of the request. Kafka's internal topics are not created this way.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -18,6 +17,7 @@ from uuid import UUID
 from ottla.broker.controller.topics import NewTopic, validate_topic_name
 from ottla.broker.handlers.authorization import NOT_ASKED, authorized_operations, may_create_topic, topic_allowed
 from ottla.broker.handlers.listeners import reachable_brokers
+from ottla.broker.handlers.partition_view import PartitionView
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import CLUSTER, Operation, topic
 from ottla.errors import (
@@ -25,14 +25,12 @@ from ottla.errors import (
     ApiError,
     InvalidRequest,
     LeaderNotAvailable,
-    ListenerNotFound,
-    ReplicaNotAvailable,
     TopicAlreadyExists,
     TopicAuthorizationFailed,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from ottla.model import INTERNAL_TOPICS, NO_LEADER, ZERO_TOPIC_ID, BrokerId, PartitionState, TopicDescription
+from ottla.model import INTERNAL_TOPICS, NO_LEADER, ZERO_TOPIC_ID, TopicDescription
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
 
@@ -60,7 +58,14 @@ async def metadata(request: Any, context: RequestContext, parts: BrokerParts) ->
 
     schema = messages.response_schema(ApiKey.METADATA, version)
     brokers = reachable_brokers(parts, context)
-    see = _PartitionView(schema, version, brokers, parts.metadata.brokers)
+    see = PartitionView(
+        schema,
+        "MetadataResponsePartition",
+        brokers,
+        parts.metadata.brokers,
+        knows_listener_not_found=version >= FIRST_WITH_LISTENER_NOT_FOUND,
+        knows_offline_replicas=version > 0,
+    )
     want_operations = getattr(request, "include_topic_authorized_operations", False)
     return schema(
         "MetadataResponse",
@@ -153,41 +158,3 @@ async def _create(name: str, parts: BrokerParts) -> TopicDescription:
     if description is None:
         raise LeaderNotAvailable(f"{name} was created and is not here yet")
     return description
-
-
-class _PartitionView:
-    """A partition as a client of one listener sees it."""
-
-    def __init__(self, schema: Callable[..., Any], version: int, reachable: Any, alive: Any) -> None:
-        self._schema = schema
-        self._version = version
-        self._reachable = reachable
-        self._alive = alive
-
-    def __call__(self, index: int, state: PartitionState) -> Any:
-        replicas, isr = state.replicas, state.isr
-        if self._version == 0:
-            # v0 knows no offline replicas: those are left out, and the error says that some are missing.
-            replicas = tuple(each for each in replicas if each in self._reachable)
-            isr = tuple(each for each in isr if each in self._reachable)
-        error_code, leader = NONE, state.leader
-        if leader not in self._reachable:
-            error_code = self._why_no_leader(leader)
-            leader = NO_LEADER
-        elif len(replicas) < len(state.replicas) or len(isr) < len(state.isr):
-            error_code = ReplicaNotAvailable.code
-        return self._schema(
-            "MetadataResponsePartition",
-            error_code=error_code,
-            partition_index=index,
-            leader_id=leader,
-            leader_epoch=state.leader_epoch,
-            replica_nodes=replicas,
-            isr_nodes=isr,
-            offline_replicas=[each for each in state.replicas if each not in self._reachable],
-        )
-
-    def _why_no_leader(self, leader: BrokerId) -> int:
-        if leader in self._alive and self._version >= FIRST_WITH_LISTENER_NOT_FOUND:
-            return ListenerNotFound.code
-        return LeaderNotAvailable.code

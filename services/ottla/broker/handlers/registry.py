@@ -15,12 +15,13 @@ from ottla.protocol.api import ApiKey
 from ottla.record.region import FileRegion
 
 if TYPE_CHECKING:
-    from ottla.broker.controller.controller import Controller
+    from ottla.broker.controller.service import ControllerService
     from ottla.broker.fetch_sessions import FetchSessions
     from ottla.broker.metadata import MetadataCache
     from ottla.broker.producer_ids import ProducerIds
     from ottla.broker.purgatory import Purgatory
     from ottla.broker.replication.replicas import ReplicaManager
+    from ottla.broker.replication.throttles import ReplicationThrottles
     from ottla.broker.security.authorizer import Authorizer
     from ottla.clock import Clock
     from ottla.config.broker import BrokerSettings
@@ -53,10 +54,11 @@ class BrokerParts:
     metadata: MetadataCache
     replicas: ReplicaManager
     logs: LogManager
-    controller: Controller
+    controller: ControllerService
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     fetch_purgatory: Purgatory
+    throttles: ReplicationThrottles
 
 
 @dataclass(frozen=True, slots=True)

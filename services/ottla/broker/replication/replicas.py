@@ -1,25 +1,58 @@
 """All partitions that this broker holds, and the requests that wait for them.
 
-The replica manager turns what the controller says into logs and roles, and lets waiting requests know when a
-partition has moved on.
+The replica manager turns what the controller says into logs and roles, lets waiting requests know when a partition has
+moved on, and sees to it that ISRs are asked for. What a partition is and does is `Partition`'s own business.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Final, Protocol
 
+from ottla.broker.control import AlteredPartition, IsrChange, PartitionAssignment, PartitionToStop
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.appends import Appends
+from ottla.broker.replication.following import Follow
 from ottla.broker.replication.group_commit import GroupCommit
+from ottla.broker.replication.isr_alterations import AlterPartition, IsrAlterations
 from ottla.broker.replication.partition import Partition
+from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
-from ottla.errors import KafkaStorageError, UnknownTopicOrPartition
-from ottla.model import BrokerId, TopicDescription, TopicPartition
+from ottla.errors import NONE, ApiError, FencedLeaderEpoch, KafkaStorageError, UnknownTopicOrPartition
+from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicDescription, TopicPartition
 from ottla.storage.log_manager import LogManager
 
 log = logging.getLogger(__name__)
+
+DEFAULT_LAG_TIME_MAX_MS: Final = 30_000  # `replica.lag.time.max.ms`
+ROUND_SECONDS: Final = 1.0  # between looks at followers that were about to join
+APPLIED_AT_ONCE: Final = 25  # partitions; then others get a chance
+LOOKED_AT_ONCE: Final = 500
+
+
+class Following(Protocol):
+    """What fetches for the followers of this broker: `fetchers.Fetchers`."""
+
+    def follow(self, partitions: Mapping[TopicPartition, Follow], /) -> None:
+        """Fetches for these from their leaders from now on."""
+        ...
+
+    def unfollow(self, partitions: Iterable[TopicPartition], /) -> None:
+        """Fetches for these no more."""
+        ...
+
+
+class NoFollowing:
+    """For a broker on its own."""
+
+    def follow(self, partitions: Mapping[TopicPartition, Follow], /) -> None:
+        """Nothing follows."""
+
+    def unfollow(self, partitions: Iterable[TopicPartition], /) -> None:
+        """Nothing did."""
 
 
 class ReplicaManager:
@@ -30,18 +63,60 @@ class ReplicaManager:
         logs: where partitions' logs come from.
         fetches: the fetches that wait for more bytes.
         produces: the produces that wait for the high watermark.
+        clock: for followers' progress.
+        lag_time_max_ms: `replica.lag.time.max.ms`.
     """
 
-    def __init__(self, broker_id: BrokerId, logs: LogManager, fetches: Purgatory, produces: Purgatory) -> None:
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        logs: LogManager,
+        fetches: Purgatory,
+        produces: Purgatory,
+        *,
+        clock: Clock | None = None,
+        lag_time_max_ms: int = DEFAULT_LAG_TIME_MAX_MS,
+    ) -> None:
+        self.following: Following = NoFollowing()
+        # Requests that wait for followers' log start offsets.
+        self.deletes = Purgatory()
         self._broker_id = broker_id
         self._logs = logs
         self._fetches = fetches
         self._produces = produces
+        self._clock = clock or SystemClock()
+        self._lag_time_max_ms = lag_time_max_ms
         self._partitions: dict[TopicPartition, Partition] = {}
+        self._followed: dict[TopicPartition, Follow] = {}
+        self._joining: dict[TopicPartition, Partition] = {}
+        self._alterations: IsrAlterations | None = None
+        self._rounds: asyncio.Task[None] | None = None
+        self._one_at_a_time = asyncio.Lock()
         # False on most brokers, and then the produce path looks no further.
         self.some_open_batches = False
         self.appends = Appends(self._written)
         self.group_commit = GroupCommit(self._flushed)
+
+    def start(self, alter_partition: AlterPartition, broker_epoch: Callable[[], int]) -> None:
+        """Looks after the ISRs from now on.
+
+        Args:
+            alter_partition: the controller's, wherever it is; it raises ApiError when no answer was to be had.
+            broker_epoch: of this broker's latest registration.
+        """
+        self._alterations = IsrAlterations(self._broker_id, broker_epoch, alter_partition, self._is_wanted, self._altered)
+        self._rounds = asyncio.get_running_loop().create_task(self._look_after_isrs(), name="ISR rounds")
+
+    async def close(self) -> None:
+        """Ends what runs beside requests, and answers those that wait for followers' deletions."""
+        rounds, self._rounds = self._rounds, None
+        if rounds is not None:
+            rounds.cancel()
+            await asyncio.gather(rounds, return_exceptions=True)
+        if self._alterations is not None:
+            await self._alterations.close()
+        self.deletes.expire_all()
+        await self.group_commit.close()
 
     @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
@@ -53,45 +128,171 @@ class ReplicaManager:
 
         Raises:
             UnknownTopicOrPartition: it is not here.
-            KafkaStorageError: it is here, and its log directory has failed.
         """
         found = self._partitions.get((topic, partition))  # type: ignore[call-overload]  # a plain tuple hashes as the named one
         if found is None:
             raise UnknownTopicOrPartition(f"{topic}-{partition} is not on broker {self._broker_id}")
         return found  # type: ignore[no-any-return]
 
-    def apply_topic(self, description: TopicDescription, settings: TopicSettings, *, is_new: bool) -> None:
-        """Hosts and leads what the description gives to this broker; what is hosted already is brought up to date.
+    def now_ms(self) -> int:
+        """Milliseconds of the clock that never goes back: what followers' progress is measured by."""
+        return int(self._clock.monotonic() * 1000)
 
-        A partition whose log can not be opened (its directory failed) is left out and told in the log; the others
-        are not affected.
+    # What the controller says.
+
+    async def apply(
+        self, partitions: Sequence[PartitionAssignment], live_leaders: Sequence[BrokerRegistration]
+    ) -> dict[TopicPartition, int]:
+        """Leads and follows as it is told; gives the error code of each partition.
+
+        A partition whose log can not be opened is answered with the storage error, and the others are not affected.
+        """
+        errors: dict[TopicPartition, int] = {}
+        leaders = {each.broker_id: each for each in live_leaders}
+        async with self._one_at_a_time:
+            for begin in range(0, len(partitions), APPLIED_AT_ONCE):
+                errors |= self._apply(partitions[begin : begin + APPLIED_AT_ONCE], leaders)
+                await asyncio.sleep(0)
+        return errors
+
+    async def stop(self, partitions: Sequence[PartitionToStop]) -> dict[TopicPartition, int]:
+        """Gives replicas up, with their files where it is told so; gives the error code of each."""
+        errors: dict[TopicPartition, int] = {}
+        async with self._one_at_a_time:
+            for each in partitions:
+                try:
+                    await self._stop(each)
+                    errors[each.topic_partition] = NONE
+                except ApiError as error:
+                    log.error("%s was not stopped: %s", each.topic_partition, error)
+                    errors[each.topic_partition] = error.code
+        return errors
+
+    def stop_leading_all(self) -> None:
+        """Leads nothing any more, at once: the session with the coordination is lost, and others may lead already."""
+        led = [each for each in self._partitions.values() if each.is_leader]
+        for each in led:
+            each.stop_leading()
+        for each in led:
+            self._check(each.topic_partition)
+        if led:
+            log.warning("broker %d leads none of its %d partitions any more", self._broker_id, len(led))
+
+    def apply_topic(self, description: TopicDescription, settings: TopicSettings, *, is_new: bool) -> None:
+        """Hosts and leads what the description gives to this broker, for a broker on its own.
 
         Args:
             is_new: the topic, or some of its partitions, have just been made; otherwise their logs should be there.
         """
-        for index, state in enumerate(description.partitions):
-            if self._broker_id not in state.replicas:
-                continue
-            key = TopicPartition(description.name, index)
-            partition = self._partitions.get(key)
-            if partition is None:
-                try:
-                    partition = self._host(key, description, settings, is_new)
-                except KafkaStorageError as error:
-                    log.error("%s is offline on broker %d: %s", key, self._broker_id, error)
-                    continue
-            if state.leader == self._broker_id:
-                partition.become_leader(state)
+        self._apply(
+            [
+                PartitionAssignment(description.name, description.topic_id, index, state, 0, is_new=is_new)
+                for index, state in enumerate(description.partitions)
+                if self._broker_id in state.replicas
+            ],
+            {},
+        )
 
-    def _host(self, key: TopicPartition, description: TopicDescription, settings: TopicSettings, is_new: bool) -> Partition:
-        opened = self._logs.get(key) or self._logs.create(key, description.topic_id, is_new=is_new)
-        partition = Partition(key, description.topic_id, self._broker_id, opened, settings)
+    async def remove_topic(self, topic: str, partition_count: int) -> None:
+        """Stops hosting the topic; its logs are renamed at once and deleted later."""
+        for index in range(partition_count):
+            await self._stop(PartitionToStop(TopicPartition(topic, index), -1, delete=True))
+
+    def _apply(
+        self, partitions: Sequence[PartitionAssignment], leaders: Mapping[BrokerId, BrokerRegistration]
+    ) -> dict[TopicPartition, int]:
+        errors: dict[TopicPartition, int] = {}
+        follow: dict[TopicPartition, Follow] = {}
+        unfollow: list[TopicPartition] = []
+        changed: list[TopicPartition] = []
+        for each in partitions:
+            key = each.topic_partition
+            try:
+                partition = self._hosted(each)
+                if partition.storage_error is not None:
+                    raise partition.storage_error
+                if each.state.leader == self._broker_id:
+                    unfollow.append(key)
+                    is_news = partition.become_leader(each, self.now_ms())
+                else:
+                    is_news = partition.become_follower(each)
+                    leader = leaders.get(partition.leader)
+                    if leader is not None:
+                        follow[key] = Follow(leader, partition.leader_epoch, partition.topic_id)
+                    else:
+                        unfollow.append(key)
+                        if partition.leader != NO_LEADER:
+                            log.warning("%s: its leader %d is not among the living, so nothing is fetched", key, partition.leader)
+                if is_news:
+                    changed.append(key)
+                errors[key] = NONE
+            except ApiError as error:
+                log.error("%s: broker %d can not do as it is told: %s", key, self._broker_id, error)
+                errors[key] = error.code
+        self._follow(follow, unfollow)
+        for key in changed:
+            self._check(key)
+        return errors
+
+    def _follow(self, follow: Mapping[TopicPartition, Follow], unfollow: Iterable[TopicPartition]) -> None:
+        gone = [key for key in unfollow if self._followed.pop(key, None) is not None]
+        if gone:
+            self.following.unfollow(gone)
+        news = {key: each for key, each in follow.items() if self._followed.get(key) != each}
+        if news:
+            self._followed.update(news)
+            self.following.follow(news)
+
+    def _hosted(self, assignment: PartitionAssignment) -> Partition:
+        """The partition; hosted from now on if it was not."""
+        key = assignment.topic_partition
+        found = self._partitions.get(key)
+        if found is not None and found.topic_id == assignment.topic_id:
+            return found
+        if found is not None:
+            found.stop_leading()
+            self._follow({}, [key])
+            del self._partitions[key]
+            self._check(key)
+        opened = self._logs.get(key)
+        if opened is not None and opened.topic_id not in (None, ZERO_TOPIC_ID, assignment.topic_id):
+            # The topic was deleted and made anew while this broker was away: these are the records of another.
+            self._logs.set_aside(key)
+            opened = None
+        if opened is None:
+            opened = self._logs.create(key, assignment.topic_id, is_new=assignment.is_new)
+        partition = Partition(
+            key, assignment.topic_id, self._broker_id, opened, self._logs.topic_settings(key.topic), moved=self._check_fetches
+        )
         recorded = self._logs.recorded_high_watermark(key)
         if recorded is not None:
             partition.high_watermark = min(max(recorded, opened.log_start_offset), opened.log_end_offset)
+        if opened.is_offline:
+            partition.storage_error = _offline(partition)
         self._partitions[key] = partition
         self.some_open_batches |= partition.opens_batches
         return partition
+
+    async def _stop(self, to_stop: PartitionToStop) -> None:
+        key = to_stop.topic_partition
+        partition = self._partitions.get(key)
+        if partition is not None:
+            # A deletion has no epoch: whoever leads, the topic goes.
+            if 0 <= to_stop.leader_epoch < partition.leader_epoch:
+                raise FencedLeaderEpoch(
+                    f"{key}: to be stopped as of leader epoch {to_stop.leader_epoch}, {partition.leader_epoch} is known"
+                )
+            partition.stop_leading()
+            self._follow({}, [key])
+            if to_stop.delete:
+                del self._partitions[key]
+            self._check(key)
+            log.info("%s: broker %d gives its replica up%s", key, self._broker_id, ", with its files" if to_stop.delete else "")
+        if to_stop.delete:
+            # Also without a partition: the topic may have been deleted while this broker was away.
+            await self._logs.delete(key)
+
+    # Settings and disks.
 
     def update_settings(self, topic: str, settings: TopicSettings) -> None:
         """Gives a topic's new settings to its partitions."""
@@ -100,34 +301,112 @@ class ReplicaManager:
                 partition.update_settings(settings)
                 self.some_open_batches |= partition.opens_batches
 
-    async def remove_topic(self, topic: str, partition_count: int) -> None:
-        """Stops hosting the topic; its logs are renamed at once and deleted later."""
-        for index in range(partition_count):
-            key = TopicPartition(topic, index)
-            partition = self._partitions.pop(key, None)
-            if partition is not None:
-                partition.is_leader = False
-                self._fetches.check(key)
-                self._produces.check(key)
-                await self._logs.delete(key)
+    def directory_failed(self) -> tuple[TopicPartition, ...]:
+        """A log directory has failed: its partitions refuse everything, and whoever waits for them is told.
 
-    def directory_failed(self) -> None:
-        """A log directory has failed: its partitions refuse everything, and whoever waits for them is told."""
+        Returns:
+            The partitions that were not known to be offline before.
+        """
+        failed = []
         for key, partition in self._partitions.items():
             if partition.log.is_offline and partition.storage_error is None:
-                partition.storage_error = KafkaStorageError(f"{key}: its log directory {partition.log.directory.parent} has failed")
-                self._produces.check(key)
-                self._fetches.check(key)
+                partition.storage_error = _offline(partition)
+                partition.stop_leading()
+                failed.append(key)
+        self._follow({}, failed)
+        for key in failed:
+            self._check(key)
+        return tuple(failed)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """What goes into the checkpoint."""
         return {key: partition.high_watermark for key, partition in self._partitions.items()}
 
+    # In-sync replicas.
+
+    def follower_fetched(
+        self, partition: Partition, broker_id: BrokerId, broker_epoch: int, fetch_offset: int, log_start_offset: int, now_ms: int
+    ) -> None:
+        """A follower has everything before `fetch_offset`: whoever waits for that is told, and it may join the ISR.
+
+        Args:
+            now_ms: from `now_ms`.
+
+        Raises:
+            NotLeaderOrFollower: as from `Partition.record_follower_fetch`.
+        """
+        key = partition.topic_partition
+        if partition.record_follower_fetch(broker_id, broker_epoch, fetch_offset, log_start_offset, now_ms):
+            self._produces.check(key)
+            self._fetches.check(key)
+        if broker_id not in partition.isr:
+            self._submit(partition.propose_expansion(now_ms))
+            if partition.has_joining:
+                self._joining[key] = partition
+        if self.deletes.is_watched(key):
+            self.deletes.check(key)
+
+    def _submit(self, change: IsrChange | None) -> None:
+        if change is not None and self._alterations is not None:
+            self._alterations.submit(change)
+
+    def _is_wanted(self, change: IsrChange) -> bool:
+        partition = self._partitions.get(change.topic_partition)
+        return partition is not None and partition.is_proposed(change)
+
+    def _altered(self, change: IsrChange, altered: AlteredPartition) -> bool:
+        """What the controller answered; says whether it has to be asked again."""
+        partition = self._partitions.get(change.topic_partition)
+        if partition is None:
+            return False
+        now_ms = self.now_ms()
+        if partition.isr_altered(change, altered, now_ms):
+            return True
+        self._check(change.topic_partition)
+        self._submit(partition.propose_expansion(now_ms))
+        return False
+
+    async def _look_after_isrs(self) -> None:
+        """Shrinks are looked for every half of `replica.lag.time.max.ms`."""
+        interval_ms = self._lag_time_max_ms // 2
+        looked_ms = self.now_ms()
+        while True:
+            await asyncio.sleep(min(ROUND_SECONDS, max(interval_ms, 1) / 1000))
+            for key, partition in list(self._joining.items()):
+                if partition.forget_absent(self.now_ms()):
+                    self._check(key)
+                if not partition.has_joining:
+                    del self._joining[key]
+            if self.now_ms() - looked_ms >= interval_ms:
+                looked_ms = self.now_ms()
+                await self.shrink_isrs()
+
+    async def shrink_isrs(self) -> None:
+        """Asks for ISRs without the followers that have lagged for too long."""
+        for index, partition in enumerate(list(self._partitions.values())):
+            if index % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if len(partition.isr) > 1:
+                self._submit(partition.propose_shrink(self.now_ms(), self._lag_time_max_ms))
+
+    # Requests that wait.
+
+    def _check(self, key: TopicPartition) -> None:
+        self._produces.check(key)
+        self._fetches.check(key)
+        self.deletes.check(key)
+
+    def _check_fetches(self, key: TopicPartition) -> None:
+        if self._fetches.is_watched(key):
+            self._fetches.check(key)
+
     def _written(self, partition: Partition) -> None:
         """A group of appends is in the file."""
         if partition.waits_for_flush:
             self.group_commit.written(partition)
-        elif self._fetches.is_watched(partition.topic_partition):
+        elif not partition.commits_at_once:
+            self._produces.check(partition.topic_partition)
+        if self._fetches.is_watched(partition.topic_partition):
             self._fetches.check(partition.topic_partition)
 
     def _flushed(self, partition: Partition) -> None:
@@ -135,3 +414,7 @@ class ReplicaManager:
         partition.advance_high_watermark()
         self._produces.check(partition.topic_partition)
         self._fetches.check(partition.topic_partition)
+
+
+def _offline(partition: Partition) -> KafkaStorageError:
+    return KafkaStorageError(f"{partition.topic_partition}: its log directory {partition.log.directory.parent} has failed")

@@ -109,6 +109,7 @@ class LeaderAndIsrRequest(_message.Message):
     BROKER_EPOCH_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     LIVE_LEADERS_FIELD_NUMBER: _builtins.int
+    TOPIC_CONFIGS_FIELD_NUMBER: _builtins.int
     controller_id: _builtins.int
     controller_epoch: _builtins.int
     broker_epoch: _builtins.int
@@ -117,6 +118,10 @@ class LeaderAndIsrRequest(_message.Message):
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicAssignment]: ...
     @_builtins.property
     def live_leaders(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.BrokerRegistration]: ...
+    @_builtins.property
+    def topic_configs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicConfig]:
+        """All that a topic sets for itself, for those of `topics` that set anything."""
+
     def __init__(
         self,
         *,
@@ -125,10 +130,11 @@ class LeaderAndIsrRequest(_message.Message):
         broker_epoch: _builtins.int = ...,
         topics: _abc.Iterable[Global___TopicAssignment] | None = ...,
         live_leaders: _abc.Iterable[_common_pb2.BrokerRegistration] | None = ...,
+        topic_configs: _abc.Iterable[Global___TopicConfig] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "live_leaders", b"live_leaders", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "live_leaders", b"live_leaders", "topic_configs", b"topic_configs", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -23,14 +23,17 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from ottla.broker import handlers
-from ottla.broker.controller.changes import MetadataChange, PartitionsAdded, TopicConfigChanged, TopicCreated, TopicDeleted
-from ottla.broker.controller.controller import Controller
+from ottla.broker.applying import ControlApplier
+from ottla.broker.control_local import LocalControl
+from ottla.broker.controller.changes import SettingsChange, TopicConfigChanged
+from ottla.broker.controller.service import ControllerService
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.handlers.registry import APIS, BrokerParts, EncodedBody, RequestContext
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.replicas import ReplicaManager
+from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import Operation, Resource
 from ottla.clock import SystemClock
 from ottla.config.broker import BrokerSettings
@@ -136,6 +139,8 @@ def _value(field: Any, value: Any) -> Any:
         return None
     if field.is_array:
         return tuple(_message(field.struct, each) if field.struct else each for each in value)
+    if field.struct:
+        return _message(field.struct, value)
     return timedelta(milliseconds=value) if field.wire_type.startswith("timedelta") else value
 
 
@@ -166,37 +171,36 @@ def run(tmp_path: Path) -> Callable[..., None]:
 
 async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str]) -> None:
     settings = BrokerSettings.from_properties({"log.dirs": f"{directory / 'a'},{directory / 'b'}", "broker.id": "1", **properties})
-    clock = SystemClock()
+    clock, broker_id = SystemClock(), BrokerId(int(properties.get("broker.id", "1")))
     async with AsyncExitStack() as stack:
         zookeeper = EmbeddedZooKeeper(None, clock)
         stack.push_async_callback(zookeeper.close)
         metadata, fetches, produces, rules = MetadataCache(), Purgatory(), Purgatory(), Rules()
 
-        async def apply(change: MetadataChange) -> None:
-            match change:
-                case TopicCreated(topic) | PartitionsAdded(topic):
-                    metadata.put_topic(topic)
-                    replicas.apply_topic(topic, logs.topic_settings(topic.name), is_new=True)
-                case TopicDeleted(name, _, partition_count):
-                    metadata.remove_topic(name)
-                    await replicas.remove_topic(name, partition_count)
-                case TopicConfigChanged(name, topic_settings):
-                    replicas.update_settings(name, topic_settings)
+        def settings_changed(change: SettingsChange) -> None:
+            if isinstance(change, TopicConfigChanged):
+                replicas.update_settings(change.name, change.settings)
 
-        controller = Controller(await zookeeper.session(), settings, clock, Random(1), apply)
+        def controller_changed(controller_id: BrokerId, controller_epoch: int) -> None:
+            applier.controller_changed(controller_id, controller_epoch)
+
+        transport = LocalControl().transport(lambda: controller.caller(), lambda caller: controller.check_caller(caller))
+        stack.push_async_callback(transport.close)
+        session = await zookeeper.session()
+        controller = ControllerService(session, settings, clock, Random(1), transport, settings_changed, controller_changed)
         logs = LogManager(settings.log_directories, settings, clock, offload_nothing, controller.topic_settings)
-        replicas = ReplicaManager(BrokerId(1), logs, fetches, produces)
+        replicas = ReplicaManager(broker_id, logs, fetches, produces)
         logs.high_watermarks = replicas.high_watermarks
+        applier = ControlApplier(broker_id, lambda: controller.registration, metadata, replicas, controller, controller.controlled_shutdown)
+        await transport.serve(broker_id, applier, controller.served)
         await controller.load()
         await logs.start()
         stack.push_async_callback(logs.shutdown)
+        stack.push_async_callback(replicas.close)
         stack.push_async_callback(controller.close)
-        broker_id = BrokerId(settings.broker_id)
-        registration = BrokerRegistration(broker_id, (Endpoint("PLAINTEXT", "broker.test", 9092),), "rack-1")
-        await controller.start(registration)
         metadata.cluster_id = controller.cluster_id
-        metadata.controller_id = broker_id
-        metadata.brokers = {broker_id: registration}
+        await controller.start(BrokerRegistration(broker_id, (Endpoint("PLAINTEXT", "broker.test", 9092),), "rack-1"))
+        await asyncio.wait_for(metadata.told.wait(), 20)
         handlers.load()
         parts = BrokerParts(
             settings=settings,
@@ -210,5 +214,6 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
             producer_ids=ProducerIds(controller.allocate_producer_ids),
             fetch_sessions=FetchSessions(10, clock, Random(1)),
             fetch_purgatory=fetches,
+            throttles=ReplicationThrottles(clock, settings),
         )
         await scenario(BrokerWithoutSockets(parts, rules))

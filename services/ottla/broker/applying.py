@@ -1,0 +1,162 @@
+"""What a broker does when the controller tells it something: `ottla.broker.control.BrokerControl`.
+
+Requests are taken one at a time in the order in which they came. Each is judged by its two epochs first, also when it
+had to wait for its turn: a former controller, and one that speaks to a former life of this broker, are refused before
+anything changes. A broker whose session has ended is nobody until it has registered anew, so that nothing that was sent
+before can make it lead again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from ottla.broker.control import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionAssignment,
+    PartitionToStop,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+)
+from ottla.broker.metadata import MetadataCache
+from ottla.errors import BrokerNotAvailable, StaleBrokerEpoch, StaleControllerEpoch
+from ottla.model import BrokerId, BrokerRegistration, TopicPartition
+
+log: Final = logging.getLogger(__name__)
+
+NOT_REGISTERED: Final = -1
+
+
+class Replicas(Protocol):
+    """What is told to the partitions of this broker: `ottla.broker.replication.replicas.ReplicaManager`."""
+
+    async def apply(
+        self, partitions: Sequence[PartitionAssignment], live_leaders: Sequence[BrokerRegistration]
+    ) -> Mapping[TopicPartition, int]:
+        """Leads and follows; gives the error code of each partition."""
+        ...
+
+    async def stop(self, partitions: Sequence[PartitionToStop]) -> Mapping[TopicPartition, int]:
+        """Gives replicas up; gives the error code of each."""
+        ...
+
+    def stop_leading_all(self) -> None:
+        """Leads nothing any more, at once."""
+        ...
+
+
+class TopicSettingsKnown(Protocol):
+    """Where what topics set for themselves is kept: `ottla.broker.controller.service.ControllerService`."""
+
+    def learn_topic_overrides(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
+        """Takes in what topics set, before anything is opened by it."""
+        ...
+
+    def forget_topics(self, names: Sequence[str]) -> None:
+        """Takes in that topics are gone."""
+        ...
+
+
+class ControlApplier:
+    """This broker, as the controller sees it.
+
+    Args:
+        broker_id: which.
+        registration: the latest registration; None before the first.
+        metadata: what is told to clients.
+        replicas: the partitions here.
+        settings: what topics set for themselves.
+        drain: hands over what this broker leads.
+    """
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        registration: Callable[[], BrokerRegistration | None],
+        metadata: MetadataCache,
+        replicas: Replicas,
+        settings: TopicSettingsKnown,
+        drain: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._broker_id = broker_id
+        self._registration = registration
+        self._metadata = metadata
+        self._replicas = replicas
+        self._settings = settings
+        self._drain = drain
+        self._controller_epoch = -1
+        self._ended_epoch = NOT_REGISTERED
+        self._one_at_a_time = asyncio.Lock()
+        self._is_closed = False
+
+    async def close(self) -> None:
+        """Does nothing more of what it is told, once it has done what it has begun: the broker stops."""
+        self._is_closed = True
+        async with self._one_at_a_time:
+            pass
+
+    def session_lost(self) -> None:
+        """The registration has ended: nothing is led any more, and what was meant for it is refused, even if it waits for its turn."""
+        registration = self._registration()
+        if registration is not None:
+            self._ended_epoch = max(self._ended_epoch, registration.broker_epoch)
+        self._replicas.stop_leading_all()
+
+    def controller_changed(self, controller_id: BrokerId, controller_epoch: int) -> None:
+        """Who is the controller is known by other ways too; an older one is not listened to from then on."""
+        self._controller_epoch = max(self._controller_epoch, controller_epoch)
+        self._metadata.controller_id = controller_id
+
+    async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Leads and follows as it is told. Settings come first: logs are opened by them."""
+        async with self._one_at_a_time:
+            self._check(request)
+            self._settings.learn_topic_overrides(request.topic_configs)
+            errors = await self._replicas.apply(request.partitions, request.live_leaders)
+            if request.broker_epoch <= self._ended_epoch:
+                # The session ended in the middle of it, so what came after that has to be taken back.
+                self._replicas.stop_leading_all()
+                self._check(request)
+            return LeaderAndIsrResponse(errors)
+
+    async def update_metadata(self, request: UpdateMetadataRequest) -> None:
+        """Tells clients what has changed from now on."""
+        async with self._one_at_a_time:
+            self._check(request)
+            self._settings.forget_topics(request.deleted_topics)
+            self._settings.learn_topic_overrides(request.topic_configs)
+            self._metadata.brokers = {each.broker_id: each for each in request.brokers}
+            self._metadata.update(request.partitions, request.deleted_topics)
+
+    async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Gives replicas up."""
+        async with self._one_at_a_time:
+            self._check(request)
+            return StopReplicaResponse(await self._replicas.stop(request.partitions))
+
+    async def drain(self) -> None:
+        """Hands over what it leads."""
+        await self._drain()
+
+    def _check(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest) -> None:
+        """Refuses what is out of date, and takes in who is the controller."""
+        if self._is_closed:
+            raise BrokerNotAvailable(f"broker {self._broker_id} stops")
+        registration = self._registration()
+        own_epoch = NOT_REGISTERED if registration is None else registration.broker_epoch
+        # A newer one than ours is one that we have made and not read back yet.
+        if own_epoch == NOT_REGISTERED or request.broker_epoch < own_epoch or request.broker_epoch <= self._ended_epoch:
+            raise StaleBrokerEpoch(f"broker {self._broker_id}: told as epoch {request.broker_epoch}, registered with {own_epoch}")
+        if request.controller_epoch < self._controller_epoch:
+            raise StaleControllerEpoch(
+                f"broker {self._broker_id}: told by controller {request.controller_id} of epoch {request.controller_epoch}, "
+                f"and {self._controller_epoch} has begun"
+            )
+        if request.controller_epoch > self._controller_epoch:
+            log.info("broker %d is told by controller %d, epoch %d", self._broker_id, request.controller_id, request.controller_epoch)
+        self._controller_epoch = request.controller_epoch
+        self._metadata.controller_id = request.controller_id

@@ -1,0 +1,207 @@
+"""What the controller does about each thing that can happen: one function for each event.
+
+Pure: each looks at the state, which has the facts of the event in it already (`ClusterState.brokers_came_and_went` and
+so on), and changes nothing. Where an event can concern thousands of partitions the function is a generator of
+decisions over slices of them. Its caller performs each, and takes it into the state, before it asks for the next; the
+event loop can turn in between, but no other decision may be made then.
+
+After a decision was performed its caller asks for its `follow_up`, until that is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Final
+
+from ottla.broker.control import AlterPartitionRequest, AlterPartitionResponse, ElectionType, OngoingReassignment
+from ottla.broker.controller import deletions, isr_changes, reassignments
+from ottla.broker.controller.effects import Decision, IsrsLeft, PartitionChange
+from ottla.broker.controller.elections import Availability, settled
+from ottla.broker.controller.shutdowns import left_by_shutdown
+from ottla.broker.controller.state import ClusterState
+from ottla.broker.controller.topics import Replicas, first_state
+from ottla.broker.controller.wanted_elections import elected_as_wanted, lacking_preferred
+from ottla.model import BrokerId, BrokerRegistration, PartitionState, TopicPartition
+
+# A slice takes a few milliseconds to decide, and one or two writes.
+SLICE: Final = 500
+
+
+def take_over(state: ClusterState) -> Iterator[Decision]:
+    """What a new controller does about all that it found.
+
+    First states of partitions without one, elections where the leader is gone, brokers that are away or started uncleanly
+    out of ISRs, ends of reassignments, and the start of each deletion (of topics with `is_deleting`).
+    """
+    unclean = frozenset(each for each in state.brokers if state.started_uncleanly(each))
+    yield from _settle(state, _all_partitions(state), unclean=unclean)
+    yield from _isrs_left(state, unclean)
+    yield from _unless_empty(reassignments.ready(state, list(state.reassigning())))
+    for topic in [each for each in state.topics.values() if each.is_deleting]:
+        yield from _unless_empty(deletions.begun(state, topic))
+
+
+def new_topic_states(state: ClusterState, assignments: Sequence[Replicas]) -> tuple[PartitionState, ...]:
+    """The first states of the partitions of a topic that is about to be made (or of those that are added to one).
+
+    Every partition must have a living replica, which the checks of `topics` see to. The driver writes them together with
+    the topic, and puts them into the state with partition epoch 0.
+    """
+    living = state.living()
+    states = []
+    for replicas in assignments:
+        first = first_state(replicas, living, state.controller_epoch)
+        assert first is not None, f"none of the replicas {replicas} lives"
+        states.append(first)
+    return tuple(states)
+
+
+def topics_found(state: ClusterState, names: Iterable[str]) -> Iterator[Decision]:
+    """What is to be done about topics that were put into the state as somebody else wrote them, or read again.
+
+    Also what is to be done when `unclean.leader.election.enable` was turned on for topics.
+    """
+    found = [state.topics[name] for name in names if name in state.topics]
+    partitions = [each for topic in found for each in topic.topic_partitions()]
+    yield from _settle(state, partitions)
+    yield from _unless_empty(reassignments.ready(state, partitions))
+
+
+def brokers_changed(state: ClusterState, new: Iterable[BrokerRegistration], gone: Iterable[BrokerId]) -> Iterator[Decision]:
+    """What is to be done after brokers came and went. One that registered anew is in both.
+
+    Nobody may be told anything of those that came before the last of these decisions was performed.
+    """
+    came, went = frozenset(each.broker_id for each in new), frozenset(gone)
+    unclean = frozenset(each for each in came if each in state.brokers and state.started_uncleanly(each))
+    affected = list(dict.fromkeys(chain.from_iterable(state.replicas_of(each) for each in sorted(came | went))))
+    yield from _settle(state, affected, went, unclean)
+    yield from _isrs_left(state, unclean)
+    yield from _unless_empty(reassignments.ready(state, [each for each in affected if each in state.reassigning()]))
+    yield from _unless_empty(deletions.brokers_changed(state, came, went))
+
+
+def replicas_offline(state: ClusterState, broker_id: BrokerId, partitions: Collection[TopicPartition]) -> Iterator[Decision]:
+    """What is to be done after a log directory with these replicas failed (`replicas_went_offline` was called)."""
+    yield from _settle(state, [each for each in partitions if each in state.replicas_of(broker_id)])
+
+
+def replicas_online(state: ClusterState, broker_id: BrokerId, partitions: Collection[TopicPartition]) -> Iterator[Decision]:
+    """What is to be done after these replicas are there again (`replicas_came_online` was called)."""
+    there = [each for each in partitions if each in state.replicas_of(broker_id)]
+    yield from _settle(state, there)
+    yield from _unless_empty(deletions.replicas_online(state, broker_id, there))
+
+
+def alter_partition(state: ClusterState, request: AlterPartitionRequest) -> tuple[Decision, AlterPartitionResponse]:
+    """Changes of ISRs that a leader asks for, and the answer, which is true once the decision was performed.
+
+    A partition whose change could not be written (BadVersion) is to be answered INVALID_UPDATE_VERSION instead.
+    """
+    return isr_changes.altered(state, request)
+
+
+def controlled_shutdown(state: ClusterState, broker_id: BrokerId) -> Iterator[Decision]:
+    """Leaderships move from a broker in `shutting_down` to others in sync, and it leaves ISRs where others remain."""
+    for part in _slices(state.replicas_of(broker_id)):
+        yield from _unless_empty(left_by_shutdown(state, broker_id, part))
+
+
+def remaining_leaderships(state: ClusterState, broker_id: BrokerId) -> tuple[TopicPartition, ...]:
+    """The replicated partitions that a broker still leads: the answer to its controlled shutdown, asked for afterwards."""
+    remaining = []
+    for topic_partition in state.replicas_of(broker_id):
+        known = state.find(topic_partition)
+        assert known is not None
+        if known.state.leader == broker_id and len(known.state.replicas) > 1 and not state.topics[topic_partition.topic].is_deleting:
+            remaining.append(topic_partition)
+    return tuple(remaining)
+
+
+def elect_leaders(state: ClusterState, election_type: ElectionType, partitions: Sequence[TopicPartition] | None) -> Iterator[Decision]:
+    """Elects leaders as an administrator asks for, of the partitions named or of all.
+
+    What is refused is in the decisions; with None those that need no election are left out, as Kafka leaves them out.
+    """
+    for part in _slices(_all_partitions(state) if partitions is None else dict.fromkeys(partitions)):
+        decision = elected_as_wanted(state, election_type, part, tells_not_needed=partitions is not None)
+        if decision or decision.refused:
+            yield decision
+
+
+def rebalance(state: ClusterState) -> Iterator[Decision]:
+    """Gives leaderships back to the brokers that lack more than `leader.imbalance.per.broker.percentage` of theirs."""
+    for part in _slices(lacking_preferred(state, state.settings.leader_imbalance_per_broker_percentage)):
+        yield from _unless_empty(elected_as_wanted(state, ElectionType.PREFERRED, part, tells_not_needed=False))
+
+
+def alter_reassignments(state: ClusterState, reassigned: Mapping[TopicPartition, Sequence[BrokerId] | None]) -> Decision:
+    """Starts to move partitions to other brokers; None instead of brokers cancels what is under way (KIP-455)."""
+    return reassignments.altered(state, reassigned)
+
+
+def ongoing_reassignments(state: ClusterState, partitions: Sequence[TopicPartition] | None) -> Mapping[TopicPartition, OngoingReassignment]:
+    """The partitions on their way to other brokers, of those named or with None of all."""
+    return reassignments.ongoing(state, partitions)
+
+
+def delete_topic(state: ClusterState, name: str) -> Decision:
+    """Starts the deletion of a topic, after the note in /admin/delete_topics was written. Raises UnknownTopicOrPartition."""
+    return deletions.begun(state, state.topic(name))
+
+
+def replicas_stopped(state: ClusterState, broker_id: BrokerId, errors: Mapping[TopicPartition, int]) -> Decision:
+    """A broker's answer to StopReplica: what it says of the replicas of topics under deletion. The rest is left alone."""
+    return deletions.replicas_stopped(state, broker_id, errors)
+
+
+def follow_up(state: ClusterState, done: Decision) -> Decision:
+    """What has become possible by what was performed and taken in: the end of reassignments."""
+    if not state.reassigning():
+        return Decision()
+    return reassignments.ready(state, [each.topic_partition for each in done.changes])
+
+
+def _settle(
+    state: ClusterState, partitions: Iterable[TopicPartition], gone: Collection[BrokerId] = (), unclean: Collection[BrokerId] = ()
+) -> Iterator[Decision]:
+    for part in _slices(partitions):
+        availability = Availability(state)
+        changes = []
+        for topic_partition in part:
+            known = state.find(topic_partition)
+            topic = topic_partition.topic
+            if known is None or state.topics[topic].is_deleting:
+                continue
+            outcome = settled(
+                topic_partition,
+                known,
+                availability,
+                state.controller_epoch,
+                lambda topic=topic: state.topic_settings(topic).unclean_leader_election_enable,  # type: ignore[misc]
+                gone,
+                unclean,
+            )
+            if outcome is not None:
+                changes.append(PartitionChange(topic_partition, outcome.state, outcome.reason, is_new=not known.has_state))
+        yield from _unless_empty(Decision(tuple(changes)))
+
+
+def _isrs_left(state: ClusterState, unclean: Iterable[BrokerId]) -> Iterator[Decision]:
+    yield from _unless_empty(Decision(isrs_left=tuple(IsrsLeft(each, state.brokers[each].broker_epoch) for each in sorted(unclean))))
+
+
+def _all_partitions(state: ClusterState) -> Iterator[TopicPartition]:
+    return (each for topic in list(state.topics.values()) for each in topic.topic_partitions())
+
+
+def _slices(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    rest = iter(list(partitions))
+    while part := list(islice(rest, SLICE)):
+        yield part
+
+
+def _unless_empty(decision: Decision) -> Iterator[Decision]:
+    if decision:
+        yield decision

@@ -1,0 +1,93 @@
+"""Topics on their way out (Kafka's TopicDeletionManager).
+
+Clients stop seeing the topic at once. Every broker that lives is asked to delete its replicas; a replica whose broker is
+away, or could not delete it, waits until the broker (or its log directory) is back. When the last replica is gone the
+znodes go, so a topic never comes to life again because a broker was away while it died.
+
+Unlike Kafka's ZooKeeper controller and like its newer one, a reassignment under way does not hold a deletion up: all
+replicas go, those being added and removed too. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ottla.broker.control import PartitionToStop
+from ottla.broker.controller.effects import EPOCH_DURING_DELETE, Decision, DeletionProgress, ReplicaStop, TopicGone
+from ottla.broker.controller.state import ClusterState, Deletion, KnownTopic
+from ottla.broker.controller.transitions import ReplicaPhase
+from ottla.errors import NONE, UnknownTopicOrPartition
+from ottla.model import BrokerId, TopicPartition
+
+
+def begun(state: ClusterState, topic: KnownTopic) -> Decision:
+    """Asks for every replica that can be reached."""
+    progress: list[DeletionProgress] = []
+    stops: list[ReplicaStop] = []
+    deletion = Deletion.of(topic)
+    for broker_id, phases in sorted(deletion.phases.items()):
+        reachable = [_reachable(state, broker_id, TopicPartition(topic.name, each)) for each in phases]
+        started = tuple(each for each, is_reachable in zip(phases, reachable, strict=True) if is_reachable)
+        ineligible = tuple(each for each, is_reachable in zip(phases, reachable, strict=True) if not is_reachable)
+        progress.append(DeletionProgress(topic.name, broker_id, started, ineligible=ineligible))
+        stops += _stops(topic.name, broker_id, started)
+    gone = (TopicGone(topic.name),) if not deletion.remaining else ()
+    return Decision(stops=tuple(stops), deletions=tuple(progress), gone=gone)
+
+
+def brokers_changed(state: ClusterState, new: Iterable[BrokerId], gone: Iterable[BrokerId]) -> Decision:
+    """What was asked of a broker that is gone is asked again of one that is back."""
+    new, gone = frozenset(new), frozenset(gone)
+    progress: list[DeletionProgress] = []
+    stops: list[ReplicaStop] = []
+    for deletion in state.deletions.values():
+        for broker_id in sorted(new | gone):
+            unanswered = deletion.in_phase(broker_id, ReplicaPhase.DELETION_STARTED) if broker_id in gone else ()
+            asked: tuple[int, ...] = ()
+            if broker_id in new:
+                asked = (*deletion.in_phase(broker_id, ReplicaPhase.DELETION_INELIGIBLE), *unanswered)
+            if asked or unanswered:
+                progress.append(DeletionProgress(deletion.topic, broker_id, asked, ineligible=unanswered))
+                stops += _stops(deletion.topic, broker_id, asked)
+    return Decision(stops=tuple(stops), deletions=tuple(progress))
+
+
+def replicas_online(state: ClusterState, broker_id: BrokerId, partitions: Iterable[TopicPartition]) -> Decision:
+    """Replicas that could not be deleted can be now."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        deletion = state.deletions.get(topic)
+        if deletion is not None and deletion.phases.get(broker_id, {}).get(partition) is ReplicaPhase.DELETION_INELIGIBLE:
+            by_topic.setdefault(topic, []).append(partition)
+    return Decision(
+        stops=tuple(stop for topic, asked in by_topic.items() for stop in _stops(topic, broker_id, asked)),
+        deletions=tuple(DeletionProgress(topic, broker_id, tuple(asked)) for topic, asked in by_topic.items()),
+    )
+
+
+def replicas_stopped(state: ClusterState, broker_id: BrokerId, errors: Mapping[TopicPartition, int]) -> Decision:
+    """What a broker answered. One that does not have the replica has nothing to delete. A late answer counts no more."""
+    deleted: dict[str, list[int]] = {}
+    failed: dict[str, list[int]] = {}
+    for (topic, partition), error in errors.items():
+        deletion = state.deletions.get(topic)
+        if deletion is None or deletion.phases.get(broker_id, {}).get(partition) is not ReplicaPhase.DELETION_STARTED:
+            continue
+        found = deleted if error in (NONE, UnknownTopicOrPartition.code) else failed
+        found.setdefault(topic, []).append(partition)
+    topics = dict.fromkeys((*deleted, *failed))
+    return Decision(
+        deletions=tuple(
+            DeletionProgress(topic, broker_id, deleted=tuple(deleted.get(topic, ())), ineligible=tuple(failed.get(topic, ())))
+            for topic in topics
+        ),
+        gone=tuple(TopicGone(topic) for topic in topics if state.deletions[topic].remaining == len(deleted.get(topic, ()))),
+    )
+
+
+def _reachable(state: ClusterState, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
+    return broker_id in state.brokers and topic_partition not in state.offline_replicas.get(broker_id, ())
+
+
+def _stops(topic: str, broker_id: BrokerId, partitions: Iterable[int]) -> list[ReplicaStop]:
+    return [ReplicaStop(broker_id, PartitionToStop(TopicPartition(topic, each), EPOCH_DURING_DELETE, delete=True)) for each in partitions]

@@ -1,0 +1,102 @@
+"""Who is in sync: what takes a replica out of an ISR, and what a leader may do to it. Pure.
+
+A leader changes its ISR by AlterPartition (KIP-497). It may have decided on what is no longer so; therefore each request
+names the leader epoch and the partition epoch that it was decided in, and every member by the broker epoch that the
+leader knows it by (KIP-903): a broker that restarted since may have lost what it had. Brokers that are away or shutting
+down can not join (KIP-841).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from ottla.broker.control import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange
+from ottla.broker.controller.effects import Decision, PartitionChange
+from ottla.broker.controller.state import ClusterState, KnownPartition
+from ottla.errors import (
+    NONE,
+    FencedLeaderEpoch,
+    IneligibleReplica,
+    InvalidRequest,
+    InvalidUpdateVersion,
+    NotController,
+    StaleBrokerEpoch,
+    UnknownTopicOrPartition,
+)
+from ottla.model import BrokerId, PartitionState, TopicPartition
+
+ANY_BROKER_EPOCH: Final = -1  # the leader does not know it; not checked
+
+
+def without_absent(isr: tuple[BrokerId, ...], present: Collection[BrokerId], gone: Collection[BrokerId]) -> tuple[BrokerId, ...]:
+    """The ISR without those who are away, or were; as it is when that would leave nobody."""
+    remaining = tuple(each for each in isr if each in present and each not in gone)
+    return remaining or isr
+
+
+def without_unclean(isr: tuple[BrokerId, ...], leader: BrokerId, unclean: Collection[BrokerId]) -> tuple[BrokerId, ...]:
+    """The ISR without those who came back from an unclean stop, for they may have lost what was in the page cache.
+
+    The last member stays, whoever it is: nobody has more. Of several that came back at once it is the one that led.
+    (KIP-966 tells of the loss that this prevents: a follower that confirmed records, lost them, and is elected.)
+    """
+    if not any(each in unclean for each in isr):
+        return isr
+    remaining = tuple(each for each in isr if each not in unclean)
+    return remaining or ((leader,) if leader in isr else isr[:1])
+
+
+def altered(state: ClusterState, request: AlterPartitionRequest) -> tuple[Decision, AlterPartitionResponse]:
+    """What a leader's request comes to, and the answer once it was performed."""
+    sender = state.brokers.get(request.broker_id)
+    if sender is None or sender.broker_epoch != request.broker_epoch:
+        return Decision(), AlterPartitionResponse(StaleBrokerEpoch.code, {})
+    changes: list[PartitionChange] = []
+    outcomes: dict[TopicPartition, AlteredPartition] = {}
+    for topic_partition, asked in {each.topic_partition: each for each in request.partitions}.items():
+        try:
+            known = state.partition(topic_partition)
+        except UnknownTopicOrPartition as error:
+            outcomes[topic_partition] = AlteredPartition(error.code)
+            continue
+        now, new_isr = known.state, tuple(each.broker_id for each in asked.new_isr)
+        error_code = _outdated(known, request.broker_id, asked)
+        if error_code == NONE and sorted(new_isr) == sorted(now.isr):
+            # It is so already: the answer to a first attempt was lost. The check of the partition epoch would refuse it.
+            outcomes[topic_partition] = AlteredPartition(NONE, now, known.partition_epoch)
+            continue
+        error_code = error_code or _not_allowed(state, known, asked)
+        if error_code != NONE:
+            outcomes[topic_partition] = AlteredPartition(error_code)
+            continue
+        new_state = PartitionState(now.leader, now.leader_epoch, new_isr, now.replicas, state.controller_epoch)
+        reason = f"leader {now.leader} asks for the ISR {list(new_isr)} instead of {list(now.isr)}"
+        changes.append(PartitionChange(topic_partition, new_state, reason, asked_by_leader=True))
+        outcomes[topic_partition] = AlteredPartition(NONE, new_state, known.partition_epoch + 1)
+    return Decision(tuple(changes)), AlterPartitionResponse(NONE, outcomes)
+
+
+def _outdated(known: KnownPartition, sender: BrokerId, asked: IsrChange) -> int:
+    """Why whoever asks is not the leader that it takes itself for."""
+    now = known.state
+    if asked.leader_epoch > now.leader_epoch or asked.partition_epoch > known.partition_epoch:
+        return NotController.code  # it knows more than we do, so there is another controller by now
+    if asked.leader_epoch < now.leader_epoch:
+        return FencedLeaderEpoch.code
+    return NONE if sender == now.leader else InvalidRequest.code
+
+
+def _not_allowed(state: ClusterState, known: KnownPartition, asked: IsrChange) -> int:
+    """Why a leader may not have this ISR."""
+    now, members = known.state, {each.broker_id for each in asked.new_isr}
+    if asked.partition_epoch < known.partition_epoch:
+        return InvalidUpdateVersion.code
+    if len(members) != len(asked.new_isr) or not members <= set(now.replicas) or now.leader not in members:
+        return InvalidRequest.code
+    for member in asked.new_isr:
+        # Unlike Kafka's, a leader that is shutting down may change its ISR: alone in it, it needs somebody to take over.
+        may_join = member.broker_id == now.leader or state.eligible(asked.topic_partition, member.broker_id)
+        if not may_join or member.broker_epoch not in (ANY_BROKER_EPOCH, state.brokers[member.broker_id].broker_epoch):
+            return IneligibleReplica.code
+    return NONE

@@ -1,0 +1,192 @@
+"""Partitions on their way to other brokers (KIP-455).
+
+Phase A: the topic's znode names all replicas, old and new, and which are added and removed; every replica learns of it
+in a new leader epoch, and the new ones begin to fetch. Phase B, as soon as the whole target is in sync: the leader is
+one of the target, the others leave the ISR and are deleted, and the znode names the target alone. A broker that dies
+in between only delays phase B. A cancellation, or another target, drops the added replicas that are needed no more.
+
+Unlike Kafka's ZooKeeper controller and like its newer one, a change that would leave nobody of the ISR is refused.
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ottla.broker.control import OngoingReassignment, PartitionToStop
+from ottla.broker.controller.effects import AssignmentChange, Decision, PartitionChange, ReplicaStop
+from ottla.broker.controller.elections import Availability, leader_for_reassignment
+from ottla.broker.controller.state import ClusterState, KnownPartition
+from ottla.broker.controller.topics import Replicas, first_state
+from ottla.errors import ApiError, InvalidReplicaAssignment, NoReassignmentInProgress
+from ottla.model import NO_LEADER, BrokerId, PartitionState, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """All replicas of a partition, those on their way in and out among them."""
+
+    replicas: Replicas
+    adding: Replicas = ()
+    removing: Replicas = ()
+
+    @property
+    def target(self) -> Replicas:
+        return tuple(each for each in self.replicas if each not in self.removing)
+
+
+def toward(original: Replicas, target: Replicas) -> Assignment:
+    """The assignment on the way from one set of replicas to another: the target first, in its order."""
+    replicas = tuple(dict.fromkeys((*target, *original)))
+    return Assignment(
+        replicas,
+        tuple(each for each in replicas if each not in original),
+        tuple(each for each in replicas if each not in target),
+    )
+
+
+def altered(state: ClusterState, reassignments: Mapping[TopicPartition, Sequence[BrokerId] | None]) -> Decision:
+    """Starts, redirects or, with None for a target, cancels reassignments."""
+    availability = Availability(state)
+    changes = _Changes(state, availability)
+    refused: dict[TopicPartition, ApiError] = {}
+    for topic_partition, target in reassignments.items():
+        try:
+            known = state.partition(topic_partition)
+            _begin(changes, topic_partition, known, _assignment(known, target, availability.living))
+        except ApiError as error:
+            refused[topic_partition] = error
+    return changes.decision(refused)
+
+
+def ready(state: ClusterState, partitions: Iterable[TopicPartition]) -> Decision:
+    """Phase B of those among the partitions that are being reassigned and whose target is in sync."""
+    changes = _Changes(state, Availability(state))
+    for topic_partition in partitions:
+        known = state.find(topic_partition)
+        if known is None or not known.is_being_reassigned or state.topics[topic_partition.topic].is_deleting:
+            continue
+        if set(known.target_replicas) <= set(known.state.isr):
+            _complete(changes, topic_partition, known, known.target_replicas)
+    return changes.decision()
+
+
+def ongoing(state: ClusterState, partitions: Sequence[TopicPartition] | None) -> dict[TopicPartition, OngoingReassignment]:
+    """The partitions on their way to other brokers, of those named or with None of all."""
+    found = {}
+    for topic_partition in sorted(state.reassigning()) if partitions is None else partitions:
+        known = state.find(topic_partition)
+        if known is not None and known.is_being_reassigned and not state.topics[topic_partition.topic].is_deleting:
+            found[topic_partition] = OngoingReassignment(known.state.replicas, known.adding_replicas, known.removing_replicas)
+    return found
+
+
+def _assignment(known: KnownPartition, target: Sequence[BrokerId] | None, living: frozenset[BrokerId]) -> Assignment:
+    if target is None:
+        if not known.is_being_reassigned:
+            raise NoReassignmentInProgress("No partition reassignment is in progress.")
+        return toward(known.original_replicas, known.original_replicas)
+    if not target:
+        raise InvalidReplicaAssignment("Empty replica list specified in partition reassignment.")
+    shown = ", ".join(map(str, target))
+    if len(set(target)) != len(target):
+        raise InvalidReplicaAssignment(f"Duplicate replica ids in partition reassignment replica list: {shown}")
+    if any(each < 0 for each in target):
+        raise InvalidReplicaAssignment(f"Invalid broker id in replica list: {shown}")
+    assignment = toward(known.original_replicas, tuple(target))
+    if not living.issuperset(assignment.adding):
+        raise InvalidReplicaAssignment(
+            f"Replica assignment has brokers that are not alive. Replica list: {', '.join(map(str, assignment.adding))},"
+            f" live broker list: {', '.join(map(str, sorted(living)))}"
+        )
+    return assignment
+
+
+class _Changes:
+    """The parts of a decision, as they come together."""
+
+    def __init__(self, state: ClusterState, availability: Availability) -> None:
+        self.state = state
+        self.availability = availability
+        self._changes: list[PartitionChange] = []
+        self._assignments: list[AssignmentChange] = []
+        self._stops: list[ReplicaStop] = []
+
+    def assign(self, topic_partition: TopicPartition, known: KnownPartition, assignment: Assignment) -> None:
+        """Another assignment, if it is another."""
+        if (known.state.replicas, known.adding_replicas, known.removing_replicas) != (
+            assignment.replicas,
+            assignment.adding,
+            assignment.removing,
+        ):
+            self._assignments.append(AssignmentChange(topic_partition, assignment.replicas, assignment.adding, assignment.removing))
+
+    def change(self, topic_partition: TopicPartition, new_state: PartitionState, reason: str, is_new: bool = False) -> None:
+        """Another state."""
+        self._changes.append(PartitionChange(topic_partition, new_state, reason, is_new))
+
+    def stop(self, topic_partition: TopicPartition, broker_ids: Iterable[BrokerId], leader_epoch: int) -> None:
+        """Replicas to delete, at the brokers that live. What is left at one that is away it finds itself when it is back."""
+        for each in broker_ids:
+            if each in self.availability.registered:
+                self._stops.append(ReplicaStop(each, PartitionToStop(topic_partition, leader_epoch, delete=True)))
+
+    def decision(self, refused: Mapping[TopicPartition, ApiError] | None = None) -> Decision:
+        """All of them."""
+        return Decision(tuple(self._changes), tuple(self._assignments), tuple(self._stops), refused=refused or {})
+
+
+def _begin(changes: _Changes, topic_partition: TopicPartition, known: KnownPartition, assignment: Assignment) -> None:
+    """Phase A, or at once phase B. Raises InvalidReplicaAssignment."""
+    now = known.state
+    if (now.replicas, known.adding_replicas, known.removing_replicas) == (assignment.replicas, assignment.adding, assignment.removing):
+        return
+    eligible = changes.availability.eligible(topic_partition)
+    if not known.has_state:
+        changes.assign(topic_partition, known, assignment)
+        first = first_state(assignment.replicas, eligible, changes.state.controller_epoch)
+        if first is not None:
+            changes.change(topic_partition, first, "new partition", is_new=True)
+        return
+    if set(assignment.target) <= set(now.isr) and _complete(changes, topic_partition, known, assignment.target):
+        return
+    unneeded = tuple(each for each in now.replicas if each not in assignment.replicas)
+    isr = tuple(each for each in now.isr if each not in unneeded)
+    if not isr:
+        raise InvalidReplicaAssignment(
+            f"Unable to drop replicas {', '.join(map(str, unneeded))} of partition {topic_partition}: nobody else is in sync,"
+            " so that it would require an unclean leader election."
+        )
+    leader = now.leader
+    if leader in unneeded:
+        leader = leader_for_reassignment(assignment.replicas, isr, eligible) or NO_LEADER
+    leader_epoch = now.leader_epoch + 1
+    changes.change(
+        topic_partition,
+        PartitionState(leader, leader_epoch, isr, assignment.replicas, changes.state.controller_epoch),
+        f"on its way from replicas {list(known.original_replicas)} to {list(assignment.target)}",
+    )
+    changes.assign(topic_partition, known, assignment)
+    changes.stop(topic_partition, unneeded, leader_epoch)
+
+
+def _complete(changes: _Changes, topic_partition: TopicPartition, known: KnownPartition, target: Replicas) -> bool:
+    """Phase B; whether it can be: somebody of the target has to lead."""
+    now = known.state
+    leader: BrokerId | None = now.leader
+    if leader not in target or leader not in changes.availability.present(topic_partition):
+        leader = leader_for_reassignment(target, now.isr, changes.availability.eligible(topic_partition))
+        if leader is None:
+            return False
+    assert leader is not None
+    leader_epoch = now.leader_epoch + 1
+    isr = tuple(each for each in now.isr if each in target)
+    changes.change(
+        topic_partition,
+        PartitionState(leader, leader_epoch, isr, target, changes.state.controller_epoch),
+        f"its replicas are {list(target)} now",
+    )
+    changes.assign(topic_partition, known, Assignment(target))
+    changes.stop(topic_partition, [each for each in now.replicas if each not in target], leader_epoch)
+    return True

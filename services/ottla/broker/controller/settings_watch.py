@@ -1,0 +1,198 @@
+"""What is set for this broker and for topics, as this broker knows it, kept fresh while it runs.
+
+Everything is read once. From then on each change leaves a notice under `/config/changes`, whoever made it, and the
+entity that it names is read again. The controller also says what topics set along with their partitions
+(`learn_topics`), which is quicker and comes before anything that depends on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from ottla.broker.controller import configs
+from ottla.broker.controller.changes import BrokerConfigChanged, SettingsChange, TopicConfigChanged
+from ottla.broker.controller.loading import acceptable_overrides, load_broker_configs, load_config, load_topic_overrides
+from ottla.config.broker import BrokerSettings
+from ottla.config.topic import TopicSettings
+from ottla.coordination import znodes
+from ottla.coordination.errors import MalformedZnode, SessionExpired
+from ottla.coordination.interface import Coordination, WatchedEvent
+from ottla.errors import ConfigurationError, InvalidRequest, OttlaError
+from ottla.model import BrokerId
+
+log: Final = logging.getLogger(__name__)
+
+# Between two attempts to read what could not be read.
+_PAUSE_SECONDS: Final = 1.0
+_TOPICS: Final = "topics/"
+_BROKERS: Final = "brokers/"
+
+
+class SettingsWatch:
+    """This broker's knowledge of settings.
+
+    Args:
+        static: what the broker was started with.
+        changed: told of settings that are others than before, once `start` was called.
+        noticed: told of every entity (`topics/[topic]`, `brokers/[id]`) that a notice names.
+    """
+
+    def __init__(
+        self, static: BrokerSettings, changed: Callable[[SettingsChange], None], noticed: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._static = static
+        self._changed = changed
+        self._noticed = noticed
+        self._settings = static
+        self._broker_id = BrokerId(static.broker_id)
+        self._defaults: Mapping[str, str] = {}
+        self._own: Mapping[str, str] = {}
+        self._topics: dict[str, Mapping[str, str]] = {}
+        self._seen: frozenset[str] = frozenset()
+        self._has_changes = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+
+    # What is known.
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """The broker's settings with what was changed while it runs."""
+        return self._settings
+
+    def topic_overrides(self, name: str) -> Mapping[str, str]:
+        """What a topic sets for itself; nothing for one that is not known."""
+        return self._topics.get(name, {})
+
+    def topic_settings(self, name: str) -> TopicSettings:
+        """A topic's settings; those of a topic that sets nothing for one that is not known."""
+        return TopicSettings.of(self._settings, self.topic_overrides(name))
+
+    def broker_overrides(self, broker_id: BrokerId | None) -> Mapping[str, str]:
+        """What was changed of this broker, or of all with None; nothing for another broker."""
+        if broker_id is None:
+            return self._defaults
+        return self._own if broker_id == self._broker_id else {}
+
+    # How it comes to be known.
+
+    async def load(self, coordination: Coordination) -> None:
+        """Reads everything, and tells what is others than before.
+
+        Raises:
+            ConfigurationError: what was changed of this broker does not go with what it was started with.
+            CoordinationError: it can not be read.
+        """
+        # The notices first: one that comes later is read again for nothing, and none is missed.
+        self._seen = frozenset(await coordination.children(znodes.CONFIG_CHANGES.path()))
+        defaults, own = await load_broker_configs(coordination, self._broker_id)
+        try:
+            settings = configs.checked_broker_settings(self._static, defaults, own)
+        except InvalidRequest as error:
+            raise ConfigurationError(
+                f"the settings in {znodes.BROKER_CONFIG.path(self._broker_id)} and {znodes.BROKER_CONFIG.path(znodes.DEFAULT_ENTITY)}"
+                f" do not go with this broker's: {error}"
+            ) from error
+        self._take_broker(defaults, own, settings)
+        self.learn_topics(await load_topic_overrides(coordination))
+
+    def start(self, coordination: Coordination) -> None:
+        """Keeps it fresh from now on, in this session and no longer in a former one."""
+        self.stop()
+        self._watching = asyncio.ensure_future(self._watch(coordination))
+
+    def stop(self) -> None:
+        """Keeps nothing fresh any more."""
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def wait_stopped(self) -> None:
+        """Waits until nothing is under way any more."""
+        if self._watching is not None:
+            await asyncio.wait([self._watching])
+
+    def learn_topics(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
+        """Takes in what topics set. Another tool may have written what nobody can use: that is passed over, and told in the log."""
+        for name, each in overrides.items():
+            if self._topics.get(name) == each:
+                continue
+            former = self.topic_settings(name)
+            self._topics[name] = acceptable_overrides(self._settings, name, each)
+            self._tell_topic(name, former)
+
+    def forget_topics(self, names: Iterable[str]) -> None:
+        """Takes in that topics are gone."""
+        for name in names:
+            self._topics.pop(name, None)
+
+    async def read_again(self, coordination: Coordination, entity: str) -> None:
+        """Reads what an entity sets."""
+        try:
+            if entity.startswith(_TOPICS):
+                name = entity.removeprefix(_TOPICS)
+                overrides = await load_config(coordination, znodes.TOPIC_CONFIG.path(name))
+                if overrides or name in self._topics:
+                    self.learn_topics({name: overrides})
+            elif entity in (f"{_BROKERS}{self._broker_id}", f"{_BROKERS}{znodes.DEFAULT_ENTITY}"):
+                defaults, own = await load_broker_configs(coordination, self._broker_id)
+                self._take_broker(defaults, own, configs.checked_broker_settings(self._static, defaults, own))
+        except (MalformedZnode, InvalidRequest) as error:
+            log.error("what is set for %s can not be used: %s", entity, error)
+
+    def _take_broker(self, defaults: Mapping[str, str], own: Mapping[str, str], settings: BrokerSettings) -> None:
+        former_topics = {name: self.topic_settings(name) for name in self._topics}
+        changed = [
+            BrokerConfigChanged(broker_id, overrides, settings)
+            for broker_id, overrides in ((None, defaults), (self._broker_id, own))
+            if overrides != self.broker_overrides(broker_id)
+        ]
+        self._defaults, self._own, self._settings = defaults, own, settings
+        for change in changed:
+            self._tell(change)
+        for name, topic_settings in former_topics.items():
+            self._tell_topic(name, topic_settings)
+
+    def _tell_topic(self, name: str, former: TopicSettings) -> None:
+        settings = self.topic_settings(name)
+        if settings != former:
+            self._tell(TopicConfigChanged(name, settings))
+
+    def _tell(self, change: SettingsChange) -> None:
+        if self._watching is not None:  # before, there is nobody yet who goes by other settings
+            self._changed(change)
+
+    async def _watch(self, coordination: Coordination) -> None:
+        while True:
+            self._has_changes.clear()
+            try:
+                await self._look(coordination)
+            except SessionExpired:
+                return
+            except Exception as error:
+                # Whatever it was, the next notices must not go unread.
+                log.warning("notices of changed settings can not be read, trying again: %s", error, exc_info=not isinstance(error, OttlaError))
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            await self._has_changes.wait()
+
+    async def _look(self, coordination: Coordination) -> None:
+        """Reads the notices that came since the last look, and what they name."""
+        path = znodes.CONFIG_CHANGES.path()
+        names = frozenset(await coordination.children(path, self._happened))
+        paths = [f"{path}/{name}" for name in sorted(names - self._seen)]
+        entities: dict[str, None] = {}
+        for each, found in zip(paths, await coordination.get_many(paths), strict=True):
+            try:
+                if found is not None:
+                    entities[znodes.decode_config_change(each, found[0])] = None
+            except MalformedZnode as error:
+                log.error("%s; the notice is passed over", error)
+        for entity in entities:
+            await self.read_again(coordination, entity)
+            self._noticed(entity)
+        self._seen = names
+
+    def _happened(self, _: WatchedEvent) -> None:
+        self._has_changes.set()

@@ -1,0 +1,64 @@
+"""AlterPartitionReassignments (key 45), version 0: partitions move to other brokers, or no longer do (KIP-455).
+
+Null for a partition's replicas takes back what is under way. The answer says that a move has begun; it goes on beside
+it, and ListPartitionReassignments tells how far it is. Any broker takes the request and asks the controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ottla.broker.control import PartitionOutcome
+from ottla.broker.handlers.authorization import DENIED, cluster_allowed
+from ottla.broker.handlers.by_topic import grouped_by_topic
+from ottla.broker.handlers.deadline import Deadline
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.security.authorizer import Operation
+from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed
+from ottla.model import BrokerId, TopicPartition
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+
+@handles(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 0)
+async def alter_partition_reassignments(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = messages.response_schema(ApiKey.ALTER_PARTITION_REASSIGNMENTS, context.api_version)
+    # A partition that is named twice moves to where it is named last, as with Kafka.
+    asked: dict[TopicPartition, Sequence[BrokerId] | None] = {
+        TopicPartition(topic.name, each.partition_index): each.replicas for topic in request.topics for each in topic.partitions
+    }
+    error_code, error_message = NONE, None
+    outcomes: Mapping[TopicPartition, PartitionOutcome]
+    try:
+        if not cluster_allowed(parts, context, Operation.ALTER):
+            raise ClusterAuthorizationFailed(DENIED)
+        deadline = Deadline(request.timeout)
+        outcomes = await deadline.wait(
+            parts.controller.alter_partition_reassignments(asked, deadline.seconds_left()), "the change of reassignments"
+        )
+    except ApiError as error:
+        error_code, error_message = error.code, error.message
+        outcomes = {each: PartitionOutcome(error.code, error.message) for each in asked}
+    return schema(
+        "AlterPartitionReassignmentsResponse",
+        throttle_time=0,
+        error_code=error_code,
+        error_message=error_message,
+        responses=[
+            schema(
+                "ReassignableTopicResponse",
+                name=name,
+                partitions=[
+                    schema(
+                        "ReassignablePartitionResponse",
+                        partition_index=partition,
+                        error_code=outcome.error,
+                        error_message=outcome.message or None,
+                    )
+                    for partition, outcome in answers
+                ],
+            )
+            for name, answers in grouped_by_topic(outcomes).items()
+        ],
+    )

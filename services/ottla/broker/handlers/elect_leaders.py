@@ -1,0 +1,75 @@
+"""ElectLeaders (key 43), versions 0-2: partitions get their preferred leader, or any that lives (KIP-183, KIP-460).
+
+v0 knows preferred elections only; v1 adds election_type and an error for the whole request; v2 is flexible. No topics
+at all stands for every partition of the cluster, and then those whose leader is right already are left out of the answer.
+Any broker takes the request and asks the controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ottla.broker.control import ElectionType, PartitionOutcome
+from ottla.broker.handlers.authorization import DENIED, cluster_allowed
+from ottla.broker.handlers.by_topic import grouped_by_topic
+from ottla.broker.handlers.deadline import Deadline
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.security.authorizer import Operation
+from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, ElectionNotNeeded, InvalidRequest
+from ottla.model import TopicPartition
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+
+@handles(ApiKey.ELECT_LEADERS, 0, 2)
+async def elect_leaders(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = messages.response_schema(ApiKey.ELECT_LEADERS, context.api_version)
+    asked = None
+    if request.topic_partitions is not None:
+        # Named twice is asked once.
+        asked = list(dict.fromkeys(TopicPartition(each.topic, index) for each in request.topic_partitions for index in each.partitions))
+    error_code, outcomes = NONE, dict[TopicPartition, PartitionOutcome]()
+    try:
+        if not cluster_allowed(parts, context, Operation.ALTER):
+            raise ClusterAuthorizationFailed(DENIED)
+        outcomes = await _elect(request, asked, parts)
+    except ApiError as error:
+        # Also for each partition: before v1 there was no other place for it.
+        error_code = error.code
+        outcomes = {each: PartitionOutcome(error.code, error.message) for each in asked or ()}
+    return schema(
+        "ElectLeadersResponse",
+        throttle_time=0,
+        error_code=error_code,
+        replica_election_results=[
+            schema(
+                "ReplicaElectionResult",
+                topic=topic,
+                partition_result=[
+                    schema(
+                        "PartitionResult",
+                        partition_id=partition,
+                        error_code=outcome.error,
+                        error_message=outcome.message or None,
+                    )
+                    for partition, outcome in results
+                ],
+            )
+            for topic, results in grouped_by_topic(outcomes).items()
+        ],
+    )
+
+
+async def _elect(request: Any, asked: list[TopicPartition] | None, parts: BrokerParts) -> dict[TopicPartition, PartitionOutcome]:
+    number = getattr(request, "election_type", ElectionType.PREFERRED)
+    try:
+        election_type = ElectionType(number)
+    except ValueError as error:
+        raise InvalidRequest(f"Unknown election type {number}") from error
+    deadline = Deadline(request.timeout)
+    election = parts.controller.elect_leaders(election_type, asked, deadline.seconds_left())
+    outcomes: Mapping[TopicPartition, PartitionOutcome] = await deadline.wait(election, "the election")
+    if asked is None:
+        return {each: outcome for each, outcome in sorted(outcomes.items()) if outcome.error != ElectionNotNeeded.code}
+    return dict(outcomes)

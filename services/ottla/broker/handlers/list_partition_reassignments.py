@@ -1,0 +1,61 @@
+"""ListPartitionReassignments (key 46), version 0: the partitions that are on their way to other brokers (KIP-455).
+
+No topics at all asks for every partition. A partition that is named and not on its way, or not there, is left out.
+Any broker takes the request and asks the controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ottla.broker.control import OngoingReassignment
+from ottla.broker.handlers.authorization import DENIED, cluster_allowed
+from ottla.broker.handlers.by_topic import grouped_by_topic
+from ottla.broker.handlers.deadline import Deadline
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.security.authorizer import Operation
+from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed
+from ottla.model import TopicPartition
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+
+@handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0)
+async def list_partition_reassignments(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = messages.response_schema(ApiKey.LIST_PARTITION_REASSIGNMENTS, context.api_version)
+    asked = None
+    if request.topics is not None:
+        asked = [TopicPartition(each.name, index) for each in request.topics for index in each.partition_indexes]
+    error_code, error_message = NONE, None
+    ongoing: Mapping[TopicPartition, OngoingReassignment] = {}
+    try:
+        if not cluster_allowed(parts, context, Operation.DESCRIBE):
+            raise ClusterAuthorizationFailed(DENIED)
+        listing = parts.controller.list_partition_reassignments(asked)
+        ongoing = await Deadline(request.timeout).wait(listing, "the list of reassignments")
+    except ApiError as error:
+        error_code, error_message = error.code, error.message
+    return schema(
+        "ListPartitionReassignmentsResponse",
+        throttle_time=0,
+        error_code=error_code,
+        error_message=error_message,
+        topics=[
+            schema(
+                "OngoingTopicReassignment",
+                name=name,
+                partitions=[
+                    schema(
+                        "OngoingPartitionReassignment",
+                        partition_index=partition,
+                        replicas=each.replicas,
+                        adding_replicas=each.adding_replicas,
+                        removing_replicas=each.removing_replicas,
+                    )
+                    for partition, each in found
+                ],
+            )
+            for name, found in grouped_by_topic(sorted(ongoing.items(), key=lambda item: item[0])).items()
+        ],
+    )

@@ -1,0 +1,93 @@
+"""What the parts of follower fetching say to each other and to the replicas: whom to follow, and by what connection.
+
+`Fetchers` gets a `Follow` for each partition whose leader is another broker. It reaches that broker by a
+`FetchConnection`, of which `fetch_connection` has the real one; the simulation has its own. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from ottla.config.topic import TopicSettings
+from ottla.model import BrokerRegistration, Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Whom a partition follows, and since which leader epoch."""
+
+    leader: BrokerRegistration
+    leader_epoch: int
+    topic_id: UUID
+
+
+class FetchConnection(Protocol):
+    """A connection to a leader: one request at a time."""
+
+    async def exchange(self, request: bytes, timeout_seconds: float) -> memoryview:
+        """Sends a frame (header and body, without its length) and gives the frame that answers it, until the next call.
+
+        After any error, cancellation included, the connection is of no more use than to be closed.
+
+        Raises:
+            OSError: the connection was lost; TimeoutError is one of these.
+            MalformedResponse: what came is no frame that could be an answer.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Ends the connection at once. Closing again does nothing."""
+        ...
+
+
+Connect = Callable[[Endpoint], Awaitable[FetchConnection]]  # raises OSError
+
+
+class Position(Protocol):
+    """Where a follower's log ends, and what its leader must know to compare logs (KIP-595)."""
+
+    @property
+    def fetch_offset(self) -> int: ...
+
+    @property
+    def last_fetched_epoch(self) -> int: ...
+
+    @property
+    def current_leader_epoch(self) -> int: ...
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+
+class FollowingReplica(Protocol):
+    """What fetching asks of a partition; `Partition` is one.
+
+    Raises:
+        KafkaStorageError: the log's directory has failed.
+    """
+
+    @property
+    def settings(self) -> TopicSettings: ...
+
+    def fetch_position(self) -> Position:
+        """From where on to fetch."""
+        ...
+
+    def append_as_follower(self, records: memoryview, leader_epoch: int, high_watermark: int, log_start_offset: int) -> object:
+        """Takes in what the leader of that epoch answered; ignored when that one is not followed any more.
+
+        Raises:
+            CorruptMessage: the records are damaged or do not continue the log.
+        """
+        ...
+
+    def truncate_for(self, diverging_epoch: int, end_offset: int) -> object:
+        """Drops what the leader does not have: its log has the epoch up to that offset."""
+        ...
+
+    def restart_at(self, offset: int) -> object:
+        """Drops everything and goes on from the leader's first offset, which lies beyond the end here."""
+        ...

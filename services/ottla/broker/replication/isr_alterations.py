@@ -1,0 +1,118 @@
+"""Asks the controller for the ISRs that leaders want, many partitions a call, until it has answered.
+
+One call is on its way at a time; what is wanted meanwhile goes with the next. A call that fails says nothing of what
+the controller has done, so the same changes are sent again, as long as their partitions still want them: the partition
+epoch in each lets none be made twice.
+
+What is wanted is decided by the partitions (`isr`); this only carries it there and back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from ottla.broker.control import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
+from ottla.errors import NONE, ApiError
+from ottla.model import BrokerId, TopicPartition
+
+log = logging.getLogger(__name__)
+
+AlterPartition = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
+
+MOST_AT_ONCE: Final = 1000  # partitions in a call, so that its message stays small
+RETRY_SECONDS: Final = 0.05
+MOST_RETRY_SECONDS: Final = 1.0
+CALL_SECONDS: Final = 30.0
+
+
+class IsrAlterations:
+    """The changes that wait for the controller, by partition.
+
+    Args:
+        broker_id: this broker.
+        broker_epoch: of its latest registration.
+        alter_partition: the controller's, wherever it is. It raises ApiError when no answer was to be had.
+        is_wanted: whether the change has not been overtaken.
+        altered: told each answer; says whether the change has to be asked again.
+    """
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        broker_epoch: Callable[[], int],
+        alter_partition: AlterPartition,
+        is_wanted: Callable[[IsrChange], bool],
+        altered: Callable[[IsrChange, AlteredPartition], bool],
+    ) -> None:
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._alter_partition = alter_partition
+        self._is_wanted = is_wanted
+        self._altered = altered
+        self._waiting: dict[TopicPartition, IsrChange] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def submit(self, change: IsrChange) -> None:
+        """Asks for a change, in place of any other of the same partition that waits."""
+        self._waiting[change.topic_partition] = change
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._send_all(), name="ISR changes")
+
+    async def close(self) -> None:
+        """Asks no more; whether the call on its way was heard is left open."""
+        task, self._task = self._task, None
+        self._waiting.clear()
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _send_all(self) -> None:
+        pause = RETRY_SECONDS
+        try:
+            while changes := self._next():
+                if await self._send(changes):
+                    pause = RETRY_SECONDS
+                else:
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, MOST_RETRY_SECONDS)
+        finally:
+            self._task = None
+
+    def _next(self) -> dict[TopicPartition, IsrChange]:
+        for key in [key for key, each in self._waiting.items() if not self._is_wanted(each)]:
+            del self._waiting[key]
+        return dict(list(self._waiting.items())[:MOST_AT_ONCE])
+
+    async def _send(self, changes: Mapping[TopicPartition, IsrChange]) -> bool:
+        """One call; says whether everything in it was settled."""
+        broker_epoch = self._broker_epoch()
+        request = AlterPartitionRequest(
+            self._broker_id, broker_epoch, tuple(self._with_own_epoch(each, broker_epoch) for each in changes.values())
+        )
+        try:
+            response = await asyncio.wait_for(self._alter_partition(request), CALL_SECONDS)
+        except (ApiError, TimeoutError) as error:
+            log.warning("%d ISR changes were not asked for, and will be again: %s", len(changes), error)
+            return False
+        if response.error != NONE:
+            log.warning("%d ISR changes were refused with error %d and are asked for again", len(changes), response.error)
+            return False
+        settled = True
+        for key, change in changes.items():
+            altered = response.partitions.get(key)
+            if altered is None:
+                log.error("%s: the controller's answer says nothing of its ISR", key)
+                settled = False
+            elif self._altered(change, altered):
+                settled = False
+            elif self._waiting.get(key) is change:
+                del self._waiting[key]
+        return settled
+
+    def _with_own_epoch(self, change: IsrChange, broker_epoch: int) -> IsrChange:
+        members = tuple(IsrMember(each.broker_id, broker_epoch) if each.broker_id == self._broker_id else each for each in change.new_isr)
+        return replace(change, new_isr=members)

@@ -1,0 +1,155 @@
+"""`ottla broker drain`: a broker that runs hands over what it leads, as it does before it stops.
+
+It is told by gRPC at its control endpoint, which it has registered in ZooKeeper.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from ottla.cli.connection import DEFAULT_BOOTSTRAP_SERVER, Connection, cluster_metadata, pairs
+from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.output import count_of, say
+from ottla.model import BrokerId, BrokerRegistration
+
+if TYPE_CHECKING:
+    from ottla.config.broker import BrokerSettings
+
+_POLL_SECONDS: Final = 0.2
+# Where to find the broker: no answer of Kafka's protocol has its control endpoint.
+_NOWHERE: Final = (
+    "say where the broker can be told: --zookeeper HOST:PORT, --config FILE (of any broker of the cluster), or --control HOST:PORT. "
+    "A cluster of `ottla dev` is one process and can not be told; there `ottla reassign` and `ottla elect-leaders preferred` "
+    "move what a broker leads"
+)
+
+
+def drain(
+    broker_id: Annotated[int, typer.Argument(metavar="ID", min=0, help="The broker.")],
+    zookeeper: Annotated[
+        str | None, typer.Option("--zookeeper", metavar="HOST:PORT,…", help="Where the broker is registered; with the chroot, if any.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", "-c", metavar="FILE", exists=True, dir_okay=False, help="A broker's properties: its zookeeper.connect, its TLS."
+        ),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--override", "-X", metavar="KEY=VALUE", help="Over the file's value; may be repeated.")
+    ] = None,
+    control: Annotated[
+        str | None, typer.Option("--control", metavar="HOST:PORT", help="The broker's control endpoint, instead of looking for it.")
+    ] = None,
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option("--bootstrap-server", "-b", metavar="HOST:PORT", help="Afterwards wait until clients see it lead nothing."),
+    ] = None,
+    timeout: Annotated[int, typer.Option("--timeout", min=1, help="Seconds to wait for that.")] = 30,
+) -> None:
+    """Make a broker hand over what it leads to other replicas in sync, and go on running.
+
+    For work on its machine, or before it is stopped at a moment of your choosing. What nobody else can lead it keeps. It
+    gets its leaderships back by `ottla elect-leaders preferred`, and where `auto.leader.rebalance.enable` is on after a while
+    by itself.
+
+    Examples:
+
+    - `ottla broker drain 2 --zookeeper localhost:2181`
+    - `ottla broker drain 2 --config server.properties -b localhost:9092`
+    """
+    if zookeeper is None and config is None and control is None:
+        raise UsageError(_NOWHERE)
+    settings = _settings(config, pairs(overrides, "--override"), zookeeper)
+    if control is None and settings.zookeeper_connect is None:
+        raise UsageError(f"{config} has no zookeeper.connect; {_NOWHERE}")
+    import asyncio
+    import logging
+
+    # What goes wrong on the way comes as an error; kazoo would log each attempt to connect besides.
+    logging.basicConfig(level=logging.CRITICAL)
+    asyncio.run(_drain(settings, BrokerId(broker_id), control))
+    say(f"Broker {broker_id} hands over what it leads.")
+    if bootstrap_server is not None:
+        _wait_until_seen(bootstrap_server, broker_id, timeout)
+
+
+def _settings(config: Path | None, overrides: dict[str, str], zookeeper: str | None) -> BrokerSettings:
+    """How brokers reach ZooKeeper and each other; everything else in the file does not matter here."""
+    from ottla.config.broker import BrokerSettings
+    from ottla.config.properties import Properties, load
+
+    given = load(config) if config is not None else Properties({}, {}, "the command line")
+    changed = {"zookeeper.connection.timeout.ms": "10000", **given, **overrides}  # a person waits
+    if zookeeper is not None:
+        changed["zookeeper.connect"] = zookeeper
+    return BrokerSettings.from_properties(Properties(changed, {}, given.source))
+
+
+async def _drain(settings: BrokerSettings, broker_id: BrokerId, control: str | None) -> None:
+    from ottla.broker.control import Caller
+    from ottla.errors import ApiError
+
+    try:
+        from ottla.broker.control_rpc import GrpcControl
+    except ModuleNotFoundError as error:
+        raise CommandFailed("grpcio is not installed: pip install 'ottla[server]'") from error
+
+    def nobody(_: Caller) -> None:
+        """Nothing is served here, so nobody calls."""
+
+    registration = BrokerRegistration(broker_id, (), control_endpoint=control) if control else await _registered(settings, broker_id)
+    transport = GrpcControl(settings, "", lambda: Caller(BrokerId(-1), -1, -1), nobody)
+    try:
+        await transport.broker(registration).drain()
+    except ApiError as error:
+        raise CommandFailed(f"broker {broker_id} at {registration.control_endpoint} was not drained: {error}") from None
+    finally:
+        await transport.close()
+
+
+async def _registered(settings: BrokerSettings, broker_id: BrokerId) -> BrokerRegistration:
+    """What the broker says of itself in ZooKeeper."""
+    from ottla.broker.coordinating import zookeeper_options
+    from ottla.coordination import znodes
+    from ottla.coordination.errors import CoordinationError, NoNode
+    from ottla.coordination.zookeeper import open_session
+
+    where, path = settings.zookeeper_connect, znodes.BROKER.path(broker_id)
+    try:
+        session = await open_session(zookeeper_options(settings))
+        try:
+            data, stat = await session.get(path)
+        finally:
+            await session.close()
+    except NoNode:
+        raise CommandFailed(
+            f"broker {broker_id} is not registered in ZooKeeper at {where}: it does not run, or in another cluster"
+        ) from None
+    except CoordinationError as error:
+        raise CommandFailed(f"ZooKeeper at {where}: {error}") from None
+    registration = znodes.decode_broker(path, data, stat.czxid)
+    if registration.control_endpoint is None:
+        raise CommandFailed(f"broker {broker_id} has registered no control endpoint: it is Kafka's, or alone in its cluster")
+    return registration
+
+
+def _wait_until_seen(bootstrap_server: str, broker_id: int, timeout_seconds: int) -> None:
+    import time
+
+    admin = Connection(bootstrap_server or DEFAULT_BOOTSTRAP_SERVER).admin()
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        metadata = cluster_metadata(admin, bootstrap_server)
+        partitions = ((name, each) for name, topic in metadata.topics.items() for each in topic.partitions.values())
+        led = [f"{name}-{each.id}" for name, each in partitions if each.leader == broker_id]
+        if not led:
+            say(f"Broker {broker_id} leads nothing any more.")
+            return
+        if time.monotonic() > deadline:
+            shown = ", ".join(sorted(led)[:5]) + (", …" if len(led) > 5 else "")
+            raise CommandFailed(f"broker {broker_id} still leads {count_of(len(led), 'partition')} ({shown}): nobody else is in sync")
+        time.sleep(_POLL_SECONDS)

@@ -1,0 +1,118 @@
+"""`ottla elect-leaders`: gives partitions their preferred leader back, or, where data may be lost for it, any leader."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ottla.cli.connection import (
+    ANSWER_SECONDS,
+    DEFAULT_BOOTSTRAP_SERVER,
+    BootstrapServer,
+    ClientProperty,
+    CommandConfig,
+    cluster_metadata,
+    connection,
+    told_plainly,
+)
+from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.output import count_of, say, say_json, table
+from ottla.model import TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaException
+
+ELECTED: Final = "elected"
+NOT_NEEDED: Final = "not needed"
+
+
+class Election(enum.StrEnum):
+    """Who is to lead."""
+
+    PREFERRED = "preferred"
+    UNCLEAN = "unclean"
+
+
+def elect_leaders(
+    election: Annotated[Election, typer.Argument(help="preferred: the first replica, if it is in sync. unclean: any that lives.")],
+    names: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC[:PARTITION]]...", help="Which partitions.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every partition of the cluster.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    command_config: CommandConfig = None,
+    properties: ClientProperty = None,
+) -> None:
+    """Elect leaders anew.
+
+    A **preferred** election moves leaderships back to the first replica of each partition, after its broker was away. An
+    **unclean** one gives a partition a leader that no replica in sync can be had for: what only those had is lost. It
+    does nothing to partitions that have a leader. Exit code 1 when a partition could not be given its leader.
+
+    Examples:
+
+    - `ottla elect-leaders preferred --all`
+    - `ottla elect-leaders unclean clicks:3`
+    """
+    if everything == bool(names):
+        raise UsageError("say which partitions: TOPIC or TOPIC:PARTITION, or --all")
+    from confluent_kafka import ElectionType
+    from confluent_kafka import TopicPartition as ClientPartition
+
+    where = connection(bootstrap_server, command_config, properties)
+    admin = where.admin()
+    asked = None
+    if names:
+        metadata = cluster_metadata(admin, bootstrap_server)
+        counts = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
+        asked = [ClientPartition(each.topic, each.partition) for each in partitions_named(names, counts)]
+    election_type = ElectionType.PREFERRED if election is Election.PREFERRED else ElectionType.UNCLEAN
+    with told_plainly(bootstrap_server):
+        answer = admin.elect_leaders(election_type, asked, request_timeout=3 * ANSWER_SECONDS, operation_timeout=2 * ANSWER_SECONDS)
+        outcomes = outcomes_of(answer.result(3 * ANSWER_SECONDS + 5))
+    if as_json:
+        say_json([{"topic": each.topic, "partition": each.partition, "outcome": outcome} for each, outcome in outcomes.items()])
+    else:
+        say(_described(outcomes))
+    if failed := [each for each, outcome in outcomes.items() if outcome not in (ELECTED, NOT_NEEDED)]:
+        raise CommandFailed(f"no other leader for {count_of(len(failed), 'partition')}")
+
+
+def partitions_named(names: Iterable[str], partition_counts: Mapping[str, int]) -> list[TopicPartition]:
+    """The partitions that `clicks` and `views:3` stand for.
+
+    Raises:
+        CommandFailed: one does not exist.
+    """
+    found: dict[TopicPartition, None] = {}
+    for name in names:
+        topic, colon, number = name.rpartition(":")
+        if not colon:
+            topic, number = name, ""
+        if topic not in partition_counts:
+            raise CommandFailed(f"topic {topic!r} does not exist")
+        if colon and not (number.isdecimal() and int(number) < partition_counts[topic]):
+            raise CommandFailed(f"topic {topic!r} has no partition {number!r}")
+        chosen: Sequence[int] = [int(number)] if colon else range(partition_counts[topic])
+        found.update(dict.fromkeys(TopicPartition(topic, each) for each in chosen))
+    return list(found)
+
+
+def outcomes_of(answer: Mapping[Any, KafkaException | None]) -> dict[TopicPartition, str]:
+    """What came of each, in a few words."""
+    from confluent_kafka import KafkaError
+
+    outcomes = {}
+    for each, exception in answer.items():
+        error = None if exception is None else exception.args[0]
+        is_needless = error is not None and error.code() == KafkaError.ELECTION_NOT_NEEDED
+        outcomes[TopicPartition(each.topic, each.partition)] = ELECTED if error is None else NOT_NEEDED if is_needless else error.str()
+    return dict(sorted(outcomes.items()))
+
+
+def _described(outcomes: Mapping[TopicPartition, str]) -> str:
+    if not outcomes:
+        return "Every partition has the leader that it should have."
+    return table(("partition", "outcome"), [(str(each), outcome) for each, outcome in outcomes.items()])

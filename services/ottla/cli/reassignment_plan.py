@@ -1,0 +1,262 @@
+"""Plans of who is to have which partition: made, read and compared. Pure; the file is that of kafka-reassign-partitions.
+
+A plan that is made here moves as little as it can: replicas on brokers that stay where they may be are kept, and only
+what is uneven afterwards is moved. Evenness counts topic by topic first, then over all topics together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ottla.cli.errors import UsageError
+from ottla.model import TopicPartition
+
+Replicas = tuple[int, ...]
+Plan = dict[TopicPartition, Replicas]
+
+FORMAT_VERSION: Final = 1
+
+
+def plan_text(plan: Mapping[TopicPartition, Replicas]) -> str:
+    """The plan as a file."""
+    partitions = [{"topic": topic, "partition": number, "replicas": list(replicas)} for (topic, number), replicas in sorted(plan.items())]
+    lines = ",\n".join(f"  {json.dumps(each)}" for each in partitions)
+    return (
+        f'{{"version": {FORMAT_VERSION}, "partitions": [\n{lines}\n]}}' if lines else f'{{"version": {FORMAT_VERSION}, "partitions": []}}'
+    )
+
+
+def parsed_plan(text: str, source: str) -> Plan:
+    """Reads a file.
+
+    Raises:
+        UsageError: it is no plan; says what is wrong and where.
+    """
+    try:
+        document: Any = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{source} is no JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("version") != FORMAT_VERSION or not isinstance(document.get("partitions"), list):
+        raise UsageError(f'{source} is no plan: it has to be {{"version": {FORMAT_VERSION}, "partitions": [...]}}')
+    plan: Plan = {}
+    for number, each in enumerate(document["partitions"], start=1):
+        where = f"{source}, partition {number} of the list"
+        try:
+            found = TopicPartition(str(each["topic"]), _number(each["partition"]))
+            replicas = tuple(_number(replica) for replica in each["replicas"])
+        except (KeyError, TypeError, ValueError):
+            raise UsageError(
+                f'{where}: it has to be {{"topic": "…", "partition": 0, "replicas": [1, 2]}}, and is {json.dumps(each)}'
+            ) from None
+        if any(directory != "any" for directory in each.get("log_dirs") or ()):
+            raise UsageError(f"{where}: log_dirs can only be 'any': the brokers choose their directories")
+        if found in plan:
+            raise UsageError(f"{where}: {found} is in the plan twice")
+        if not replicas or len(set(replicas)) < len(replicas):
+            raise UsageError(f"{where}: {found} needs one or more different brokers, and has {list(replicas)}")
+        plan[found] = replicas
+    return plan
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError
+    return value
+
+
+def complaints(plan: Plan, current: Mapping[TopicPartition, Replicas], living: Iterable[int]) -> list[str]:
+    """Why a plan can not be carried out; the brokers would refuse these one by one."""
+    brokers = set(living)
+    missing = sorted({each for replicas in plan.values() for each in replicas} - brokers)
+    found = [f"{each} does not exist" for each in sorted(plan) if each not in current]
+    if missing:
+        found.append(f"broker {', '.join(map(str, missing))} is not there; there are {', '.join(map(str, sorted(brokers)))}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Throttled:
+    """The replicas of one topic whose copying is held back, as `partition:broker` (KIP-73)."""
+
+    leaders: tuple[str, ...]  # who may be copied from
+    followers: tuple[str, ...]  # who copies
+
+
+def throttled(plan: Plan, current: Mapping[TopicPartition, Replicas]) -> dict[str, Throttled]:
+    """By topic: all who have a partition that moves may be asked for it, and those who get it copy it."""
+    leaders: dict[str, list[str]] = {}
+    followers: dict[str, list[str]] = {}
+    for (topic, number), replicas in sorted(plan.items()):
+        now = current[TopicPartition(topic, number)]
+        added = [each for each in replicas if each not in now]
+        if added:
+            leaders.setdefault(topic, []).extend(f"{number}:{each}" for each in sorted(now))
+            followers.setdefault(topic, []).extend(f"{number}:{each}" for each in sorted(added))
+    return {topic: Throttled(tuple(leaders[topic]), tuple(followers[topic])) for topic in followers}
+
+
+def moving_brokers(plan: Plan, current: Mapping[TopicPartition, Replicas]) -> list[int]:
+    """Who copies and who is copied from."""
+    moving = [each for each, replicas in plan.items() if set(replicas) - set(current[each])]
+    return sorted({broker for each in moving for broker in (*plan[each], *current[each])})
+
+
+def even_plan(current: Mapping[TopicPartition, Replicas], racks: Mapping[int, str | None], replication_factor: int | None = None) -> Plan:
+    """Who is to have each partition, and lead it, on the brokers named.
+
+    Args:
+        current: the partitions with their replicas, the preferred leader first.
+        racks: the brokers that may have them, with their racks; those count when every broker has one.
+        replication_factor: how many each is to have; None leaves it.
+
+    Raises:
+        UsageError: there are not that many brokers.
+    """
+    return _Spreading(current, racks, replication_factor).plan()
+
+
+class _Spreading:
+    """Replicas being moved until they are even."""
+
+    def __init__(self, current: Mapping[TopicPartition, Replicas], racks: Mapping[int, str | None], factor: int | None) -> None:
+        self._brokers = sorted(racks)
+        with_racks = all(racks.values())
+        self._racks = {each: str(racks[each]) if with_racks else str(each) for each in self._brokers}
+        self._current = current
+        self._replicas: dict[TopicPartition, list[int]] = {}
+        self._topics: dict[str, list[TopicPartition]] = {}
+        self._counts: dict[str, Counter[int]] = {}
+        self._totals: Counter[int] = Counter()
+        for each in sorted(current):
+            wanted = factor or len(current[each])
+            if wanted > len(self._brokers):
+                raise UsageError(f"{each} is to have {wanted} replicas on {len(self._brokers)} brokers")
+            self._topics.setdefault(each.topic, []).append(each)
+            self._counts.setdefault(each.topic, Counter())
+            self._keep(each, wanted)
+        for each in sorted(current):
+            self._fill(each, factor or len(current[each]))
+
+    def plan(self) -> Plan:
+        # Again, because racks may allow after one move what they forbade before. It ends: no move makes a topic less
+        # even, and one that leaves it as it was makes the totals more even.
+        has_moved = True
+        while has_moved:
+            has_moved = False
+            for topic in self._topics:
+                has_moved |= self._even_out(topic)
+            has_moved |= self._even_out_totals()
+        for topic, partitions in self._topics.items():
+            self._spread_leaders(topic, partitions)
+        return {each: tuple(replicas) for each, replicas in self._replicas.items()}
+
+    def _keep(self, partition: TopicPartition, wanted: int) -> None:
+        kept: list[int] = []
+        rack_count = min(wanted, len(set(self._racks.values())))
+        for each in self._current[partition]:
+            if each in self._racks and len(kept) < wanted:
+                used = {self._racks[other] for other in kept}
+                # A second one of a rack only where enough places are left for the racks that have none yet.
+                if self._racks[each] not in used or wanted - len(kept) - 1 >= rack_count - len(used):
+                    kept.append(each)
+        self._replicas[partition] = kept
+        self._counts[partition.topic].update(kept)
+        self._totals.update(kept)
+
+    def _fill(self, partition: TopicPartition, wanted: int) -> None:
+        replicas, counts = self._replicas[partition], self._counts[partition.topic]
+        while len(replicas) < wanted:
+            used = Counter(self._racks[each] for each in replicas)
+            candidates = [each for each in self._brokers if each not in replicas]
+            # Who had it before and was put back for its rack is not copied to anew where another would do as well.
+            chosen = min(
+                candidates,
+                key=lambda each: (used[self._racks[each]], counts[each], self._totals[each], each not in self._current[partition], each),
+            )
+            replicas.append(chosen)
+            counts[chosen] += 1
+            self._totals[chosen] += 1
+
+    def _even_out(self, topic: str) -> bool:
+        """Until no broker has two replicas of the topic more than another, as far as racks allow; whether anything moved."""
+        counts = self._counts[topic]
+        has_moved = False
+        while any(self._move_one(self._topics[topic], fullest, emptiest) for fullest, emptiest in self._pairs(counts, 2)):
+            has_moved = True
+        return has_moved
+
+    def _even_out_totals(self) -> bool:
+        """Until no broker has two replicas more than another; a topic that is even stays so. Whether anything moved."""
+        has_moved = False
+        while any(self._move_of_uneven_topic(fullest, emptiest) for fullest, emptiest in self._pairs(self._totals, 2)):
+            has_moved = True
+        return has_moved
+
+    def _move_of_uneven_topic(self, fullest: int, emptiest: int) -> bool:
+        uneven = (topic for topic, counts in self._counts.items() if counts[fullest] > counts[emptiest])
+        return any(self._move_one(self._topics[topic], fullest, emptiest) for topic in uneven)
+
+    def _pairs(self, counts: Counter[int], difference: int) -> list[tuple[int, int]]:
+        """Brokers of which the first has that much more than the second, the most uneven first."""
+        by_count = sorted(self._brokers, key=lambda each: (counts[each], each))
+        return [(a, b) for a in reversed(by_count) for b in by_count if counts[a] - counts[b] >= difference]
+
+    def _move_one(self, partitions: Sequence[TopicPartition], source: int, target: int) -> bool:
+        for partition in partitions:
+            replicas = self._replicas[partition]
+            if source not in replicas or target in replicas:
+                continue
+            others = {self._racks[each] for each in replicas if each != source}
+            if self._racks[target] in others and self._racks[source] not in others:
+                continue  # it would have one rack less
+            replicas[replicas.index(source)] = target
+            counts = self._counts[partition.topic]
+            counts[source] -= 1
+            counts[target] += 1
+            self._totals[source] -= 1
+            self._totals[target] += 1
+            return True
+        return False
+
+    def _spread_leaders(self, topic: str, partitions: Sequence[TopicPartition]) -> None:
+        """Puts others first until no broker is to lead two partitions of the topic more than another it shares them with."""
+        leading = Counter(self._replicas[each][0] for each in partitions)
+        while True:
+            for fullest, emptiest in self._pairs(leading, 2):
+                path = self._way(partitions, fullest, emptiest)
+                if path:
+                    for partition, leader in path:
+                        replicas = self._replicas[partition]
+                        replicas.remove(leader)
+                        replicas.insert(0, leader)
+                    leading[fullest] -= 1
+                    leading[emptiest] += 1
+                    break
+            else:
+                return
+
+    def _way(self, partitions: Sequence[TopicPartition], fullest: int, emptiest: int) -> list[tuple[TopicPartition, int]]:
+        """Changes of leader that take one from the first broker and give one to the second; the shortest such chain."""
+        came_by: dict[int, tuple[TopicPartition, int]] = {}
+        waiting = deque([fullest])
+        led: dict[int, list[TopicPartition]] = {}
+        for each in partitions:
+            led.setdefault(self._replicas[each][0], []).append(each)
+        while waiting and emptiest not in came_by:
+            broker = waiting.popleft()
+            for partition in led.get(broker, ()):
+                for other in self._replicas[partition][1:]:
+                    if other != fullest and other not in came_by:
+                        came_by[other] = (partition, broker)
+                        waiting.append(other)
+        path = []
+        broker = emptiest
+        while broker in came_by:
+            partition, former = came_by[broker]
+            path.append((partition, broker))
+            broker = former
+        return path

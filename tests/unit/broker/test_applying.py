@@ -1,0 +1,227 @@
+"""A broker that is told what to lead and what to tell clients, by a controller that may be out of date."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from ottla.broker.applying import ControlApplier
+from ottla.broker.control import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionAssignment,
+    PartitionToStop,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+)
+from ottla.broker.metadata import MetadataCache
+from ottla.errors import BrokerNotAvailable, StaleBrokerEpoch, StaleControllerEpoch
+from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicPartition
+
+ONE, TWO = BrokerId(1), BrokerId(2)
+ORDERS = TopicPartition("orders", 0)
+STATE = PartitionState(ONE, 3, (ONE, TWO), (ONE, TWO), 4)
+ASSIGNMENT = PartitionAssignment("orders", UUID(int=9), 0, STATE, 5)
+REGISTRATIONS = tuple(BrokerRegistration(each, (), broker_epoch=10 + each) for each in (ONE, TWO))
+
+
+class Told:
+    """Everything below the applier: remembers what it was told, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+        self.during_apply: Callable[[], None] = lambda: None
+
+    async def apply(
+        self, partitions: Sequence[PartitionAssignment], live_leaders: Sequence[BrokerRegistration]
+    ) -> Mapping[TopicPartition, int]:
+        self.events.append(("apply", *partitions))
+        await asyncio.sleep(0)
+        self.during_apply()
+        return {each.topic_partition: 0 for each in partitions}
+
+    async def stop(self, partitions: Sequence[PartitionToStop]) -> Mapping[TopicPartition, int]:
+        self.events.append(("stop", *partitions))
+        return {each.topic_partition: 0 for each in partitions}
+
+    def stop_leading_all(self) -> None:
+        self.events.append("stop leading")
+
+    def learn_topic_overrides(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
+        self.events.append(("learn", dict(overrides)))
+
+    def forget_topics(self, names: Sequence[str]) -> None:
+        self.events.append(("forget", *names))
+
+
+@dataclass
+class World:
+    """An applier and what is around it."""
+
+    registration: BrokerRegistration | None = REGISTRATIONS[0]
+    told: Told = field(default_factory=Told)
+    metadata: MetadataCache = field(default_factory=MetadataCache)
+    drained: int = 0
+
+    def __post_init__(self) -> None:
+        self.applier = ControlApplier(ONE, lambda: self.registration, self.metadata, self.told, self.told, self._drain)
+
+    async def _drain(self) -> None:
+        self.drained += 1
+
+
+def leader_and_isr(controller_epoch: int = 4, broker_epoch: int = 11) -> LeaderAndIsrRequest:
+    return LeaderAndIsrRequest(TWO, controller_epoch, broker_epoch, (ASSIGNMENT,), REGISTRATIONS, {"orders": {"retention.ms": "1"}})
+
+
+def update_metadata(controller_epoch: int = 4, broker_epoch: int = 11, **more: Any) -> UpdateMetadataRequest:
+    return UpdateMetadataRequest(TWO, controller_epoch, broker_epoch, **{"partitions": (ASSIGNMENT,), "brokers": REGISTRATIONS, **more})
+
+
+def stop_replica(controller_epoch: int = 4, broker_epoch: int = 11) -> StopReplicaRequest:
+    return StopReplicaRequest(TWO, controller_epoch, broker_epoch, (PartitionToStop(ORDERS, 3, True),))
+
+
+async def tell(world: World, request: Any) -> Any:
+    match request:
+        case LeaderAndIsrRequest():
+            return await world.applier.leader_and_isr(request)
+        case UpdateMetadataRequest():
+            return await world.applier.update_metadata(request)
+        case _:
+            return await world.applier.stop_replica(request)
+
+
+def test_what_a_topic_sets_is_known_before_its_partitions_are_led() -> None:
+    world = World()
+    assert asyncio.run(tell(world, leader_and_isr())) == LeaderAndIsrResponse({ORDERS: 0})
+    assert world.told.events == [("learn", {"orders": {"retention.ms": "1"}}), ("apply", ASSIGNMENT)]
+    assert world.metadata.controller_id == TWO
+
+
+def test_metadata_is_what_clients_are_told() -> None:
+    world = World()
+    asyncio.run(tell(world, update_metadata(topic_configs={"orders": {}}, deleted_topics=("gone",))))
+    assert world.metadata.partition("orders", 0) == STATE
+    assert world.metadata.brokers == {each.broker_id: each for each in REGISTRATIONS}
+    assert world.metadata.told.is_set()
+    assert world.told.events == [("forget", "gone"), ("learn", {"orders": {}})]
+
+
+def test_replicas_are_given_up() -> None:
+    world = World()
+    assert asyncio.run(tell(world, stop_replica())) == StopReplicaResponse({ORDERS: 0})
+    assert world.told.events == [("stop", PartitionToStop(ORDERS, 3, True))]
+
+
+def test_draining_is_handing_over() -> None:
+    world = World()
+    asyncio.run(world.applier.drain())
+    assert world.drained == 1
+
+
+@pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica])
+def test_a_former_controller_is_refused_before_anything_changes(request_of: Callable[..., Any]) -> None:
+    async def run() -> None:
+        world = World()
+        await tell(world, leader_and_isr(controller_epoch=5))
+        world.told.events.clear()
+        with pytest.raises(StaleControllerEpoch, match="epoch 4, and 5 has begun"):
+            await tell(world, request_of(controller_epoch=4))
+        assert world.told.events == []
+        assert not world.metadata.told.is_set()
+
+    asyncio.run(run())
+
+
+def test_a_controller_that_is_known_otherwise_puts_an_end_to_the_one_before() -> None:
+    async def run() -> None:
+        world = World()
+        world.applier.controller_changed(ONE, 5)
+        assert world.metadata.controller_id == ONE
+        with pytest.raises(StaleControllerEpoch):
+            await tell(world, leader_and_isr(controller_epoch=4))
+        world.applier.controller_changed(NO_LEADER, 5)
+        assert world.metadata.controller_id == NO_LEADER
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica])
+@pytest.mark.parametrize("epoch", [-1, 10])
+def test_what_is_meant_for_a_former_life_is_refused(request_of: Callable[..., Any], epoch: int) -> None:
+    world = World()
+    with pytest.raises(StaleBrokerEpoch, match=f"told as epoch {epoch}, registered with 11"):
+        asyncio.run(tell(world, request_of(broker_epoch=epoch)))
+    assert world.told.events == []
+
+
+def test_a_broker_that_has_not_registered_yet_is_told_nothing() -> None:
+    """The request may be for a process that was killed, at the same address."""
+    world = World(registration=None)
+    with pytest.raises(StaleBrokerEpoch):
+        asyncio.run(tell(world, leader_and_isr()))
+
+
+def test_a_registration_that_the_controller_saw_sooner_than_we_did_is_ours() -> None:
+    world = World()
+    asyncio.run(tell(world, leader_and_isr(broker_epoch=12)))
+    assert ("apply", ASSIGNMENT) in world.told.events
+
+
+def test_after_its_session_has_ended_a_broker_leads_nothing_until_it_has_registered_anew() -> None:
+    async def run() -> None:
+        world = World()
+        world.applier.session_lost()
+        assert world.told.events == ["stop leading"]
+        with pytest.raises(StaleBrokerEpoch):
+            await tell(world, leader_and_isr())
+        world.registration = BrokerRegistration(ONE, (), broker_epoch=20)
+        with pytest.raises(StaleBrokerEpoch):
+            await tell(world, leader_and_isr())
+        await tell(world, leader_and_isr(broker_epoch=20))
+        assert world.told.events[-1] == ("apply", ASSIGNMENT)
+
+    asyncio.run(run())
+
+
+def test_a_session_that_ends_while_leaders_are_made_leaves_none_of_them() -> None:
+    async def run() -> None:
+        world = World()
+        world.told.during_apply = world.applier.session_lost
+        with pytest.raises(StaleBrokerEpoch):
+            await tell(world, leader_and_isr())
+        assert world.told.events[-2:] == ["stop leading", "stop leading"]
+
+    asyncio.run(run())
+
+
+def test_requests_are_taken_in_turn_and_judged_when_their_turn_has_come() -> None:
+    async def run() -> None:
+        world = World()
+        world.told.during_apply = lambda: world.applier.controller_changed(ONE, 6)
+        outcomes = await asyncio.gather(*(tell(world, each) for each in (leader_and_isr(), update_metadata())), return_exceptions=True)
+        assert outcomes[0] == LeaderAndIsrResponse({ORDERS: 0})
+        assert isinstance(outcomes[1], StaleControllerEpoch)
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_stops_finishes_what_it_has_begun_and_begins_nothing_more() -> None:
+    async def run() -> None:
+        world = World()
+        closing: list[asyncio.Task[None]] = []
+        world.told.during_apply = lambda: closing.append(asyncio.ensure_future(world.applier.close()))
+        assert await tell(world, leader_and_isr()) == LeaderAndIsrResponse({ORDERS: 0})
+        await asyncio.wait_for(closing[0], 30)
+        with pytest.raises(BrokerNotAvailable, match="broker 1 stops"):
+            await tell(world, stop_replica())
+        assert world.told.events[-1] == ("apply", ASSIGNMENT)
+
+    asyncio.run(run())

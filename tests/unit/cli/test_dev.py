@@ -1,0 +1,45 @@
+"""What `ottla dev` runs: a broker's properties, and where a cluster that grows or shrinks finds what it had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.cli.dev import dev_properties, log_directory
+from ottla.config.broker import BrokerSettings
+
+
+@pytest.mark.parametrize(
+    ("there", "broker_id", "brokers", "expected"),
+    [
+        ((), 1, 1, "log"),
+        ((), 1, 3, "broker-1"),
+        ((), 2, 3, "broker-2"),
+        (("log",), 1, 3, "log"),
+        (("log",), 2, 3, "broker-2"),
+        (("broker-1", "broker-2"), 1, 1, "broker-1"),
+    ],
+)
+def test_a_broker_finds_its_logs_whatever_the_size_of_its_cluster_was(
+    tmp_path: Path, there: tuple[str, ...], broker_id: int, brokers: int, expected: str
+) -> None:
+    for each in there:
+        (tmp_path / each).mkdir()
+    assert log_directory(tmp_path, broker_id, brokers) == tmp_path / expected
+
+
+def test_brokers_of_one_machine_share_all_but_their_ports_and_logs(tmp_path: Path) -> None:
+    one, two = (
+        BrokerSettings.from_properties(dev_properties(tmp_path, "127.0.0.1", 9092, 4, {"log.segment.bytes": "2048"}, each, 2))
+        for each in (1, 2)
+    )
+    assert (one.broker_id, one.accepted_listeners[0].port) == (1, 9092)
+    assert (two.broker_id, two.accepted_listeners[0].port) == (2, 9093)
+    assert one.log_directories != two.log_directories
+    assert one.coordination_path == two.coordination_path
+    assert (one.num_partitions, two.log_segment_bytes) == (4, 2048)
+
+
+def test_free_ports_are_free_ones_of_each(tmp_path: Path) -> None:
+    assert dev_properties(tmp_path, "127.0.0.1", 0, 1, {}, 3, 3)["listeners"] == "PLAINTEXT://127.0.0.1:0"

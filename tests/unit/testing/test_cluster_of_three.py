@@ -1,0 +1,209 @@
+"""Three brokers in one process, with real clients: what people trust Kafka for is that any of them may go at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from ottla.errors import ConfigurationError
+from ottla.testing import EmbeddedCluster
+from ottla.testing.cluster import ClusterError
+from ottla.testing.zookeeper import ZooKeeperServer
+
+from .clients import QUIET, Publisher, assert_nothing_lost, read_all, until
+
+ALL = [1, 2, 3]
+SETTINGS = {
+    "min.insync.replicas": "2",
+    "controlled.shutdown.retry.backoff.ms": "100",
+}
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(brokers=3, settings=SETTINGS) as three:
+        three.create_topic("events", replication_factor=3)
+        yield three
+
+
+def whole(cluster: EmbeddedCluster, topic: str = "events") -> None:
+    """Waits until all replicas are in sync."""
+    until(lambda: cluster.isr(topic) == ALL, f"the ISR of {topic} is {ALL}")
+
+
+def log_bytes(cluster: EmbeddedCluster, topic: str = "events") -> list[bytes]:
+    """What each broker has of the topic's first partition."""
+    directories = [cluster.data_directory / f"broker-{each}" / f"{topic}-0" for each in ALL]
+    return [b"".join(path.read_bytes() for path in sorted(each.glob("*.log"))) for each in directories]
+
+
+def test_every_broker_has_every_message_and_every_broker_knows_the_cluster(cluster: EmbeddedCluster) -> None:
+    with Publisher(cluster, "events") as publisher:
+        publisher.more()
+    whole(cluster)
+    assert_nothing_lost(publisher, read_all(cluster, "events"))
+    first, second, third = log_bytes(cluster)
+    assert first == second == third != b""
+    for address in cluster.bootstrap_servers.split(","):
+        metadata = AdminClient({"bootstrap.servers": address, **QUIET}).list_topics(timeout=20)
+        assert sorted(metadata.brokers) == ALL
+        assert metadata.controller_id == cluster.controller_id
+        assert sorted(metadata.topics["events"].partitions[0].isrs) == ALL
+
+
+def test_the_leader_dies_and_nothing_is_lost(cluster: EmbeddedCluster) -> None:
+    with Publisher(cluster, "events") as publisher:
+        publisher.more()
+        leader = cluster.leader("events")
+        cluster.kill(leader)
+        publisher.more()
+        assert cluster.leader("events") not in (-1, leader)
+        assert leader not in cluster.isr("events")
+        cluster.start_broker(leader)
+        whole(cluster)
+        publisher.more()
+    assert_nothing_lost(publisher, read_all(cluster, "events"))
+    whole(cluster)
+    first, second, third = log_bytes(cluster)
+    assert first == second == third
+
+
+def test_each_leader_dies_in_turn(cluster: EmbeddedCluster) -> None:
+    """Every one of them has led and followed, been truncated and caught up again."""
+    with Publisher(cluster, "events") as publisher:
+        for _ in range(4):
+            publisher.more()
+            leader = cluster.leader("events")
+            cluster.kill(leader)
+            publisher.more()
+            cluster.start_broker(leader)
+            whole(cluster)
+    assert_nothing_lost(publisher, read_all(cluster, "events"))
+    first, second, third = log_bytes(cluster)
+    assert first == second == third
+
+
+def test_the_controller_dies_and_another_goes_on(cluster: EmbeddedCluster) -> None:
+    with Publisher(cluster, "events") as publisher:
+        publisher.more()
+        former = cluster.controller_id
+        cluster.kill(former)
+        until(lambda: cluster.controller_id not in (-1, former), "another controller")
+        publisher.more()
+        cluster.create_topic("made-afterwards", replication_factor=2)
+        assert len(cluster.isr("made-afterwards")) == 2
+        cluster.start_broker(former)
+        whole(cluster)
+    assert_nothing_lost(publisher, read_all(cluster, "events"))
+
+
+def test_a_rolling_restart_is_not_noticed(cluster: EmbeddedCluster) -> None:
+    """One after the other stops cleanly, hands over before, and is back in sync before the next one goes."""
+    with Publisher(cluster, "events") as publisher:
+        for broker_id in ALL:
+            publisher.more()
+            cluster.stop_broker(broker_id)
+            assert cluster.leader("events") not in (-1, broker_id)
+            publisher.more()
+            cluster.start_broker(broker_id)
+            whole(cluster)
+    assert_nothing_lost(publisher, read_all(cluster, "events"))
+
+
+def test_with_too_few_in_sync_nothing_is_acknowledged(cluster: EmbeddedCluster) -> None:
+    with Publisher(cluster, "events") as publisher:
+        publisher.more()
+    leader = cluster.leader("events")
+    others = [each for each in ALL if each != leader]
+    for each in others:
+        cluster.kill(each)
+    until(lambda: cluster.isr("events") == [leader], "the leader is alone")
+    outcomes: list[int] = []
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "retries": 0, "message.timeout.ms": 20_000, **QUIET}
+    )
+    producer.produce("events", b"refused", on_delivery=lambda error, _: outcomes.append(error.code() if error else 0))
+    producer.flush(30)
+    assert outcomes == [confluent_kafka.KafkaError.NOT_ENOUGH_REPLICAS]
+    for each in others:
+        cluster.start_broker(each)
+    whole(cluster)
+    with Publisher(cluster, "events") as again:
+        again.more(1)
+    assert read_all(cluster, "events")[: len(publisher.acknowledged)] == publisher.acknowledged
+
+
+def test_all_stop_and_are_back_with_what_they_had(tmp_path: Path) -> None:
+    with EmbeddedCluster(brokers=3, settings=SETTINGS, data_directory=tmp_path) as cluster:
+        cluster.create_topic("events", replication_factor=3)
+        before = cluster.bootstrap_servers
+        with Publisher(cluster, "events") as publisher:
+            publisher.more()
+        whole(cluster)
+        cluster.restart()
+        assert cluster.bootstrap_servers == before
+        whole(cluster)
+        assert_nothing_lost(publisher, read_all(cluster, "events"))
+    with EmbeddedCluster(brokers=3, settings=SETTINGS, data_directory=tmp_path) as cluster:
+        until(lambda: cluster.leader("events") != -1, "a leader")
+        assert_nothing_lost(publisher, read_all(cluster, "events"))
+
+
+def test_all_die_at_once_and_are_back_with_what_they_had(cluster: EmbeddedCluster) -> None:
+    """As `kill -9` of all processes of a machine that lives on: what was written is in its page cache."""
+    with Publisher(cluster, "events") as publisher:
+        publisher.more()
+    for each in ALL:
+        cluster.kill(each)
+    for each in ALL:
+        cluster.start_broker(each)
+    whole(cluster)
+    with Publisher(cluster, "events") as again:
+        again.more(1)
+    assert read_all(cluster, "events")[: len(publisher.acknowledged)] == publisher.acknowledged
+
+
+def test_what_is_asked_of_a_broker_that_does_not_run() -> None:
+    with EmbeddedCluster(brokers=2) as cluster:
+        cluster.kill(2)
+        assert cluster.running_brokers == [1]
+        with pytest.raises(ClusterError, match=r"broker 2 is not running; these are: \[1\]"):
+            cluster.stop_broker(2)
+        with pytest.raises(ClusterError, match="broker 1 is running already"):
+            cluster.start_broker(1)
+
+
+def test_a_cluster_of_none_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="0 brokers"):
+        EmbeddedCluster(brokers=0)
+
+
+def test_over_a_real_zookeeper_and_grpc(zookeeper_server: ZooKeeperServer) -> None:
+    """The same with what they have in production between them."""
+    settings = {
+        **SETTINGS,
+        "zookeeper.connect": f"{zookeeper_server.address}/{uuid4().hex}",
+        "zookeeper.session.timeout.ms": "2000",
+        "control.listener": "127.0.0.1:0",
+    }
+    with EmbeddedCluster(brokers=3, settings=settings) as cluster:
+        cluster.create_topic("events", replication_factor=3)
+        with Publisher(cluster, "events") as publisher:
+            publisher.more()
+            leader = cluster.leader("events")
+            cluster.kill(leader)
+            publisher.more()
+            cluster.start_broker(leader)
+            whole(cluster)
+            controller = cluster.controller_id
+            cluster.stop_broker(controller)
+            until(lambda: cluster.controller_id not in (-1, controller), "another controller")
+            publisher.more()
+            cluster.start_broker(controller)
+            whole(cluster)
+        assert_nothing_lost(publisher, read_all(cluster, "events"))
