@@ -17,6 +17,7 @@ from ottla.record.region import FileRegion
 if TYPE_CHECKING:
     from ottla.broker.controller.service import ControllerService
     from ottla.broker.fetch_sessions import FetchSessions
+    from ottla.broker.groups.coordinator import GroupCoordinator
     from ottla.broker.metadata import MetadataCache
     from ottla.broker.producer_ids import ProducerIds
     from ottla.broker.purgatory import Purgatory
@@ -59,6 +60,7 @@ class BrokerParts:
     fetch_sessions: FetchSessions
     fetch_purgatory: Purgatory
     throttles: ReplicationThrottles
+    groups: GroupCoordinator
 
 
 @dataclass(frozen=True, slots=True)
