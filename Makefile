@@ -11,10 +11,10 @@ PROTOS := $(sort $(wildcard proto/ottla/rpc/v1/*.proto))
 PROTO_INTO ?= services
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart stop test compat bench golden docs proto lint format clean
+.PHONY: help install quickstart stop test compat chaos chaos-sabotage sim bench golden docs proto lint format clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## make .venv and install Ottla in it, with what tests and the quickstart need
 
@@ -33,10 +33,19 @@ stop: $(INSTALLED) ## stop what the quickstart left running
 	$(BIN)/ottla quickstart --stop
 
 test: $(INSTALLED) ## the tests that need nothing but this checkout, in under two minutes
-	$(BIN)/python -m pytest -n $(WORKERS) tests/unit $(wildcard tests/paper) tests/test_tidy.py
+	$(BIN)/python -m pytest -n $(WORKERS) tests/unit tests/chaos tests/simulation $(wildcard tests/paper) tests/test_tidy.py
 
 compat: $(INSTALLED) ## real clients against a real broker: librdkafka, kafka-python, aiokafka, kcat
 	$(BIN)/python -m pytest -n $(WORKERS) tests/compat
+
+chaos: $(INSTALLED) ## three brokers and a real ZooKeeper under faults, judged by what clients saw; SEED=n MINUTES=m
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+
+chaos-sabotage: $(INSTALLED) ## the same with brokers that are broken on purpose: each must be found out
+	$(BIN)/python -m tests.chaos.sabotage
+
+sim: $(INSTALLED) ## a cluster in one process under a virtual clock, a network and disks that fail by chance; SEED=n COUNT=m
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT))
 
 bench: $(INSTALLED) ## throughput, latency and memory against bare floors measured in the same run; a table and a JSON file
 	$(BIN)/python -m tests.bench
@@ -64,6 +73,6 @@ format: $(INSTALLED) ## ruff's formatting and its safe corrections
 	$(BIN)/ruff format
 
 clean: ## remove .venv and everything that was made; stop the quickstart first
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .bench .quickstart
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .bench .chaos .quickstart
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf services/*.egg-info

@@ -56,6 +56,10 @@ class FetchScope:
         self.session_id = session_id
         self._session = session  # None: everything is answered, nothing remembered
 
+    def has_said(self, key: Key, high_watermark: int, log_start_offset: int) -> bool:
+        """Whether the last answer of the session said just this of a partition."""
+        return self._session is not None and self._session.said.get(key) == (high_watermark, log_start_offset)
+
     def select(self, answers: list[tuple[Key, FetchAnswer]]) -> list[tuple[Key, FetchAnswer]]:
         """The answers to send, in order; what they say is remembered."""
         session = self._session

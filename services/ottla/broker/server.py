@@ -31,6 +31,7 @@ from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.fetch_connection import connect
 from ottla.broker.replication.fetchers import Fetchers
+from ottla.broker.replication.following import Connect
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import AllowAll, Authorizer
@@ -38,10 +39,10 @@ from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.interface import Coordination
 from ottla.errors import OttlaError
-from ottla.lifecycle import ThreadOffload
+from ottla.lifecycle import Offload, ThreadOffload
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint
 from ottla.network.buffers import ReceiveBuffers
-from ottla.network.listener import ConnectionLimits, Listener
+from ottla.network.listener import AnyListener, ConnectionLimits, Listener
 from ottla.network.tls import TlsSettings, server_context
 from ottla.storage.clean_shutdown import NO_BROKER_EPOCH
 from ottla.storage.log_manager import LogManager
@@ -67,6 +68,9 @@ class Broker:
         open_session: gives sessions to coordinate by; by default with `zookeeper.connect`, or with an embedded twin of its own.
         authorizer: who may do what; by default everyone everything.
         transport: how it reaches other brokers; by default by gRPC with `zookeeper.connect`, and without it there are none.
+        connect: opens the connections that followers fetch by.
+        offload: runs what blocks; by default threads of the broker's own.
+        listener: makes the listeners.
     """
 
     def __init__(
@@ -78,6 +82,9 @@ class Broker:
         random: Random | None = None,
         authorizer: Authorizer | None = None,
         transport: MakeTransport | None = None,
+        connect: Connect = connect,
+        offload: Offload | None = None,
+        listener: Callable[..., AnyListener] = Listener,
     ) -> None:
         self.metadata = MetadataCache()
         self._settings = settings
@@ -86,7 +93,10 @@ class Broker:
         self._random = random or Random()
         self._authorizer = authorizer or AllowAll()
         self._make_transport = transport
-        self._listeners: dict[str, Listener] = {}
+        self._connect = connect
+        self._offload = offload
+        self._make_listener = listener
+        self._listeners: dict[str, AnyListener] = {}
         self._stack = AsyncExitStack()
         self._is_killed = False
         self._hands_over = True
@@ -149,8 +159,7 @@ class Broker:
     async def _start(self, stack: AsyncExitStack) -> None:
         for name, reason in self._settings.without_effect().items():
             log.warning("%s has no effect: %s", name, reason)
-        offload = ThreadOffload(OFFLOAD_THREADS, "ottla-offload")
-        stack.callback(offload.close)
+        offload = self._offload or _threads(stack)
         open_session = self._open_session or sessions_of(self._settings, self._clock, stack)
         sessions = self._sessions = CoordinationSessions(open_session, self._session_lost, self._session_renewed)
         stack.push_async_callback(sessions.close)
@@ -180,7 +189,7 @@ class Broker:
             broker_id, logs, fetches, produces, clock=self._clock, lag_time_max_ms=settings.replica_lag_time_max_ms
         )
         throttles = self._throttles = ReplicationThrottles(self._clock, settings)
-        fetchers = Fetchers(broker_id, broker_epoch, settings, self._clock, connect, replicas.partitions.get)
+        fetchers = Fetchers(broker_id, broker_epoch, settings, self._clock, self._connect, replicas.partitions.get)
         replicas.following = fetchers
         logs.high_watermarks = replicas.high_watermarks
         logs.directory_failed = self._directory_failed
@@ -297,7 +306,7 @@ class Broker:
     def _endpoints(self) -> tuple[Endpoint, ...]:
         return self._settings.advertised_endpoints(bound_ports={name: each.port for name, each in self._listeners.items()})
 
-    async def _bind(self, stack: AsyncExitStack, dispatcher: Dispatcher, offload: ThreadOffload) -> None:
+    async def _bind(self, stack: AsyncExitStack, dispatcher: Dispatcher, offload: Offload) -> None:
         settings = self._settings
         limits = self._limits = ConnectionLimits(
             settings.max_connections, settings.max_connections_per_ip, settings.connections_per_address
@@ -305,7 +314,7 @@ class Broker:
         buffers = ReceiveBuffers(settings.queued_max_request_bytes if settings.queued_max_request_bytes > 0 else None)
         for each in settings.accepted_listeners:
             idle_ms = settings.connections_max_idle_ms
-            listener = Listener(
+            listener = self._make_listener(
                 each.name,
                 limits=limits,
                 buffers=buffers,
@@ -328,6 +337,12 @@ class Broker:
                 raise OttlaError(f"{each}: can not listen there: {error.strerror or error}") from error
             stack.push_async_callback(listener.close)
             self._listeners[each.name] = listener
+
+
+def _threads(stack: AsyncExitStack) -> Offload:
+    offload = ThreadOffload(OFFLOAD_THREADS, "ottla-offload")
+    stack.callback(offload.close)
+    return offload
 
 
 def transport_of(settings: BrokerSettings) -> MakeTransport:

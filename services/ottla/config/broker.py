@@ -236,6 +236,7 @@ class BrokerSettings(
             ("zookeeper.connect", self.check_zookeeper),
             ("ssl.keystore.type", self._check_tls),
             ("control.listener", self._check_control),
+            ("replica.fetch.wait.max.ms", self._check_fetch_wait),
         )
         complaints: set[str] = set()
         for name, check in checks:
@@ -258,6 +259,13 @@ class BrokerSettings(
         # One that was made lies above it, and is not given by anybody.
         if self.broker_id_generation_enable and self.broker_id > self.reserved_broker_max_id and "broker.id" in self.given:
             raise ConfigurationError(f"broker.id = {self.broker_id}: larger than reserved.broker.max.id = {self.reserved_broker_max_id}")
+
+    def _check_fetch_wait(self) -> None:
+        for name in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
+            if self.replica_fetch_wait_max_ms > self.value_of(name):
+                raise ConfigurationError(
+                    f"replica.fetch.wait.max.ms = {self.replica_fetch_wait_max_ms}: over {name} = {self.value_of(name)}"
+                )
 
     def _check_tls(self) -> None:
         for listener in self.accepted_listeners:

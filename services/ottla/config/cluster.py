@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from ottla.config.settings import KIB, MIB, Settings, setting
+from ottla.config.settings import LONG_MAX, MIB, Settings, setting
 from ottla.config.topic import ONE_BROKER
+
+# Kafka's own classes, which are known by their names here; others can not be loaded.
+LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -51,55 +56,75 @@ class ReplicationSettings(Settings):
         "replica.lag.time.max.ms",
         "long",
         default=30_000,
-        without_effect=ONE_BROKER,
         doc="A follower that has not caught up for this long leaves the ISR.",
     )
     replica_socket_timeout_ms: int = setting(
         "replica.socket.timeout.ms",
         "int",
         default=30_000,
-        without_effect=ONE_BROKER,
         doc="How long a follower waits for a leader's answer.",
     )
     replica_socket_receive_buffer_bytes: int = setting(
         "replica.socket.receive.buffer.bytes",
         "int",
-        default=64 * KIB,
-        without_effect=ONE_BROKER,
-        doc="SO_RCVBUF of a follower's connections.",
+        default=-1,  # Kafka's 64 KiB cuts a large answer into as many reads; Linux grows its buffers as they are needed
+        at_least=-1,
+        doc="SO_RCVBUF of a follower's connections; -1 leaves it to the system.",
     )
     replica_fetch_max_bytes: int = setting(
-        "replica.fetch.max.bytes", "int", default=MIB, at_least=0, without_effect=ONE_BROKER, doc="What a follower asks for per partition."
+        "replica.fetch.max.bytes", "int", default=MIB, at_least=0, doc="What a follower asks for per partition."
     )
     replica_fetch_wait_max_ms: int = setting(
-        "replica.fetch.wait.max.ms", "int", default=500, without_effect=ONE_BROKER, doc="How long a follower's fetch waits for records."
+        "replica.fetch.wait.max.ms", "int", default=500, doc="How long a follower's fetch waits for records."
     )
     replica_fetch_min_bytes: int = setting(
-        "replica.fetch.min.bytes", "int", default=1, without_effect=ONE_BROKER, doc="The least that answers a follower's fetch at once."
+        "replica.fetch.min.bytes", "int", default=1, doc="The least that answers a follower's fetch at once."
     )
     replica_fetch_response_max_bytes: int = setting(
         "replica.fetch.response.max.bytes",
         "int",
         default=10 * MIB,
         at_least=0,
-        without_effect=ONE_BROKER,
-        doc="What a follower asks for per fetch.",
+        doc="What a follower asks for per fetch. One batch may exceed it.",
     )
     replica_fetch_backoff_ms: int = setting(
         "replica.fetch.backoff.ms",
         "int",
         default=1_000,
         at_least=0,
-        without_effect=ONE_BROKER,
-        doc="How long a follower waits after an error.",
+        doc="How long a follower waits at most before it asks again after an error; at first a 32nd of it, then twice as long each time.",
     )
     num_replica_fetchers: int = setting(
         "num.replica.fetchers",
         "int",
         default=1,
+        at_least=1,
         dynamic="cluster-wide",
-        without_effect=ONE_BROKER,
         doc="Connections that a follower fetches by from each leader.",
+    )
+    leader_replication_throttled_rate: int = setting(
+        "leader.replication.throttled.rate",
+        "long",
+        default=LONG_MAX,
+        at_least=0,
+        dynamic="per-broker",
+        doc="Bytes a second that followers may take of the replicas in leader.replication.throttled.replicas, as long as they lag.",
+    )
+    follower_replication_throttled_rate: int = setting(
+        "follower.replication.throttled.rate",
+        "long",
+        default=LONG_MAX,
+        at_least=0,
+        dynamic="per-broker",
+        doc="Bytes a second that this broker fetches of the replicas in follower.replication.throttled.replicas, as long as they lag.",
+    )
+    replica_selector_class: str = setting(
+        "replica.selector.class",
+        "string",
+        default="",
+        choices=["", LEADER_SELECTOR, RACK_AWARE_SELECTOR],
+        doc="How a leader chooses whom a consumer reads from: empty or Kafka's `LeaderSelector` for itself, Kafka's "
+        "`RackAwareReplicaSelector` for an in-sync replica in the rack that the consumer names.",
     )
     auto_leader_rebalance_enable: bool = setting(
         "auto.leader.rebalance.enable",

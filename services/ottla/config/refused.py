@@ -47,7 +47,6 @@ _REASONS: Final = {
     "principal.builder.class": "Java classes can not be loaded",
     "create.topic.policy.class.name": "Java classes can not be loaded",
     "alter.config.policy.class.name": "Java classes can not be loaded",
-    "replica.selector.class": "Java classes can not be loaded",
     "ssl.engine.factory.class": "Java classes can not be loaded",
     "security.providers": "Java classes can not be loaded",
 }

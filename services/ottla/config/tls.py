@@ -75,8 +75,8 @@ class TlsSettings(Settings):
         "ssl.endpoint.identification.algorithm",
         "string",
         default="https",
-        without_effect="A broker checks no host names of its clients.",
-        doc="How a client checks the broker's host name.",
+        choices=["https", ""],
+        doc="Whether a broker that connects to another one checks its host name against the certificate: `https`, or empty for no.",
     )
     ssl_principal_mapping_rules: str = setting(
         "ssl.principal.mapping.rules",

@@ -285,7 +285,6 @@ class TopicSettings(Settings):
         "list",
         default=(),
         check=throttled_replicas_complaint,
-        without_effect=ONE_BROKER,
         doc="Replicas (`partition:broker`, or `*`) whose outgoing replication is throttled.",
     )
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
@@ -293,7 +292,6 @@ class TopicSettings(Settings):
         "list",
         default=(),
         check=throttled_replicas_complaint,
-        without_effect=ONE_BROKER,
         doc="Replicas (`partition:broker`, or `*`) whose incoming replication is throttled.",
     )
     message_format_version: str = setting(

@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from ottla.lifecycle import Offload
 from ottla.network.buffers import ReceiveBuffers
@@ -55,6 +55,26 @@ class ConnectionLimits:
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
+
+
+class AnyListener(Protocol):
+    """What a broker asks of a listener; the simulation has one without sockets."""
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def connection_count(self) -> int: ...
+
+    async def bind(
+        self, host: str, port: int, *, backlog: int = 50, receive_buffer_bytes: int = -1, send_buffer_bytes: int = -1
+    ) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def abort(self) -> None: ...
 
 
 class Listener:

@@ -37,28 +37,57 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
         ConfigurationError: no certificate, or files that can not be read as PEM; says which setting.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _set_protocols(context, settings)
+    _load_certificate(context, settings)
+    if settings.client_auth not in _CLIENT_AUTH:
+        raise ConfigurationError(f"ssl.client.auth: {settings.client_auth!r}; none, requested or required")
+    context.verify_mode = _CLIENT_AUTH[settings.client_auth]
+    if not _load_truststore(context, settings) and context.verify_mode is not ssl.CERT_NONE:
+        raise ConfigurationError("ssl.client.auth asks for client certificates and no truststore says which are trusted")
+    return context
+
+
+def client_context(settings: TlsSettings, *, check_host_name: bool) -> ssl.SSLContext:
+    """The context that a broker connects to the listener of another one with: its keystore is what it shows there.
+
+    Args:
+        settings: of the same listener here. Without a truststore the system's authorities are trusted.
+        check_host_name: whether the certificate must name the host (`ssl.endpoint.identification.algorithm`).
+
+    Raises:
+        ConfigurationError: files that can not be read as PEM; says which setting.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = check_host_name
+    _set_protocols(context, settings)
+    _load_certificate(context, settings)
+    if not _load_truststore(context, settings):
+        context.load_default_certs()
+    return context
+
+
+def _set_protocols(context: ssl.SSLContext, settings: TlsSettings) -> None:
     unknown = [each for each in settings.enabled_protocols if each not in _PROTOCOLS]
     if unknown or not settings.enabled_protocols:
         raise ConfigurationError(f"ssl.enabled.protocols: {', '.join(unknown) or 'none given'}; {' and '.join(_PROTOCOLS)} are served")
     versions = [_PROTOCOLS[each] for each in settings.enabled_protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
-    _load_certificate(context, settings)
     if settings.cipher_suites:
         try:
             context.set_ciphers(":".join(settings.cipher_suites))
         except ssl.SSLError as error:
             raise ConfigurationError(f"ssl.cipher.suites: {error}") from error
-    if settings.client_auth not in _CLIENT_AUTH:
-        raise ConfigurationError(f"ssl.client.auth: {settings.client_auth!r}; none, requested or required")
-    context.verify_mode = _CLIENT_AUTH[settings.client_auth]
-    if settings.truststore_location or settings.truststore_certificates:
-        try:
-            context.load_verify_locations(cafile=settings.truststore_location or None, cadata=settings.truststore_certificates or None)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigurationError(f"ssl.truststore.location {settings.truststore_location}: {error}") from error
-    elif context.verify_mode is not ssl.CERT_NONE:
-        raise ConfigurationError("ssl.client.auth asks for client certificates and no truststore says which are trusted")
-    return context
+
+
+def _load_truststore(context: ssl.SSLContext, settings: TlsSettings) -> bool:
+    """Trusts what the truststore has; says whether there is one."""
+    if not settings.truststore_location and not settings.truststore_certificates:
+        return False
+    try:
+        context.load_verify_locations(cafile=settings.truststore_location or None, cadata=settings.truststore_certificates or None)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"ssl.truststore.location {settings.truststore_location}: {error}") from error
+    return True
 
 
 def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from ottla.broker import dispatcher
+from ottla.broker.control import PartitionToStop
 from ottla.broker.dispatcher import InFlight
-from ottla.model import BrokerId
+from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.record.batch import batches, crc_of
 from ottla.testing.failing_files import failing_files
@@ -156,7 +157,7 @@ def test_a_partition_that_is_deleted_ends_the_waiting(tmp_path: Path) -> None:
         client.write(produce(("events", 0, batch(b"a")), acks=-1))
         reader.write(fetch(("events", 0, 0), max_wait_ms=60_000))
         await until(lambda: len(broker.produces) == 1 and len(broker.parts.fetch_purgatory) == 1)
-        await broker.parts.replicas.remove_topic("events", 1)
+        await broker.parts.replicas.stop([PartitionToStop(TopicPartition("events", 0), -1, delete=True)])
         assert await client.produced() == (1, [(6, -1)])  # NOT_LEADER_OR_FOLLOWER
         assert await reader.fetched() == (1, [(3, b"")])  # UNKNOWN_TOPIC_OR_PARTITION
 

@@ -202,19 +202,24 @@ class Wired:
     def topic(self, name: str, partitions: int = 1, *, isr: tuple[BrokerId, ...] = (BROKER,), **overrides: str) -> None:
         """Makes a topic that this broker leads; settings with `_` for `.`."""
         named = {key.replace("_", "."): value for key, value in overrides.items()}
-        settings = self.settings[name] = TopicSettings.of(self.parts.settings, named)
+        self.settings[name] = TopicSettings.of(self.parts.settings, named)
         state = PartitionState(BROKER, 0, isr, isr)
         description = TopicDescription(name, topic_id(name), (state,) * partitions)
         self.parts.metadata.put_topic(description)
-        self.parts.replicas.apply_topic(description, settings, is_new=True)
+        assigned = [PartitionAssignment(name, description.topic_id, index, state, 0, is_new=True) for index in range(partitions)]
+        errors = self.parts.replicas.apply_at_once(assigned, {})
+        assert not any(errors.values()), errors
+
+    def lead(self, topic: str, *, isr: tuple[BrokerId, ...] | None = None, epoch: int | None = None) -> None:
+        """What the controller says when the ISR or the leader epoch of a topic's first partition has changed."""
+        partition = self.partition(topic)
+        state = PartitionState(BROKER, partition.leader_epoch if epoch is None else epoch, isr or partition.isr, partition.replicas)
+        assigned = PartitionAssignment(topic, partition.topic_id, 0, state, partition.partition_epoch + 1)
+        assert not any(self.parts.replicas.apply_at_once([assigned], {}).values())
 
     def change_isr(self, topic: str, isr: tuple[BrokerId, ...]) -> None:
         """What the controller says when the ISR of a topic's first partition has changed."""
-        partition = self.partition(topic)
-        state = PartitionState(BROKER, partition.leader_epoch, isr, partition.replicas)
-        assignment = PartitionAssignment(topic, partition.topic_id, 0, state, partition.partition_epoch + 1)
-        partition.become_leader(assignment, self.parts.replicas.now_ms())
-        self.produces.check(partition.topic_partition)
+        self.lead(topic, isr=isr)
 
     def partition(self, topic: str, index: int = 0) -> Partition:
         return self.parts.replicas.get(topic, index)

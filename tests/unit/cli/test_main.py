@@ -20,7 +20,19 @@ def free_port() -> int:
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     text = capsys.readouterr().out
-    for command in ("dev", "broker", "topics", "produce", "consume", "log", "quickstart", "version"):
+    for command in (
+        "dev",
+        "broker",
+        "topics",
+        "produce",
+        "consume",
+        "cluster",
+        "reassign",
+        "elect-leaders",
+        "log",
+        "quickstart",
+        "version",
+    ):
         assert f" {command} " in text
 
 
@@ -32,6 +44,10 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         ["topics", "create", "clicks"],
         ["topics", "delete", "clicks"],
         ["topics", "alter", "clicks", "--partitions", "3"],
+        ["cluster"],
+        ["reassign", "list"],
+        ["reassign", "generate", "--topics", "clicks", "--to-brokers", "1"],
+        ["elect-leaders", "preferred", "--all"],
         ["consume", "clicks"],
         ["produce", "clicks"],
     ],
@@ -57,6 +73,15 @@ def test_without_a_broker_every_command_says_so_at_once(arguments: list[str], ca
         (["dev", "--log-level", "loud"], "loud"),
         (["dev", "--port", "70000"], "--port"),
         (["broker"], "--config"),
+        (["broker", "--config", "/nowhere/server.properties"], "--config"),
+        (["elect-leaders", "preferred"], "--all"),
+        (["elect-leaders", "preferred", "clicks", "--all"], "--all"),
+        (["elect-leaders", "any", "--all"], "any"),
+        (["reassign", "execute"], "PLAN"),
+        (["reassign", "execute", "plan.json", "--topics", "clicks"], "PLAN"),
+        (["reassign", "execute", "/nowhere/plan.json"], "/nowhere/plan.json"),
+        (["reassign", "execute", "/nowhere/plan.json", "--throttle", "fast"], "--throttle"),
+        (["reassign", "cancel"], "--all"),
         (["log", "dump", "/nowhere/0.log"], "no such file"),
         (["topics", "nonsense"], "nonsense"),
         (["consume", "clicks", "--count", "0"], "count"),

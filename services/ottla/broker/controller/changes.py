@@ -1,38 +1,14 @@
-"""What the controller tells a broker after it has written it down: effects, as plain data."""
+"""What a broker is told of settings that are others than before, as plain data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
-from uuid import UUID
 
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
-from ottla.model import BrokerId, TopicDescription
-
-
-@dataclass(frozen=True, slots=True)
-class TopicCreated:
-    """There is a topic: a new one, or at the start one that was there already."""
-
-    topic: TopicDescription
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionsAdded:
-    """The topic has more partitions. The description has the old ones too."""
-
-    topic: TopicDescription
-
-
-@dataclass(frozen=True, slots=True)
-class TopicDeleted:
-    """The topic is to be forgotten, its logs included."""
-
-    name: str
-    topic_id: UUID
-    partition_count: int
+from ottla.model import BrokerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,5 +28,4 @@ class BrokerConfigChanged:
     settings: BrokerSettings
 
 
-MetadataChange: TypeAlias = TopicCreated | PartitionsAdded | TopicDeleted | TopicConfigChanged | BrokerConfigChanged
 SettingsChange: TypeAlias = TopicConfigChanged | BrokerConfigChanged

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 from ottla.broker.control import (
     BrokerControl,
     ControlTransport,
     LeaderAndIsrRequest,
+    PartitionAssignment,
     PartitionToStop,
     StopReplicaRequest,
     UpdateMetadataRequest,
@@ -31,25 +32,13 @@ _FIRST_PAUSE_SECONDS: Final = 0.05
 _LONGEST_PAUSE_SECONDS: Final = 1.0
 
 
-class Known(Protocol):
-    """What is looked up when something is told, and not when it is asked for: it is newer then."""
-
-    def registrations(self) -> tuple[BrokerRegistration, ...]:
-        """All brokers that live, by id."""
-        ...
-
-    def overrides(self, topic: str) -> Mapping[str, str]:
-        """What a topic sets for itself."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What came of telling a broker about its replicas: the error code of each that failed, and the stops that were asked for."""
+    """What a broker said when it was told about its replicas: the error code of each, 0 where it does as it was told."""
 
     registration: BrokerRegistration
     errors: Mapping[TopicPartition, int]
-    stops: Mapping[TopicPartition, PartitionToStop] = field(default_factory=dict)  # none for LeaderAndIsr
+    is_stop: bool  # or else LeaderAndIsr
 
 
 class Channel:
@@ -60,8 +49,9 @@ class Channel:
         controller_id: this broker.
         controller_epoch: in whose name it speaks.
         transport: asked for the broker at each call.
-        known: the cluster.
-        told: given what the broker says of its replicas, where that is more than "done".
+        registrations: the living brokers, looked up when something is told.
+        overrides: what a topic sets for itself, looked up when something is told.
+        told: given what the broker says of its replicas.
         fenced: called when the broker knows of a later controller.
     """
 
@@ -71,7 +61,8 @@ class Channel:
         controller_id: BrokerId,
         controller_epoch: int,
         transport: ControlTransport,
-        known: Known,
+        registrations: Callable[[], tuple[BrokerRegistration, ...]],
+        overrides: Callable[[str], Mapping[str, str]],
         told: Callable[[Told], None],
         fenced: Callable[[str], None],
     ) -> None:
@@ -80,7 +71,8 @@ class Channel:
         self._controller_id = controller_id
         self._controller_epoch = controller_epoch
         self._transport = transport
-        self._known = known
+        self._registrations = registrations
+        self._overrides = overrides
         self._told = told
         self._fenced = fenced
         self._has_news = asyncio.Event()
@@ -131,7 +123,9 @@ class Channel:
                 self.news.add_untold(news)
                 is_expected = isinstance(error, ApiError)
                 level = logging.INFO if is_expected else logging.ERROR
-                log.log(level, "broker %d could not be told, trying again: %s", self.registration.broker_id, error, exc_info=not is_expected)
+                log.log(
+                    level, "broker %d could not be told, trying again: %s", self.registration.broker_id, error, exc_info=not is_expected
+                )
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
@@ -139,22 +133,18 @@ class Channel:
         header = self._controller_id, self._controller_epoch, self.registration.broker_epoch
         if news.stops:
             stopped = await broker.stop_replica(StopReplicaRequest(*header, tuple(news.stops.values())))
-            self._told(Told(self.registration, _failed(stopped.errors), news.stops))
+            self._told(Told(self.registration, {key: stopped.errors.get(key, NONE) for key in news.stops}, is_stop=True))
         elif news.leader_and_isr:
             partitions = tuple(news.leader_and_isr.values())
-            overrides = {each.topic: self._known.overrides(each.topic) for each in partitions}
+            overrides = {each.topic: self._overrides(each.topic) for each in partitions}
             of_new = {each.topic for each in partitions if each.is_new}
             configs = {topic: each for topic, each in overrides.items() if each or topic in of_new}
-            response = await broker.leader_and_isr(LeaderAndIsrRequest(*header, partitions, self._known.registrations(), configs))
-            failed = _failed(response.errors)
-            if failed:
-                self._told(Told(self.registration, failed))
+            response = await broker.leader_and_isr(LeaderAndIsrRequest(*header, partitions, self._registrations(), configs))
+            self._told(Told(self.registration, {key: response.errors.get(key, NONE) for key in news.leader_and_isr}, is_stop=False))
         else:
-            configs = {topic: self._known.overrides(topic) for topic in news.topic_configs}
+            configs = {topic: self._overrides(topic) for topic in news.topic_configs}
             await broker.update_metadata(
-                UpdateMetadataRequest(
-                    *header, tuple(news.metadata.values()), self._known.registrations(), tuple(news.deleted_topics), configs
-                )
+                UpdateMetadataRequest(*header, tuple(news.metadata.values()), self._registrations(), tuple(news.deleted_topics), configs)
             )
 
 
@@ -181,11 +171,29 @@ class Channels:
             self._channels[broker_id] = self._open_channel(registrations[broker_id])
         return new
 
-    def __getitem__(self, broker_id: BrokerId) -> Channel:
-        return self._channels[broker_id]
-
-    def __contains__(self, broker_id: BrokerId) -> bool:
-        return broker_id in self._channels
+    def add(
+        self,
+        broker_id: BrokerId,
+        *,
+        stops: Iterable[PartitionToStop] = (),
+        leader_and_isr: Iterable[PartitionAssignment] = (),
+        metadata: Iterable[PartitionAssignment] = (),
+        deleted_topics: Iterable[str] = (),
+        topic_configs: Iterable[str] = (),
+        brokers_changed: bool = False,
+    ) -> None:
+        """Has a broker told; one that is gone is told when it is back."""
+        channel = self._channels.get(broker_id)
+        if channel is not None:
+            channel.news.add(
+                stops=stops,
+                leader_and_isr=leader_and_isr,
+                metadata=metadata,
+                deleted_topics=deleted_topics,
+                topic_configs=topic_configs,
+                brokers_changed=brokers_changed,
+            )
+            channel.wake()
 
     async def told_all(self, timeout_seconds: float) -> bool:
         """Waits until every living broker knows all that it was to be told. False: it took too long."""
@@ -211,7 +219,3 @@ class Channels:
     def _close(self, channel: Channel) -> None:
         channel.close()
         self._closed = [each for each in self._closed if not each.is_over] + [channel]
-
-
-def _failed(errors: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    return {key: code for key, code in errors.items() if code != NONE}

@@ -2,8 +2,8 @@
 
 Pure: each looks at the state, which has the facts of the event in it already (`ClusterState.brokers_came_and_went` and
 so on), and changes nothing. Where an event can concern thousands of partitions the function is a generator of
-decisions over slices of them. Its caller performs each, and takes it into the state, before it asks for the next; the
-event loop can turn in between, but no other decision may be made then.
+decisions over slices of them, some of which may be empty. Its caller performs each, and takes it into the state, before
+it asks for the next; the event loop can turn in between, but no other decision may be made then.
 
 After a decision was performed its caller asks for its `follow_up`, until that is empty.
 """
@@ -37,9 +37,9 @@ def take_over(state: ClusterState) -> Iterator[Decision]:
     unclean = frozenset(each for each in state.brokers if state.started_uncleanly(each))
     yield from _settle(state, _all_partitions(state), unclean=unclean)
     yield from _isrs_left(state, unclean)
-    yield from _unless_empty(reassignments.ready(state, list(state.reassigning())))
+    yield from _end_reassignments(state, state.reassigning())
     for topic in [each for each in state.topics.values() if each.is_deleting]:
-        yield from _unless_empty(deletions.begun(state, topic))
+        yield deletions.begun(state, topic)
 
 
 def new_topic_states(state: ClusterState, assignments: Sequence[Replicas]) -> tuple[PartitionState, ...]:
@@ -65,7 +65,7 @@ def topics_found(state: ClusterState, names: Iterable[str]) -> Iterator[Decision
     found = [state.topics[name] for name in names if name in state.topics]
     partitions = [each for topic in found for each in topic.topic_partitions()]
     yield from _settle(state, partitions)
-    yield from _unless_empty(reassignments.ready(state, partitions))
+    yield from _end_reassignments(state, partitions)
 
 
 def brokers_changed(state: ClusterState, new: Iterable[BrokerRegistration], gone: Iterable[BrokerId]) -> Iterator[Decision]:
@@ -78,8 +78,8 @@ def brokers_changed(state: ClusterState, new: Iterable[BrokerRegistration], gone
     affected = list(dict.fromkeys(chain.from_iterable(state.replicas_of(each) for each in sorted(came | went))))
     yield from _settle(state, affected, went, unclean)
     yield from _isrs_left(state, unclean)
-    yield from _unless_empty(reassignments.ready(state, [each for each in affected if each in state.reassigning()]))
-    yield from _unless_empty(deletions.brokers_changed(state, came, went))
+    yield from _end_reassignments(state, [each for each in affected if each in state.reassigning()])
+    yield deletions.brokers_changed(state, came, went)
 
 
 def replicas_offline(state: ClusterState, broker_id: BrokerId, partitions: Collection[TopicPartition]) -> Iterator[Decision]:
@@ -91,7 +91,7 @@ def replicas_online(state: ClusterState, broker_id: BrokerId, partitions: Collec
     """What is to be done after these replicas are there again (`replicas_came_online` was called)."""
     there = [each for each in partitions if each in state.replicas_of(broker_id)]
     yield from _settle(state, there)
-    yield from _unless_empty(deletions.replicas_online(state, broker_id, there))
+    yield deletions.replicas_online(state, broker_id, there)
 
 
 def alter_partition(state: ClusterState, request: AlterPartitionRequest) -> tuple[Decision, AlterPartitionResponse]:
@@ -105,7 +105,7 @@ def alter_partition(state: ClusterState, request: AlterPartitionRequest) -> tupl
 def controlled_shutdown(state: ClusterState, broker_id: BrokerId) -> Iterator[Decision]:
     """Leaderships move from a broker in `shutting_down` to others in sync, and it leaves ISRs where others remain."""
     for part in _slices(state.replicas_of(broker_id)):
-        yield from _unless_empty(left_by_shutdown(state, broker_id, part))
+        yield left_by_shutdown(state, broker_id, part)
 
 
 def remaining_leaderships(state: ClusterState, broker_id: BrokerId) -> tuple[TopicPartition, ...]:
@@ -125,15 +125,13 @@ def elect_leaders(state: ClusterState, election_type: ElectionType, partitions: 
     What is refused is in the decisions; with None those that need no election are left out, as Kafka leaves them out.
     """
     for part in _slices(_all_partitions(state) if partitions is None else dict.fromkeys(partitions)):
-        decision = elected_as_wanted(state, election_type, part, tells_not_needed=partitions is not None)
-        if decision or decision.refused:
-            yield decision
+        yield elected_as_wanted(state, election_type, part, tells_not_needed=partitions is not None)
 
 
 def rebalance(state: ClusterState) -> Iterator[Decision]:
     """Gives leaderships back to the brokers that lack more than `leader.imbalance.per.broker.percentage` of theirs."""
     for part in _slices(lacking_preferred(state, state.settings.leader_imbalance_per_broker_percentage)):
-        yield from _unless_empty(elected_as_wanted(state, ElectionType.PREFERRED, part, tells_not_needed=False))
+        yield elected_as_wanted(state, ElectionType.PREFERRED, part, tells_not_needed=False)
 
 
 def alter_reassignments(state: ClusterState, reassigned: Mapping[TopicPartition, Sequence[BrokerId] | None]) -> Decision:
@@ -185,11 +183,16 @@ def _settle(
             )
             if outcome is not None:
                 changes.append(PartitionChange(topic_partition, outcome.state, outcome.reason, is_new=not known.has_state))
-        yield from _unless_empty(Decision(tuple(changes)))
+        yield Decision(tuple(changes))
+
+
+def _end_reassignments(state: ClusterState, partitions: Iterable[TopicPartition]) -> Iterator[Decision]:
+    for part in _slices(partitions):
+        yield reassignments.ready(state, part)
 
 
 def _isrs_left(state: ClusterState, unclean: Iterable[BrokerId]) -> Iterator[Decision]:
-    yield from _unless_empty(Decision(isrs_left=tuple(IsrsLeft(each, state.brokers[each].broker_epoch) for each in sorted(unclean))))
+    yield Decision(isrs_left=tuple(IsrsLeft(each, state.brokers[each].broker_epoch) for each in sorted(unclean)))
 
 
 def _all_partitions(state: ClusterState) -> Iterator[TopicPartition]:
@@ -200,8 +203,3 @@ def _slices(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartitio
     rest = iter(list(partitions))
     while part := list(islice(rest, SLICE)):
         yield part
-
-
-def _unless_empty(decision: Decision) -> Iterator[Decision]:
-    if decision:
-        yield decision

@@ -26,9 +26,14 @@ def begun(state: ClusterState, topic: KnownTopic) -> Decision:
     stops: list[ReplicaStop] = []
     deletion = Deletion.of(topic)
     for broker_id, phases in sorted(deletion.phases.items()):
-        reachable = [_reachable(state, broker_id, TopicPartition(topic.name, each)) for each in phases]
-        started = tuple(each for each, is_reachable in zip(phases, reachable, strict=True) if is_reachable)
-        ineligible = tuple(each for each, is_reachable in zip(phases, reachable, strict=True) if not is_reachable)
+        started: tuple[int, ...] = tuple(phases)
+        ineligible: tuple[int, ...] = ()
+        if broker_id not in state.brokers:
+            started, ineligible = (), tuple(phases)
+        elif broker_id in state.offline_replicas:
+            offline = state.offline_replicas[broker_id]
+            started = tuple(each for each in phases if TopicPartition(topic.name, each) not in offline)
+            ineligible = tuple(each for each in phases if TopicPartition(topic.name, each) in offline)
         progress.append(DeletionProgress(topic.name, broker_id, started, ineligible=ineligible))
         stops += _stops(topic.name, broker_id, started)
     gone = (TopicGone(topic.name),) if not deletion.remaining else ()
@@ -83,10 +88,6 @@ def replicas_stopped(state: ClusterState, broker_id: BrokerId, errors: Mapping[T
         ),
         gone=tuple(TopicGone(topic) for topic in topics if state.deletions[topic].remaining == len(deleted.get(topic, ()))),
     )
-
-
-def _reachable(state: ClusterState, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
-    return broker_id in state.brokers and topic_partition not in state.offline_replicas.get(broker_id, ())
 
 
 def _stops(topic: str, broker_id: BrokerId, partitions: Iterable[int]) -> list[ReplicaStop]:

@@ -134,8 +134,8 @@ def settled(
         first = first_state(before.replicas, eligible, controller_epoch)
         return Settled(first, "new partition") if first is not None else None
     present = availability.present(topic_partition)
-    isr = without_absent(before.isr, present, gone)
-    isr = without_unclean(isr, before.leader, unclean)
+    # Those who may have lost records go first: one that is away has what one that is here has lost.
+    isr = without_absent(without_unclean(before.isr, before.leader, unclean), present, gone)
     leader = before.leader
     leader_restarted = leader in gone or leader in unclean
     if leader not in isr or leader not in present or leader_restarted:

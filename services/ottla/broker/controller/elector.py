@@ -19,8 +19,8 @@ from typing import Final
 from ottla.broker.controller.membership import make_znode, retried
 from ottla.clock import Clock
 from ottla.coordination import znodes
-from ottla.coordination.errors import BadVersion, ConnectionLoss, CoordinationError, MalformedZnode, NodeExists, NoNode, SessionExpired
-from ottla.coordination.interface import Coordination, Create, SetData, Watch
+from ottla.coordination.errors import BadVersion, ConnectionLoss, NodeExists, NoNode, SessionExpired
+from ottla.coordination.interface import Coordination, Create, Operation, SetData, Watch
 from ottla.errors import OttlaError
 from ottla.model import BrokerId
 
@@ -135,7 +135,7 @@ async def take_or_see(coordination: Coordination, broker_id: BrokerId, clock: Cl
         except NoNode:
             await make_znode(coordination, epoch_path, znodes.encode_controller_epoch(0))
             continue
-        operations = [
+        operations: list[Operation] = [
             Create(path, znodes.encode_controller(broker_id, clock.time_ms()), ephemeral=True),
             SetData(epoch_path, znodes.encode_controller_epoch(epoch + 1), version),
         ]

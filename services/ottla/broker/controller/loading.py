@@ -44,7 +44,7 @@ class LoadedTopic:
     states: tuple[tuple[PartitionState, int] | None, ...]  # with the version of each znode
     overrides: dict[str, str]
 
-    def known(self, topic_id: UUID, version: int, overrides: Mapping[str, str]) -> KnownTopic:
+    def known(self, topic_id: UUID, version: int) -> KnownTopic:
         """The topic as the controller keeps it, under an id that its znode may lack yet."""
         assignment = self.assignment
         partitions = []
@@ -54,7 +54,7 @@ class LoadedTopic:
                 partitions.append(KnownPartition.without_state(replicas, adding, removing))
             else:
                 partitions.append(KnownPartition(found[0], found[1], adding, removing))
-        return KnownTopic(self.name, topic_id, version, partitions, overrides)
+        return KnownTopic(self.name, topic_id, version, partitions, self.overrides)
 
 
 async def load_topics(coordination: Coordination, names: Sequence[str]) -> AsyncIterator[LoadedTopic]:
@@ -177,9 +177,7 @@ async def _load_topics(coordination: Coordination, names: Sequence[str]) -> list
         paths = [znodes.PARTITION_STATE.path(name, index) for name, index, _ in group]
         for (name, _, replicas), path, state in zip(group, paths, await coordination.get_many(paths), strict=True):
             try:
-                states[name].append(
-                    None if state is None else (znodes.decode_partition_state(path, state[0], replicas), state[1].version)
-                )
+                states[name].append(None if state is None else (znodes.decode_partition_state(path, state[0], replicas), state[1].version))
             except MalformedZnode as error:
                 unread[name] = error
         await asyncio.sleep(0)  # ten thousand partitions are decoded here, and others want their turn

@@ -89,7 +89,7 @@ class SettingsWatch:
         self._seen = frozenset(await coordination.children(znodes.CONFIG_CHANGES.path()))
         defaults, own = await load_broker_configs(coordination, self._broker_id)
         try:
-            settings = configs.checked_broker_settings(self._static, defaults, own)
+            settings = self._checked(defaults, own)
         except InvalidRequest as error:
             raise ConfigurationError(
                 f"the settings in {znodes.BROKER_CONFIG.path(self._broker_id)} and {znodes.BROKER_CONFIG.path(znodes.DEFAULT_ENTITY)}"
@@ -137,9 +137,15 @@ class SettingsWatch:
                     self.learn_topics({name: overrides})
             elif entity in (f"{_BROKERS}{self._broker_id}", f"{_BROKERS}{znodes.DEFAULT_ENTITY}"):
                 defaults, own = await load_broker_configs(coordination, self._broker_id)
-                self._take_broker(defaults, own, configs.checked_broker_settings(self._static, defaults, own))
+                self._take_broker(defaults, own, self._checked(defaults, own))
         except (MalformedZnode, InvalidRequest) as error:
             log.error("what is set for %s can not be used: %s", entity, error)
+
+    def _checked(self, defaults: Mapping[str, str], own: Mapping[str, str]) -> BrokerSettings:
+        """The settings that come of it; the very same as long as nothing is changed, which tells everybody that nothing is."""
+        if (defaults, own) == (self._defaults, self._own):
+            return self._settings
+        return configs.checked_broker_settings(self._static, defaults, own)
 
     def _take_broker(self, defaults: Mapping[str, str], own: Mapping[str, str], settings: BrokerSettings) -> None:
         former_topics = {name: self.topic_settings(name) for name in self._topics}
@@ -172,7 +178,9 @@ class SettingsWatch:
                 return
             except Exception as error:
                 # Whatever it was, the next notices must not go unread.
-                log.warning("notices of changed settings can not be read, trying again: %s", error, exc_info=not isinstance(error, OttlaError))
+                log.warning(
+                    "notices of changed settings can not be read, trying again: %s", error, exc_info=not isinstance(error, OttlaError)
+                )
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             await self._has_changes.wait()

@@ -6,22 +6,24 @@ They are in an order in which any cut, where one request is too small for all, l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
+from ottla.broker.controller.effects import AssignmentChange
+from ottla.broker.controller.state import KnownTopic
 from ottla.coordination import znodes
 from ottla.coordination.interface import Coordination, Create, Delete, Operation, SetData
 from ottla.coordination.requests import MAX_REQUEST_SIZE, operation_size
-from ottla.errors import InvalidPartitions
-from ottla.model import PartitionState, TopicDescription
+from ottla.errors import InvalidConfig, InvalidPartitions
+from ottla.model import PartitionState, TopicDescription, TopicPartition
 
 # What else is in the request that writes a topic's znode: the check of the epoch.
 _ROOM: Final = 1_000
 
 
 def creation(topic: TopicDescription, configs: Mapping[str, str], has_config: bool) -> Iterator[Operation]:
-    """Makes a topic. Raises InvalidPartitions at once when its znode would be too large.
+    """Makes a topic. Raises InvalidPartitions or InvalidConfig at once when a znode would be too large.
 
     Args:
         topic: all of it.
@@ -31,6 +33,8 @@ def creation(topic: TopicDescription, configs: Mapping[str, str], has_config: bo
     made = _sized(Create(znodes.TOPIC.path(topic.name), _encode(topic)), topic)
     config_path, config = znodes.TOPIC_CONFIG.path(topic.name), znodes.encode_config(configs)
     configured = SetData(config_path, config) if has_config else Create(config_path, config)
+    if operation_size(configured) > MAX_REQUEST_SIZE - _ROOM:
+        raise InvalidConfig(f"Topic '{topic.name}' can not have these settings: their znode would have {len(config)} bytes.")
     return chain([made, configured, Create(znodes.PARTITIONS.path(topic.name))], _states(topic.name, topic.partitions, 0))
 
 
@@ -46,20 +50,35 @@ def extension(topic: TopicDescription, former_count: int, version: int) -> Itera
     return chain([made], _states(topic.name, topic.partitions, former_count))
 
 
-def identification(topic: TopicDescription, version: int) -> Operation:
+def identification(topic: KnownTopic) -> Operation:
     """Gives a topic of a time before topic ids its id."""
-    return SetData(znodes.TOPIC.path(topic.name), _encode(topic), version)
+    return reassignment(topic, {})
 
 
-async def completion(coordination: Coordination, topic: str, states: Iterable[tuple[int, PartitionState]]) -> list[Operation]:
-    """Gives partitions their first states."""
-    operations: list[Operation] = []
-    if await coordination.exists(znodes.PARTITIONS.path(topic)) is None:
-        operations.append(Create(znodes.PARTITIONS.path(topic)))
-    for partition, state in states:
-        if await coordination.exists(znodes.PARTITION.path(topic, partition)) is None:
-            operations.append(Create(znodes.PARTITION.path(topic, partition)))
-        operations.append(Create(znodes.PARTITION_STATE.path(topic, partition), znodes.encode_partition_state(state)))
+def reassignment(topic: KnownTopic, changes: Mapping[int, AssignmentChange]) -> Operation:
+    """Sets the replicas of some of a topic's partitions."""
+    replicas = [each.state.replicas for each in topic.partitions]
+    adding = {index: each.adding_replicas for index, each in enumerate(topic.partitions) if each.adding_replicas}
+    removing = {index: each.removing_replicas for index, each in enumerate(topic.partitions) if each.removing_replicas}
+    for index, change in changes.items():
+        replicas[index] = change.replicas
+        for ongoing, changed in ((adding, change.adding_replicas), (removing, change.removing_replicas)):
+            ongoing.pop(index, None)
+            if changed:
+                ongoing[index] = changed
+    data = znodes.encode_topic(znodes.TopicAssignment(topic.topic_id, tuple(replicas), adding, removing))
+    return SetData(znodes.TOPIC.path(topic.name), data, topic.version)
+
+
+async def completion(coordination: Coordination, states: Sequence[tuple[TopicPartition, PartitionState]]) -> list[Operation]:
+    """Gives partitions their first states, and their topics what else is missing."""
+    if not states:
+        return []
+    needed = dict.fromkeys(znodes.PARTITIONS.path(key.topic) for key, _ in states)
+    needed.update(dict.fromkeys(znodes.PARTITION.path(*key) for key, _ in states))
+    found = await coordination.get_many(list(needed))
+    operations: list[Operation] = [Create(path) for path, each in zip(needed, found, strict=True) if each is None]
+    operations += (Create(znodes.PARTITION_STATE.path(*key), znodes.encode_partition_state(state)) for key, state in states)
     return operations
 
 
@@ -71,7 +90,8 @@ async def removal(coordination: Coordination, topic: str) -> list[Operation]:
         for partition in await coordination.children(partitions_path):
             paths += [znodes.PARTITION_STATE.path(topic, partition), znodes.PARTITION.path(topic, partition)]
     paths += [partitions_path, znodes.TOPIC_CONFIG.path(topic), znodes.TOPIC.path(topic), znodes.DELETE_TOPIC.path(topic)]
-    return [Delete(path) for path in paths if await coordination.exists(path) is not None]
+    found = await coordination.get_many(paths)
+    return [Delete(path) for path, each in zip(paths, found, strict=True) if each is not None]
 
 
 def _states(topic: str, partitions: Sequence[PartitionState], first: int) -> Iterator[Operation]:

@@ -53,15 +53,22 @@ class ControllerWrites:
         """
         self._coordination = coordination
         self._check = Check(CONTROLLER_EPOCH.path(), epoch_version)
+        self._is_over = False
+
+    def close(self) -> None:
+        """Writes nothing more in the name of this epoch."""
+        self._is_over = True
 
     async def write(self, operations: Sequence[Operation]) -> None:
         """All of the operations in one transaction, or none.
 
         Raises:
-            NotController: another broker has become the controller.
+            NotController: another broker has become the controller, or this one has resigned.
         """
         lost = 0
         while True:
+            if self._is_over:
+                raise NotController("this broker's time as the controller is over")
             try:
                 await self._coordination.transaction([self._check, *operations])
                 return

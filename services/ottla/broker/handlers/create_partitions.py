@@ -33,7 +33,7 @@ async def create_partitions(request: Any, context: RequestContext, parts: Broker
             if parts.metadata.topic(name) is None:
                 raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
             assignments = None if topic.assignments is None else [each.broker_ids for each in topic.assignments]
-            creation = parts.controller.create_partitions(name, topic.count, assignments, validate_only=request.validate_only)
+            creation = parts.controller.create_partitions(name, topic.count, assignments, request.validate_only, deadline.seconds_left())
             await deadline.wait(creation, f"adding partitions to {name}")
         except ApiError as error:
             error_code, error_message = error.code, error.message

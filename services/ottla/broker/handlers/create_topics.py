@@ -2,12 +2,13 @@
 
 From v4 on -1 takes the broker's default for partitions and replicas (KIP-464), v5 answers with the topic's settings
 (KIP-525), v7 with its id. Each topic stands for itself: one that is refused does not stop the others.
-Unlike Kafka: a topic is complete when the answer comes; timeout_ms bounds the wait for it.
+The answer comes when the living brokers have been told, so any of them knows the topic; timeout_ms bounds the wait.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from ottla.broker.controller.topics import NewTopic
@@ -16,6 +17,7 @@ from ottla.broker.handlers.broker_config import broker_config
 from ottla.broker.handlers.config_entries import topic_entries
 from ottla.broker.handlers.deadline import Deadline
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.side_by_side import side_by_side
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, InvalidConfig, InvalidReplicaAssignment, InvalidRequest, TopicAuthorizationFailed
 from ottla.model import BrokerId, TopicDescription
@@ -29,19 +31,21 @@ async def create_topics(request: Any, context: RequestContext, parts: BrokerPart
     times_named = Counter(topic.name for topic in request.topics)
     named = {topic.name: topic for topic in request.topics}
     deadline = Deadline(request.timeout)
-    results = []
-    for name, topic in named.items():
+
+    async def create(name: str) -> Any:
         try:
             if times_named[name] > 1:
                 raise InvalidRequest(f"{name} is in the request {times_named[name]} times")
             if not may_create_topic(parts, context, name):
                 raise TopicAuthorizationFailed(DENIED)
-            new_topic = new_topic_of(topic)
-            created = await deadline.wait(parts.controller.create_topic(new_topic, validate_only=request.validate_only), f"creating {name}")
+            new_topic = new_topic_of(named[name])
+            creation = parts.controller.create_topic(new_topic, request.validate_only, deadline.seconds_left())
+            created = await deadline.wait(creation, f"creating {name}")
         except ApiError as error:
-            results.append(_refused(schema, name, error))
-        else:
-            results.append(_created(schema, created, new_topic, request.validate_only, context, parts))
+            return _refused(schema, name, error)
+        return _created(schema, created, new_topic, request.validate_only, context, parts)
+
+    results = await side_by_side([partial(create, name) for name in named])
     return schema("CreateTopicsResponse", throttle_time=0, topics=results)
 
 

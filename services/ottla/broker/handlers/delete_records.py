@@ -1,18 +1,23 @@
 """DeleteRecords (key 21), versions 0-2: a partition begins at a later offset from now on (KIP-107).
 
-Offset -1 stands for the high watermark. v2 is flexible. The answer names the low watermark, which here, without
-followers, is the log's new start; so nothing is waited for and timeout_ms has no effect.
+Offset -1 stands for the high watermark. v2 is flexible. The answer names the low watermark: the smallest log start
+offset of all living replicas. Followers take the leader's over as they fetch, so the answer waits for them, at most for
+timeout_ms.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from ottla.broker.handlers.authorization import topic_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.metadata import MetadataCache
+from ottla.broker.replication.partition import Partition
 from ottla.broker.security.authorizer import Operation
-from ottla.errors import NONE, ApiError, InvalidTopic, PolicyViolation, TopicAuthorizationFailed
-from ottla.model import INTERNAL_TOPICS, NO_PARTITION_LEADER_EPOCH
+from ottla.errors import NONE, ApiError, InvalidTopic, PolicyViolation, RequestTimedOut, TopicAuthorizationFailed
+from ottla.model import INTERNAL_TOPICS, NO_PARTITION_LEADER_EPOCH, TopicPartition
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
 
@@ -20,36 +25,96 @@ NO_LOW_WATERMARK: Final = -1
 
 
 @handles(ApiKey.DELETE_RECORDS, 0, 2)
-def delete_records(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
-    schema = messages.response_schema(ApiKey.DELETE_RECORDS, context.api_version)
-    topics = []
-    for topic in request.topics:
-        partitions = []
-        for each in topic.partitions:
-            error_code, low_watermark = NONE, NO_LOW_WATERMARK
-            try:
-                low_watermark = _delete(topic.name, each.partition_index, each.offset, context, parts)
-            except ApiError as error:
-                error_code = error.code
-            partitions.append(
+def delete_records(request: Any, context: RequestContext, parts: BrokerParts) -> Any | Awaitable[Any]:
+    deletions = [
+        _deletion(topic.name, each.partition_index, each.offset, context, parts) for topic in request.topics for each in topic.partitions
+    ]
+    delayed = DelayedDeletion(context.api_version, deletions, parts.metadata)
+    purgatory = parts.replicas.deletes
+    if not delayed.try_complete():
+        purgatory.watch(delayed, delayed.watched(), request.timeout.total_seconds())
+        delayed.answered.add_done_callback(lambda _: purgatory.forget(delayed))
+    return delayed.answered
+
+
+class Deletion:
+    """What has become of one partition's part of a request."""
+
+    def __init__(self, topic_partition: TopicPartition, partition: Partition | None, offset: int, error_code: int) -> None:
+        self.topic_partition = topic_partition
+        self.partition = partition  # None: nothing was deleted
+        self.offset = offset  # that all replicas have to begin at
+        self.error_code = error_code
+        self.low_watermark = NO_LOW_WATERMARK
+
+    def is_done(self, metadata: MetadataCache) -> bool:
+        """Whether there is nothing to wait for; brings the low watermark up to date."""
+        if self.partition is None or self.error_code != NONE:
+            return True
+        try:
+            self.low_watermark = self.partition.low_watermark(metadata.brokers)
+        except ApiError as error:
+            self.error_code, self.low_watermark = error.code, NO_LOW_WATERMARK
+            return True
+        return self.low_watermark >= self.offset
+
+
+class DelayedDeletion:
+    """A request whose followers have yet to follow."""
+
+    def __init__(self, version: int, deletions: list[Deletion], metadata: MetadataCache) -> None:
+        self._version = version
+        self._deletions = deletions
+        self._metadata = metadata
+        self.answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def watched(self) -> list[TopicPartition]:
+        """The partitions whose followers can complete it."""
+        return [each.topic_partition for each in self._deletions if each.partition is not None]
+
+    def try_complete(self) -> bool:
+        if not self.answered.done():
+            done = [each.is_done(self._metadata) for each in self._deletions]  # each, so that all low watermarks are known
+            if not all(done):
+                return False
+            self.answered.set_result(self._response())
+        return True
+
+    def expire(self) -> None:
+        if not self.answered.done():
+            for each in self._deletions:
+                if not each.is_done(self._metadata):
+                    each.error_code = RequestTimedOut.code
+            self.answered.set_result(self._response())
+
+    def _response(self) -> Any:
+        schema = messages.response_schema(ApiKey.DELETE_RECORDS, self._version)
+        by_topic: dict[str, list[Any]] = {}
+        for each in self._deletions:
+            name, index = each.topic_partition
+            by_topic.setdefault(name, []).append(
                 schema(
                     "DeleteRecordsPartitionResult",
-                    partition_index=each.partition_index,
-                    low_watermark=low_watermark,
-                    error_code=error_code,
+                    partition_index=index,
+                    low_watermark=each.low_watermark,
+                    error_code=each.error_code,
                 )
             )
-        topics.append(schema("DeleteRecordsTopicResult", name=topic.name, partitions=partitions))
-    return schema("DeleteRecordsResponse", throttle_time=0, topics=topics)
+        topics = [schema("DeleteRecordsTopicResult", name=name, partitions=partitions) for name, partitions in by_topic.items()]
+        return schema("DeleteRecordsResponse", throttle_time=0, topics=topics)
 
 
-def _delete(topic: str, index: int, offset: int, context: RequestContext, parts: BrokerParts) -> int:
-    if not topic_allowed(parts, context, Operation.DELETE, topic):
-        raise TopicAuthorizationFailed(f"{context.principal} may not delete records of {topic}")
-    partition = parts.replicas.get(topic, index)
-    partition.check_leader_epoch(NO_PARTITION_LEADER_EPOCH)
-    if topic in INTERNAL_TOPICS:
-        raise InvalidTopic(f"Cannot delete records of internal topic {topic}")
-    if not partition.settings.is_deleted_from:
-        raise PolicyViolation(f"Records of partition {partition.topic_partition} can not be deleted due to the configured policy")
-    return partition.delete_records(offset)
+def _deletion(topic: str, index: int, offset: int, context: RequestContext, parts: BrokerParts) -> Deletion:
+    key = TopicPartition(topic, index)
+    try:
+        if not topic_allowed(parts, context, Operation.DELETE, topic):
+            raise TopicAuthorizationFailed(f"{context.principal} may not delete records of {topic}")
+        partition = parts.replicas.get(topic, index)
+        partition.check_leader_epoch(NO_PARTITION_LEADER_EPOCH)
+        if topic in INTERNAL_TOPICS:
+            raise InvalidTopic(f"Cannot delete records of internal topic {topic}")
+        if not partition.settings.is_deleted_from:
+            raise PolicyViolation(f"Records of partition {partition.topic_partition} can not be deleted due to the configured policy")
+        return Deletion(key, partition, partition.delete_records(offset), NONE)
+    except ApiError as error:
+        return Deletion(key, None, offset, error.code)

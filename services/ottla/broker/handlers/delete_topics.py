@@ -1,7 +1,8 @@
 """DeleteTopics (key 20), versions 1-6: topics by name, from v6 on also by id (KIP-516).
 
 v3 has TOPIC_DELETION_DISABLED where earlier versions say INVALID_REQUEST; v5 adds error messages.
-Unlike Kafka: a topic is gone from the metadata when the answer comes; its files go after file.delete.delay.ms.
+A topic is gone from the metadata of living brokers when the answer comes; its files go after file.delete.delay.ms, and
+those of a broker that is away when it is back.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ async def delete_topics(request: Any, context: RequestContext, parts: BrokerPart
             name, topic_id = _resolve(each, context, parts)
             if name in deleted or asked.count(each) > 1:
                 raise InvalidRequest(f"Duplicate topic {name}")
-            await deadline.wait(parts.controller.delete_topic(name), f"deleting {name}")
+            await deadline.wait(parts.controller.delete_topic(name, deadline.seconds_left()), f"deleting {name}")
             deleted.add(name)
         except ApiError as error:
             error_code, error_message = error.code, error.message

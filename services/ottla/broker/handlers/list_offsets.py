@@ -40,7 +40,10 @@ LATEST_TIERED: Final = -5
 # The first version that may ask for each.
 _FIRST_VERSION: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
-CONSUMER: Final = -1  # of the replica ids: an ordinary client, to which only what is committed exists
+# Of the replica ids: an ordinary client, to which only what is committed exists; and somebody who looks for faults and
+# may ask any replica.
+CONSUMER: Final = -1
+DEBUGGER: Final = -2
 READ_COMMITTED: Final = 1
 UNKNOWN_OFFSET: Final = -1
 FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 5
@@ -100,10 +103,11 @@ async def _find(topic: str, asked: Any, request: Any, context: RequestContext, p
     if timestamp < 0 and version < _FIRST_VERSION.get(timestamp, version + 1):
         raise UnsupportedVersion(f"ListOffsets v{version} has no timestamp {timestamp}")
     partition = parts.replicas.get(topic, asked.partition_index)
-    partition.check_leader_epoch(getattr(asked, "current_leader_epoch", NO_PARTITION_LEADER_EPOCH))
+    current_leader_epoch = getattr(asked, "current_leader_epoch", NO_PARTITION_LEADER_EPOCH)
+    partition.check_leader_epoch(current_leader_epoch, by_leader=request.replica_id != DEBUGGER)
     end = last_fetchable_offset(partition, request.replica_id, getattr(request, "isolation_level", 0))
     if timestamp == LATEST:
-        _check_high_watermark_is_known(partition, version)
+        _check_high_watermark_is_known(partition, version, request.replica_id)
         return FoundOffset(NO_TIMESTAMP, end, partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = partition.log.log_start_offset
@@ -115,7 +119,7 @@ async def _find(topic: str, asked: Any, request: Any, context: RequestContext, p
     else:
         found = await partition.log.offset_for_timestamp(timestamp)
     if found is None or found.offset >= end:
-        _check_high_watermark_is_known(partition, version)
+        _check_high_watermark_is_known(partition, version, request.replica_id)
         return FoundOffset()
     return FoundOffset(*found)
 
@@ -132,15 +136,15 @@ def _epoch_of(partition: Partition, offset: int) -> int:
     return NO_PARTITION_LEADER_EPOCH if epoch is None else epoch
 
 
-def _check_high_watermark_is_known(partition: Partition, version: int) -> None:
+def _check_high_watermark_is_known(partition: Partition, version: int, replica_id: int) -> None:
     """A new leader knows what is committed once its high watermark has reached the start of its own epoch (KIP-207)."""
-    latest = partition.log.leader_epochs.latest
-    if latest is None:
-        return
-    epoch, start_offset = latest
-    if epoch == partition.leader_epoch and partition.high_watermark < start_offset:
+    start_offset = partition.in_sync.epoch_start_offset
+    if replica_id == CONSUMER and partition.high_watermark < start_offset:
         error = OffsetNotAvailable if version >= FIRST_WITH_OFFSET_NOT_AVAILABLE else LeaderNotAvailable
-        raise error(f"{partition.topic_partition}: high watermark {partition.high_watermark}, epoch {epoch} began at {start_offset}")
+        raise error(
+            f"{partition.topic_partition}: high watermark {partition.high_watermark}, "
+            f"leader epoch {partition.leader_epoch} began at {start_offset}"
+        )
 
 
 async def _offsets_before(

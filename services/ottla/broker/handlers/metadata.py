@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
 from ottla.broker.controller.topics import NewTopic, validate_topic_name
 from ottla.broker.handlers.authorization import NOT_ASKED, authorized_operations, may_create_topic, topic_allowed
+from ottla.broker.handlers.deadline import Deadline
 from ottla.broker.handlers.listeners import reachable_brokers
 from ottla.broker.handlers.partition_view import PartitionView
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
@@ -23,8 +25,12 @@ from ottla.broker.security.authorizer import CLUSTER, Operation, topic
 from ottla.errors import (
     NONE,
     ApiError,
+    BrokerNotAvailable,
+    CoordinatorNotAvailable,
     InvalidRequest,
     LeaderNotAvailable,
+    NotController,
+    RequestTimedOut,
     TopicAlreadyExists,
     TopicAuthorizationFailed,
     UnknownTopicId,
@@ -34,6 +40,8 @@ from ottla.model import INTERNAL_TOPICS, NO_LEADER, ZERO_TOPIC_ID, TopicDescript
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
 
+# How long a client waits for a topic to be created by being asked for; then it is to ask again.
+AUTO_CREATION: Final = timedelta(seconds=5)
 FIRST_WITH_LISTENER_NOT_FOUND: Final = 6
 FIRST_WITH_TOPIC_IDS_IN_THE_REQUEST: Final = 12
 
@@ -152,9 +160,11 @@ async def _by_name(name: str, context: RequestContext, parts: BrokerParts, may_c
 
 async def _create(name: str, parts: BrokerParts) -> TopicDescription:
     """The topic with the broker's defaults; or as somebody else made it while we waited for our turn."""
-    with contextlib.suppress(TopicAlreadyExists):
-        await parts.controller.create_topic(NewTopic(name))
+    deadline = Deadline(AUTO_CREATION)
+    # Without a controller, or without an answer in time, the client asks again.
+    with contextlib.suppress(TopicAlreadyExists, NotController, BrokerNotAvailable, CoordinatorNotAvailable, RequestTimedOut):
+        await deadline.wait(parts.controller.create_topic(NewTopic(name), timeout_seconds=deadline.seconds_left()), f"creating {name}")
     description = parts.metadata.topic(name)
     if description is None:
-        raise LeaderNotAvailable(f"{name} was created and is not here yet")
+        raise LeaderNotAvailable(f"{name} is not here yet")
     return description

@@ -22,6 +22,7 @@ from ottla.errors import (
     InvalidRequiredAcks,
     InvalidTransactionState,
     KafkaStorageError,
+    NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     RequestTimedOut,
     TopicAuthorizationFailed,
@@ -57,6 +58,19 @@ class Requirement:
         partition = self.partition
         reached = partition.high_watermark if self.acks == ACKS_ALL else partition.committed_offset()
         return reached >= self.offset
+
+    def outcome(self, otherwise: ApiError | None) -> ApiError | None:
+        """What to answer: None for success, why it failed, or `otherwise` when it might succeed yet."""
+        partition, is_met = self.partition, self.is_met()
+        failure = None if is_met else self.failure()
+        if failure is not None:
+            return failure
+        if self.acks == ACKS_ALL and partition.is_leader and partition.is_under_min_isr:
+            return NotEnoughReplicasAfterAppend(
+                f"{partition.topic_partition}: written, and then {len(partition.isr)} replicas were in sync; "
+                f"min.insync.replicas is {partition.min_insync_replicas}"
+            )
+        return None if is_met else otherwise
 
     def failure(self) -> ApiError | None:
         """Why it can no longer be met, if that is so."""
@@ -106,10 +120,8 @@ class DelayedProduce:
 
     def _finish(self, otherwise: ApiError | None) -> None:
         for each in self._requirements:
-            answer = each.answer
-            if not each.is_met():
-                error = each.failure() or otherwise
-                assert error is not None
+            answer, error = each.answer, each.outcome(otherwise)
+            if error is not None:
                 answer = PartitionAnswer(answer.partition, error.code, error_message=error.message)
             self._answers.setdefault(each.topic, []).append(answer)
         assert self._answer is not None

@@ -46,17 +46,13 @@ class FollowerProgress:
         self.is_joining = False
         self.refused_until_ms = LONG_AGO  # the controller would not have it; it is not asked again before
 
-    def begin_epoch(self, log_end_offset: int, now_ms: int, *, is_in_sync: bool, is_new_leader: bool) -> None:
+    def begin_epoch(self, now_ms: int, *, is_in_sync: bool) -> None:
         """A new leader epoch begins: those in sync have all the time there is to say where they are.
 
-        Args:
-            is_new_leader: this broker did not lead before, so what it knew of the follower is worth nothing.
+        Where they were is worth nothing, even if the same broker led before: it may have missed an epoch in which
+        another led, and the follower cut its log for that one.
         """
-        if is_new_leader:
-            self.log_end_offset = self.log_start_offset = self.leader_end_offset = UNKNOWN_OFFSET
-            self.broker_epoch = UNKNOWN_BROKER_EPOCH
-        else:
-            self.leader_end_offset = log_end_offset
+        self.log_end_offset = self.log_start_offset = self.leader_end_offset = UNKNOWN_OFFSET
         self.fetched_ms = self.caught_up_ms = now_ms if is_in_sync else LONG_AGO
         self.is_joining = False
         self.refused_until_ms = LONG_AGO
@@ -71,6 +67,10 @@ class FollowerProgress:
         self.log_start_offset = log_start_offset
         self.leader_end_offset = leader_end_offset
         self.fetched_ms = now_ms
+
+    def may_be_asked(self, now_ms: int) -> bool:
+        """Whether the controller may be asked to have it in the ISR."""
+        return self.refused_until_ms <= now_ms
 
     def refuse(self, until_ms: int) -> None:
         """The controller would not have it in the ISR: nobody waits for it any more."""

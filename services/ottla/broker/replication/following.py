@@ -72,8 +72,17 @@ class FollowingReplica(Protocol):
     @property
     def settings(self) -> TopicSettings: ...
 
+    @property
+    def must_settle(self) -> bool:
+        """Whether something has to be on the disk before the next fetch, which tells the leader that it is there."""
+        ...
+
+    async def settle(self) -> None:
+        """Waits until it is on the disk."""
+        ...
+
     def fetch_position(self) -> Position:
-        """From where on to fetch."""
+        """From where on to fetch. What `must_settle` says comes first."""
         ...
 
     def append_as_follower(self, records: memoryview, leader_epoch: int, high_watermark: int, log_start_offset: int) -> object:
@@ -85,7 +94,7 @@ class FollowingReplica(Protocol):
         ...
 
     def truncate_for(self, diverging_epoch: int, end_offset: int) -> object:
-        """Drops what the leader does not have: its log has the epoch up to that offset."""
+        """Drops what the leader does not have: its log has the epoch up to that offset; -1: that is where its log ends."""
         ...
 
     def restart_at(self, offset: int) -> object:

@@ -7,16 +7,16 @@ Only the controller changes an ISR. While a change is on its way both the ISR be
 to be true, so the high watermark counts everybody who is in either: the maximal ISR (KIP-497). Whatever the answer was,
 it is read by `outcome_of`, and as long as it is not known for certain the proposal stands.
 
-Pure: nothing here waits, asks a clock or changes anything. `isr_alterations` performs what is decided here.
+Pure: nothing here waits, asks a clock or changes anything. `in_sync` has the state, `isr_alterations` does the asking.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from typing import Final
 
-from ottla.broker.replication.follower_progress import UNKNOWN_OFFSET, FollowerProgress
+from ottla.broker.replication.follower_progress import FollowerProgress
 from ottla.errors import (
     NONE,
     FencedLeaderEpoch,
@@ -30,6 +30,12 @@ from ottla.errors import (
 )
 from ottla.model import BrokerId
 
+# A follower asks at least every `replica.fetch.wait.max.ms` (0.5 s). One that has not for so long may be gone: it is not
+# proposed, and nothing waits for it to join. Being wrong about it costs the follower a moment, and nothing else.
+PRESENT_MS: Final = 2000
+# A broker that the controller has refused is about to go, or not known to it yet.
+REFUSED_MS: Final = 1000
+
 
 class Outcome(enum.Enum):
     """What an answer to a proposed ISR means."""
@@ -40,12 +46,7 @@ class Outcome(enum.Enum):
     UNKNOWN = "whether it was altered is not known, so it is asked again"
 
 
-# A follower asks at least every `replica.fetch.wait.max.ms` (0.5 s). One that has not for so long may be gone: it is not
-# proposed, and nothing waits for it to join. Being wrong about it costs the follower a moment, and nothing else.
-PRESENT_MS: Final = 2000
-# A broker that the controller has refused is about to go, or not known to it yet.
-REFUSED_MS: Final = 1000
-
+# The controller compares the epochs first, so neither of these can follow upon a change that was made and not heard of.
 _REFUSALS: Final = frozenset({IneligibleReplica.code, OperationNotAttempted.code})
 _OVERTAKEN: Final = frozenset(
     {
@@ -68,72 +69,23 @@ def outcome_of(error: int) -> Outcome:
     return Outcome.OVERTAKEN if error in _OVERTAKEN else Outcome.UNKNOWN
 
 
-def maximal_isr(isr: Iterable[BrokerId], proposed: Iterable[BrokerId]) -> frozenset[BrokerId]:
-    """Everybody who may be in sync while a change is on its way."""
-    return frozenset(isr) | frozenset(proposed)
+def may_join(follower: FollowerProgress, needed_offset: int, now_ms: int) -> bool:
+    """Whether a follower has what it takes to be in sync, and is there.
 
-
-def least_in_sync(min_insync_replicas: int, replicas: Sequence[BrokerId]) -> int:
-    """`min.insync.replicas` as far as there are replicas: more can not be asked for than exist (KIP-966)."""
-    return min(min_insync_replicas, len(replicas))
-
-
-def may_join(follower: FollowerProgress, high_watermark: int, epoch_start_offset: int, now_ms: int) -> bool:
-    """Whether a follower has what it takes to be in sync.
-
-    Beyond the high watermark lies nothing that was promised to anybody. A leader's own high watermark may be old when
-    its epoch begins, so the start of the epoch counts too (KAFKA-7128).
+    Args:
+        needed_offset: the high watermark, beyond which nothing was promised to anybody; or the start of the leader's
+            epoch where that is later, because a new leader's high watermark may be an old one (KAFKA-7128).
     """
-    return follower.log_end_offset >= max(high_watermark, epoch_start_offset) and follower.refused_until_ms <= now_ms
+    is_present = now_ms - follower.fetched_ms <= PRESENT_MS
+    return is_present and follower.log_end_offset >= needed_offset and follower.may_be_asked(now_ms)
 
 
-def expanded(
-    replicas: Sequence[BrokerId],
-    isr: Sequence[BrokerId],
-    followers: Mapping[BrokerId, FollowerProgress],
-    high_watermark: int,
-    epoch_start_offset: int,
-    now_ms: int,
-) -> tuple[BrokerId, ...]:
-    """The ISR with the followers that may join and are still there, in the order of the assignment."""
-    joining = {
-        each.broker_id
-        for each in followers.values()
-        if each.broker_id not in isr
-        and now_ms - each.fetched_ms <= PRESENT_MS
-        and may_join(each, high_watermark, epoch_start_offset, now_ms)
-    }
-    return tuple(each for each in replicas if each in isr or each in joining) if joining else tuple(isr)
-
-
-def lagging(
-    isr: Collection[BrokerId],
-    followers: Mapping[BrokerId, FollowerProgress],
-    log_end_offset: int,
-    now_ms: int,
-    lag_time_max_ms: int,
-) -> tuple[FollowerProgress, ...]:
-    """The followers in the ISR that have not caught up for too long. One that has everything is never late."""
-    return tuple(
-        each
-        for each in followers.values()
-        if each.broker_id in isr and each.log_end_offset != log_end_offset and now_ms - each.caught_up_ms > lag_time_max_ms
-    )
-
-
-def committed_offset(own_offset: int, counted: Iterable[FollowerProgress]) -> int:
-    """Up to where everybody who counts has the log; UNKNOWN_OFFSET as long as one of them has not said."""
-    committed = own_offset
-    for each in counted:
-        if each.log_end_offset < committed:
-            committed = each.log_end_offset
-    return committed
+def lags(follower: FollowerProgress, log_end_offset: int, now_ms: int, lag_time_max_ms: int) -> bool:
+    """Whether a follower in the ISR has not caught up for too long. One that has everything is never late."""
+    return follower.log_end_offset != log_end_offset and now_ms - follower.caught_up_ms > lag_time_max_ms
 
 
 def low_watermark(own_start_offset: int, followers: Iterable[FollowerProgress], living: Collection[BrokerId]) -> int:
     """The smallest log start offset of the living replicas: what DeleteRecords waits for (KIP-107)."""
     starts = [each.log_start_offset for each in followers if each.broker_id in living]
     return min([own_start_offset, *starts])
-
-
-assert UNKNOWN_OFFSET < 0  # so that a follower that has said nothing holds the high watermark, and may not join

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -22,7 +22,7 @@ from ottla.broker.replication.partition import Partition
 from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
 from ottla.errors import NONE, ApiError, FencedLeaderEpoch, KafkaStorageError, UnknownTopicOrPartition
-from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicDescription, TopicPartition
+from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
 from ottla.storage.log_manager import LogManager
 
 log = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ class ReplicaManager:
         leaders = {each.broker_id: each for each in live_leaders}
         async with self._one_at_a_time:
             for begin in range(0, len(partitions), APPLIED_AT_ONCE):
-                errors |= self._apply(partitions[begin : begin + APPLIED_AT_ONCE], leaders)
+                errors |= self.apply_at_once(partitions[begin : begin + APPLIED_AT_ONCE], leaders)
                 await asyncio.sleep(0)
         return errors
 
@@ -178,29 +178,22 @@ class ReplicaManager:
         if led:
             log.warning("broker %d leads none of its %d partitions any more", self._broker_id, len(led))
 
-    def apply_topic(self, description: TopicDescription, settings: TopicSettings, *, is_new: bool) -> None:
-        """Hosts and leads what the description gives to this broker, for a broker on its own.
+    def set_strays_aside(self, named: Collection[TopicPartition]) -> tuple[TopicPartition, ...]:
+        """Takes out the logs of partitions that are not this broker's any more; their files stay, under another name.
 
         Args:
-            is_new: the topic, or some of its partitions, have just been made; otherwise their logs should be there.
+            named: all that the controller gives to this broker. It must be everything: only the first word of a
+                controller after this broker's registration is.
         """
-        self._apply(
-            [
-                PartitionAssignment(description.name, description.topic_id, index, state, 0, is_new=is_new)
-                for index, state in enumerate(description.partitions)
-                if self._broker_id in state.replicas
-            ],
-            {},
-        )
+        strays = tuple(key for key in self._logs.logs if key not in named and key not in self._partitions)
+        for key in strays:
+            self._logs.set_aside(key)
+        return strays
 
-    async def remove_topic(self, topic: str, partition_count: int) -> None:
-        """Stops hosting the topic; its logs are renamed at once and deleted later."""
-        for index in range(partition_count):
-            await self._stop(PartitionToStop(TopicPartition(topic, index), -1, delete=True))
-
-    def _apply(
-        self, partitions: Sequence[PartitionAssignment], leaders: Mapping[BrokerId, BrokerRegistration]
+    def apply_at_once(
+        self, partitions: Sequence[PartitionAssignment], live_leaders: Mapping[BrokerId, BrokerRegistration]
     ) -> dict[TopicPartition, int]:
+        """As `apply`, of few partitions, with nothing else in between."""
         errors: dict[TopicPartition, int] = {}
         follow: dict[TopicPartition, Follow] = {}
         unfollow: list[TopicPartition] = []
@@ -216,7 +209,7 @@ class ReplicaManager:
                     is_news = partition.become_leader(each, self.now_ms())
                 else:
                     is_news = partition.become_follower(each)
-                    leader = leaders.get(partition.leader)
+                    leader = live_leaders.get(partition.leader)
                     if leader is not None:
                         follow[key] = Follow(leader, partition.leader_epoch, partition.topic_id)
                     else:
@@ -300,6 +293,8 @@ class ReplicaManager:
             if key.topic == topic:
                 partition.update_settings(settings)
                 self.some_open_batches |= partition.opens_batches
+                if partition.advance_high_watermark():
+                    self._check(key)
 
     def directory_failed(self) -> tuple[TopicPartition, ...]:
         """A log directory has failed: its partitions refuse everything, and whoever waits for them is told.
@@ -341,7 +336,7 @@ class ReplicaManager:
             self._fetches.check(key)
         if broker_id not in partition.isr:
             self._submit(partition.propose_expansion(now_ms))
-            if partition.has_joining:
+            if partition.in_sync.has_joining:
                 self._joining[key] = partition
         if self.deletes.is_watched(key):
             self.deletes.check(key)
@@ -352,7 +347,7 @@ class ReplicaManager:
 
     def _is_wanted(self, change: IsrChange) -> bool:
         partition = self._partitions.get(change.topic_partition)
-        return partition is not None and partition.is_proposed(change)
+        return partition is not None and partition.in_sync.is_proposed(change)
 
     def _altered(self, change: IsrChange, altered: AlteredPartition) -> bool:
         """What the controller answered; says whether it has to be asked again."""
@@ -375,7 +370,7 @@ class ReplicaManager:
             for key, partition in list(self._joining.items()):
                 if partition.forget_absent(self.now_ms()):
                     self._check(key)
-                if not partition.has_joining:
+                if not partition.in_sync.has_joining:
                     del self._joining[key]
             if self.now_ms() - looked_ms >= interval_ms:
                 looked_ms = self.now_ms()

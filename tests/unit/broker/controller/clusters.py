@@ -1,51 +1,192 @@
-"""A ZooKeeper in memory with controllers on it, one after the other, and what can go wrong with them."""
+"""A ZooKeeper in memory with brokers on it that have a controller and no data, and what can go wrong with them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 
 import pytest
 
-from ottla.broker.controller.changes import (
-    MetadataChange,
+from ottla.broker.control import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionAssignment,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
 )
-from ottla.broker.controller.controller import Controller
+from ottla.broker.control_local import LocalControl, LocalTransport
+from ottla.broker.controller.changes import SettingsChange
+from ottla.broker.controller.service import ControllerService
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.interface import Coordination, Operation, Result
-from ottla.errors import (
-    UnknownTopicOrPartition,
-)
-from ottla.model import BrokerId, BrokerRegistration, Endpoint
+from ottla.errors import RequestTimedOut, StaleBrokerEpoch, StaleControllerEpoch, UnknownTopicOrPartition
+from ottla.model import BrokerId, BrokerRegistration, Endpoint, TopicDescription, TopicPartition
 from ottla.testing.clock import ManualClock
 
-ONE = BrokerId(1)
+ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 REGISTRATION = BrokerRegistration(ONE, (Endpoint("PLAINTEXT", "broker.test", 9092),))
+
+Wrap = Callable[[EmbeddedSession], Coordination]
+
+
+class FakeBroker:
+    """A broker that does what it is told, and keeps no data: `ottla.broker.control.BrokerControl`.
+
+    Attributes:
+        service: its part in the control of the cluster.
+        replicas: what it leads and follows.
+        metadata: what it would answer its clients.
+        brokers: those that live, as it would answer its clients.
+        stopped: the replicas that it gave up, and whether with their files.
+        errors: what it answers for a replica instead of doing as it is told.
+        is_deaf: whether it hears nothing.
+        requests: how often it was told something.
+    """
+
+    def __init__(self) -> None:
+        self.service: ControllerService
+        self.replicas: dict[TopicPartition, PartitionAssignment] = {}
+        self.metadata: dict[TopicPartition, PartitionAssignment] = {}
+        self.brokers: dict[BrokerId, BrokerRegistration] = {}
+        self.stopped: list[tuple[TopicPartition, bool]] = []
+        self.errors: dict[TopicPartition, int] = {}
+        self.is_deaf = False
+        self.requests = 0
+        self.controllers: list[BrokerId] = []
+        self._controller_epoch = 0
+
+    def topics(self) -> dict[str, TopicDescription]:
+        """The topics as it would answer its clients."""
+        found: dict[str, list[PartitionAssignment]] = {}
+        for key in sorted(self.metadata):
+            found.setdefault(key.topic, []).append(self.metadata[key])
+        return {
+            name: TopicDescription(name, partitions[0].topic_id, tuple(each.state for each in partitions))
+            for name, partitions in found.items()
+        }
+
+    def leads(self) -> list[TopicPartition]:
+        """The partitions that it was told to lead."""
+        own = self.service.registration
+        assert own is not None
+        return sorted(key for key, each in self.replicas.items() if each.state.leader == own.broker_id)
+
+    async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        self._check(request)
+        self.service.learn_topic_overrides(request.topic_configs)
+        for each in request.partitions:
+            if each.topic_partition not in self.errors:
+                self.replicas[each.topic_partition] = each
+        return LeaderAndIsrResponse({each.topic_partition: self.errors.get(each.topic_partition, 0) for each in request.partitions})
+
+    async def update_metadata(self, request: UpdateMetadataRequest) -> None:
+        self._check(request)
+        self.service.forget_topics(request.deleted_topics)
+        self.service.learn_topic_overrides(request.topic_configs)
+        self.metadata = {key: each for key, each in self.metadata.items() if key.topic not in request.deleted_topics}
+        self.metadata.update((each.topic_partition, each) for each in request.partitions)
+        self.brokers = {each.broker_id: each for each in request.brokers}
+
+    async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        self._check(request)
+        for each in request.partitions:
+            if each.topic_partition not in self.errors:
+                self.replicas.pop(each.topic_partition, None)
+                self.stopped.append((each.topic_partition, each.delete))
+        return StopReplicaResponse({each.topic_partition: self.errors.get(each.topic_partition, 0) for each in request.partitions})
+
+    async def drain(self) -> None:
+        await self.service.controlled_shutdown()
+
+    def _check(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest) -> None:
+        self.requests += 1
+        if self.is_deaf:
+            raise RequestTimedOut("it hears nothing")
+        own = self.service.registration
+        if own is None or request.broker_epoch < own.broker_epoch:
+            raise StaleBrokerEpoch(f"told in epoch {request.broker_epoch}")
+        if request.controller_epoch < self._controller_epoch:
+            raise StaleControllerEpoch(f"told by controller epoch {request.controller_epoch}, and {self._controller_epoch} has begun")
+        self._controller_epoch = request.controller_epoch
 
 
 class Cluster:
-    """A ZooKeeper with controllers on it, one after the other."""
+    """A ZooKeeper with brokers on it. `session` and `broker` are those of the latest that was started."""
 
     def __init__(self, **properties: str) -> None:
         self.clock = ManualClock()
         self.zookeeper = EmbeddedZooKeeper(None, self.clock)
-        self.settings = BrokerSettings.from_properties({"broker.id": "1", **properties})
-        self.changes: list[MetadataChange] = []
+        self.hub = LocalControl(timeout_seconds=5)
+        self.properties = properties
+        self.changes: list[SettingsChange] = []
         self.session: EmbeddedSession
-        self.controller: Controller
+        self.broker: FakeBroker
+        self.sessions: dict[BrokerId, EmbeddedSession] = {}
+        self.brokers: dict[BrokerId, FakeBroker] = {}
+        self.services: dict[BrokerId, ControllerService] = {}
+        self._all: list[tuple[ControllerService, LocalTransport]] = []
 
-    async def start(self, wrapped: Callable[[EmbeddedSession], Coordination] = lambda session: session, timeout: float = 5) -> Controller:
-        """A controller in a new session."""
-        self.session = await self.zookeeper.session()
+    def settings(self, broker_id: BrokerId = ONE) -> BrokerSettings:
+        return BrokerSettings.from_properties({"broker.id": str(broker_id), **self.properties})
+
+    async def make(
+        self, broker_id: BrokerId = ONE, wrapped: Wrap = lambda session: session, timeout: float = 5
+    ) -> tuple[ControllerService, FakeBroker]:
+        """A broker in a new session, that has not started."""
+        self.session = self.sessions[broker_id] = await self.zookeeper.session()
+        broker = self.broker = self.brokers[broker_id] = FakeBroker()
         self.changes = []
-        self.controller = Controller(wrapped(self.session), self.settings, self.clock, Random(1), self.apply, timeout)
-        await self.controller.start(REGISTRATION)
-        return self.controller
+        transport = self.hub.transport(lambda: service.caller(), lambda caller: service.check_caller(caller))
+        service = self.services[broker_id] = broker.service = ControllerService(
+            wrapped(self.session),
+            self.settings(broker_id),
+            self.clock,
+            Random(broker_id),
+            transport,
+            self.changes.append,
+            lambda controller_id, _: broker.controllers.append(controller_id),
+            timeout,
+        )
+        self._all.append((service, transport))
+        await transport.serve(broker_id, broker, service.served)
+        return service, broker
 
-    async def apply(self, change: MetadataChange) -> None:
-        self.changes.append(change)
+    async def start(
+        self,
+        broker_id: BrokerId = ONE,
+        wrapped: Wrap = lambda session: session,
+        timeout: float = 5,
+        previous_broker_epoch: int = -1,
+        rack: str | None = None,
+    ) -> ControllerService:
+        """A broker in a new session."""
+        service, _ = await self.make(broker_id, wrapped, timeout)
+        endpoints = (Endpoint("PLAINTEXT", "broker.test", 9091 + broker_id),)
+        await service.start(BrokerRegistration(broker_id, endpoints, rack, previous_broker_epoch=previous_broker_epoch))
+        return service
+
+    async def start_three(self) -> list[ControllerService]:
+        """Brokers 1, 2 and 3; the first is the controller and knows of the others."""
+        services = [await self.start(each) for each in (ONE, TWO, THREE)]
+        await until(lambda: all(set(each.brokers) == {1, 2, 3} for each in self.brokers.values()))
+        return services
+
+    async def kill(self, broker_id: BrokerId) -> None:
+        """Ends a broker's session, as that of one that was killed ends after its timeout, and everything that it does."""
+        transport = next(transport for service, transport in self._all if service is self.services[broker_id])
+        transport.abort()
+        self.services[broker_id].session_lost()
+        await self.zookeeper.expire(self.sessions[broker_id])
+        del self.services[broker_id], self.brokers[broker_id], self.sessions[broker_id]
+
+    async def close(self) -> None:
+        for service, transport in self._all:
+            await service.close()
+            await transport.close()
+        await self.zookeeper.close()
 
     async def paths(self, root: str = "/") -> list[str]:
         """Every path below one, sorted."""
@@ -74,20 +215,26 @@ def run(scenario: Callable[[Cluster], Awaitable[None]], **properties: str) -> No
     async def main() -> None:
         cluster = Cluster(**{name.replace("_", "."): value for name, value in properties.items()})
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(30):
                 await scenario(cluster)
         finally:
-            await cluster.zookeeper.close()
+            await cluster.close()
 
     asyncio.run(main())
 
 
-async def looked_again(controller: Controller) -> None:
+async def until(holds: Callable[[], bool]) -> None:
+    """Waits for something to come true; whoever runs this bounds it."""
+    while not holds():
+        await asyncio.sleep(0.001)
+
+
+async def looked_again(service: ControllerService) -> None:
     """Waits until what a watch set off is done: another operation comes after it."""
     for _ in range(3):
         await asyncio.sleep(0)
     with pytest.raises(UnknownTopicOrPartition):
-        await controller.delete_topic("no-such-topic")
+        await service.delete_topic("no-such-topic")
 
 
 class Dies(Exception):
@@ -116,3 +263,8 @@ class MortalSession:
         if self._is_dead:
             raise Dies
         return await self._session.transaction(operations)
+
+
+def states(described: Mapping[TopicPartition, PartitionAssignment]) -> dict[TopicPartition, tuple[int, tuple[int, ...]]]:
+    """Leader and ISR of each partition."""
+    return {key: (each.state.leader, each.state.isr) for key, each in described.items()}

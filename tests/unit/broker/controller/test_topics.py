@@ -26,7 +26,7 @@ from ottla.errors import (
     InvalidTopic,
     TopicAlreadyExists,
 )
-from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState
+from ottla.model import BrokerId, BrokerRegistration, PartitionState
 
 
 def brokers(*ids: int) -> list[BrokerRegistration]:
@@ -42,7 +42,7 @@ def ids(*values: int) -> tuple[BrokerId, ...]:
 
 
 def states(*replicas: tuple[int, ...]) -> list[PartitionState]:
-    return [first_state(ids(*each), ids(*each), 1) for each in replicas]
+    return [PartitionState(BrokerId(each[0]), 0, ids(*each), ids(*each), 1) for each in replicas]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_more_partitions_go_on_where_the_old_ones_ended() -> None:
     """`AdminZkClient.createNewPartitionsAssignment`: round-robin from the leader of partition 0, at the old count."""
     cluster = brokers(0, 1, 2)
     whole = assign_replicas(cluster, 7, 2, start=0)
-    first = [first_state(each, each, 1) for each in whole[:4]]
+    first = states(*whole[:4])
     added = place_more_partitions("a", first, 7, None, cluster)
     assert [each[0] for each in added] == [each[0] for each in whole[4:]]
     assert {len(each) for each in added} == {2}
@@ -217,5 +217,6 @@ def test_more_partitions_that_can_not_be_are_refused(
 
 
 def test_the_first_living_replica_leads_and_the_living_ones_are_in_sync() -> None:
+    """Without any the partition waits: an ISR is never empty."""
     assert first_state(ids(1, 2, 3), ids(3, 2), 7) == PartitionState(BrokerId(2), 0, ids(2, 3), ids(1, 2, 3), 7)
-    assert first_state(ids(1), [], 7).leader == NO_LEADER
+    assert first_state(ids(1, 2), [], 7) is None

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.security.authorizer import Operation, Resource
-from ottla.model import BrokerId, PartitionState, Principal
+from ottla.model import BrokerId, Principal
 from ottla.network import send
 from ottla.protocol.api import ApiKey
 
@@ -164,13 +164,13 @@ def test_leader_epochs_of_the_client_are_compared(tmp_path: Path) -> None:
         broker.topic("events")
         client = await broker.connect()
         partition = broker.partition("events")
-        partition.become_leader(PartitionState(BROKER, 5, (BROKER,), (BROKER,)))
+        broker.lead("events", epoch=5)
         await publish(client, "events", batch(b"a"))
         for epoch, code in ((-1, 0), (5, 0), (4, FENCED_EPOCH), (6, UNKNOWN_EPOCH)):
             (found,) = await read(client, ("events", 0, 0), current_leader_epoch=epoch)
             assert int(found.error_code) == code
-        partition.is_leader = False
-        (found,) = await read(client, ("events", 0, 0))
+        partition.stop_leading()
+        (found,) = await read(client, ("events", 0, 0), version=10)
         assert int(found.error_code) == NOT_LEADER
 
     run(tmp_path, scenario)
@@ -182,9 +182,8 @@ def test_a_reader_whose_log_parted_from_ours_is_told_where(tmp_path: Path) -> No
     async def scenario(broker: Wired) -> None:
         broker.topic("events")
         client = await broker.connect()
-        partition = broker.partition("events")
         await publish(client, "events", batch(b"a"), batch(b"b"))
-        partition.become_leader(PartitionState(BROKER, 3, (BROKER,), (BROKER,)))
+        broker.lead("events", epoch=3)
         await publish(client, "events", batch(b"c"))
         (found,) = await read(client, ("events", 0, 3), last_fetched_epoch=0)
         assert (found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (0, 2)

@@ -124,8 +124,7 @@ def test_a_new_leader_does_not_know_the_latest_offset_before_its_high_watermark_
         await broker.create("flights")
         broker.publish("flights", 0, 1_000, 2_000)
         partition = broker.parts.replicas.get("flights", 0)
-        partition.log.leader_epochs.assign(1, 2)
-        partition.leader_epoch, partition.high_watermark = 1, 1
+        partition.in_sync.epoch_start_offset, partition.high_watermark = 2, 1
         assert [(await ask(broker, version, -1)).error_code for version in (4, 5)] == [5, 78]
         assert (await ask(broker, 5, 1_500)).error_code == 78
         assert (await ask(broker, 5, -2)).error_code == 0

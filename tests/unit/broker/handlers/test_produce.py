@@ -13,13 +13,13 @@ import pytest
 
 from ottla.broker.security.authorizer import Operation, Resource
 from ottla.config.topic import TopicSettings
-from ottla.model import Principal
+from ottla.model import BrokerId, Principal
 from ottla.protocol.api import ApiKey
 from ottla.record.batch import HEADER, LOG_APPEND_TIME, BatchHeader, batches, check_batch, crc_of, read_header
 from ottla.record.codecs import codec_number
 from ottla.record.records import Record, build_batch, read_records
 
-from ..wired import NOW, Client, Wired, batch, fetch, produce, run, values
+from ..wired import BROKER, NOW, Client, Wired, batch, fetch, produce, run, values
 
 CORRUPT, UNKNOWN_TOPIC, TOO_LARGE, INVALID_ACKS, UNSUPPORTED_FORMAT, INVALID_TIMESTAMP = 2, 3, 10, 21, 43, 32
 OUT_OF_ORDER, INVALID_PRODUCER_EPOCH, TXN_STATE, STORAGE_ERROR, UNSUPPORTED_CODEC, INVALID_RECORD = 45, 47, 48, 56, 76, 87
@@ -353,11 +353,24 @@ def test_transactions_have_no_coordinator_yet_and_are_refused(tmp_path: Path, na
 
 def test_too_few_replicas_in_sync_refuse_acks_all_only(tmp_path: Path) -> None:
     async def scenario(broker: Wired) -> None:
-        broker.topic("events", min_insync_replicas="2")
+        broker.topic("events", isr=(BROKER, BrokerId(2)), min_insync_replicas="2")
+        broker.lead("events", isr=(BROKER,))
         client = await broker.connect()
         for _ in range(2):
             assert await one(client, ("events", 0, batch(b"a")), acks=-1) == (NOT_ENOUGH_REPLICAS, -1)
         assert await one(client, ("events", 0, batch(b"a")), acks=1) == (0, 0)
+        assert broker.partition("events").high_watermark == 0, "nothing is committed by fewer than are asked for (KIP-966)"
+
+    run(tmp_path, scenario)
+
+
+def test_more_replicas_in_sync_than_there_are_can_not_be_asked_for(tmp_path: Path) -> None:
+    """KIP-966: the effective minimum is the replication factor."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", min_insync_replicas="2")
+        client = await broker.connect()
+        assert await one(client, ("events", 0, batch(b"a")), acks=-1) == (0, 0)
 
     run(tmp_path, scenario)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.control import PartitionAssignment
+from ottla.broker.replication.partition import Partition
 from ottla.config.topic import TopicSettings
 from ottla.errors import KafkaStorageError, NotLeaderOrFollower, OffsetOutOfRange
 from ottla.model import BrokerId, PartitionState
@@ -18,8 +20,10 @@ from ..wired import BROKER, NOW, Wired, batch, run, values
 OTHER = BrokerId(2)
 
 
-def state(*isr: BrokerId, epoch: int = 0) -> PartitionState:
-    return PartitionState(BROKER, epoch, isr, (BROKER, OTHER))
+def lead(partition: Partition, *isr: BrokerId, epoch: int = 0) -> None:
+    """What the controller says when the ISR or the epoch of a partition that this broker leads has changed."""
+    state = PartitionState(BROKER, epoch, isr, partition.replicas)
+    partition.become_leader(PartitionAssignment("events", partition.topic_id, 0, state, partition.partition_epoch + 1), 0)
 
 
 def append(broker: Wired, *batches: bytes, topic: str = "events") -> list[tuple[int, int, int]]:
@@ -48,14 +52,16 @@ def test_offsets_are_given_as_staged_and_seen_only_when_written(tmp_path: Path) 
 
 def test_the_high_watermark_waits_for_those_in_sync_and_never_goes_back(tmp_path: Path) -> None:
     async def scenario(broker: Wired) -> None:
-        broker.topic("events")
+        broker.topic("events", isr=(BROKER, OTHER))
         partition = broker.partition("events")
-        append(broker, batch(b"a"))
-        assert (partition.high_watermark, partition.commits_at_once) == (1, True)
-        partition.become_leader(state(BROKER, OTHER))
-        append(broker, batch(b"b"))
-        assert (partition.high_watermark, partition.commits_at_once) == (1, False)
-        partition.become_leader(state(BROKER))
+        append(broker, batch(b"a"), batch(b"b"))
+        assert (partition.high_watermark, partition.commits_at_once) == (0, False)
+        assert partition.record_follower_fetch(OTHER, 7, 1, 0, 0)
+        assert partition.high_watermark == 1
+        lead(partition, BROKER)
+        assert partition.high_watermark == 2
+        lead(partition, BROKER, OTHER)
+        append(broker, batch(b"c"))
         assert partition.high_watermark == 2
         assert not partition.advance_high_watermark()
 
@@ -69,7 +75,7 @@ def test_a_new_leader_epoch_begins_at_the_logs_end_and_is_written_into_batches(t
         broker.topic("events")
         partition = broker.partition("events")
         append(broker, batch(b"a"), batch(b"b"))
-        partition.become_leader(state(BROKER, epoch=4))
+        lead(partition, BROKER, epoch=4)
         append(broker, batch(b"c"))
         assert partition.end_offset_for_epoch(4) == (4, 3)
         assert partition.end_offset_for_epoch(0) == (0, 2)
@@ -123,7 +129,7 @@ def test_nothing_is_taken_without_leadership_or_a_working_disk(tmp_path: Path) -
         partition.is_leader = False
         with pytest.raises(NotLeaderOrFollower):
             partition.append_as_leader(sent, 0, len(sent), 1, NOW)
-        partition.become_leader(state(BROKER))
+        lead(partition, BROKER, epoch=1)
         partition.storage_error = KafkaStorageError("gone")
         with pytest.raises(KafkaStorageError):
             partition.append_as_leader(sent, 0, len(sent), 1, NOW)

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.control import PartitionAssignment, PartitionToStop
 from ottla.broker.replication.group_commit import LINGER_SECONDS
 from ottla.broker.replication.opening import opened_for_topic
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.errors import CorruptMessage, InvalidRecord, UnknownTopicOrPartition
-from ottla.model import BrokerId, PartitionState, TopicDescription, TopicPartition
+from ottla.model import BrokerId, PartitionState, TopicPartition
 from ottla.record.batch import check_batch
 from ottla.record.codecs import codec_number
 from ottla.record.records import read_records
@@ -31,16 +32,16 @@ def stage(broker: Wired, topic: str, *batches: bytes) -> None:
     broker.parts.replicas.appends.stage(partition)
 
 
-def test_only_what_is_assigned_to_this_broker_is_hosted_and_only_what_it_leads_is_led(tmp_path: Path) -> None:
+def test_what_is_assigned_is_hosted_and_only_what_this_broker_leads_is_led(tmp_path: Path) -> None:
     async def scenario(broker: Wired) -> None:
         two = BrokerId(2)
         states = (
             PartitionState(BROKER, 0, (BROKER,), (BROKER, two)),
             PartitionState(two, 0, (two,), (two, BROKER)),
-            PartitionState(two, 0, (two,), (two,)),
         )
-        broker.settings["events"] = settings = TopicSettings.of(broker.parts.settings, {})
-        broker.parts.replicas.apply_topic(TopicDescription("events", topic_id("events"), states), settings, is_new=True)
+        broker.settings["events"] = TopicSettings.of(broker.parts.settings, {})
+        assigned = [PartitionAssignment("events", topic_id("events"), index, each, 0, is_new=True) for index, each in enumerate(states)]
+        assert await broker.parts.replicas.apply(assigned, ()) == {each.topic_partition: 0 for each in assigned}
         assert broker.partition("events", 0).is_leader
         assert not broker.partition("events", 1).is_leader
         with pytest.raises(UnknownTopicOrPartition, match="events-2 is not on broker 1"):
@@ -55,7 +56,8 @@ def test_a_removed_topic_is_gone_and_its_name_is_free_again(tmp_path: Path) -> N
         broker.topic("events", 2)
         stage(broker, "events", batch(b"a"))
         broker.parts.replicas.appends.complete()
-        await broker.parts.replicas.remove_topic("events", 2)
+        to_stop = [PartitionToStop(TopicPartition("events", index), -1, delete=True) for index in range(2)]
+        assert set((await broker.parts.replicas.stop(to_stop)).values()) == {0}
         assert not broker.parts.replicas.partitions
         broker.topic("events", 2)
         assert broker.partition("events").log.log_end_offset == 0

@@ -1,0 +1,173 @@
+"""What the controller finds in ZooKeeper: all of it when its term begins, and from then on what others write there.
+
+Brokers come and go, other tools make topics and mark them for deletion, a log directory fails. Each is looked at when
+its watch fires, and sets the watch again before it reads, so that nothing is missed. Mostly it was the controller
+itself, and nothing is new.
+
+One operation at a time: whoever calls sees to that.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from ottla.broker.control import PartitionToStop
+from ottla.broker.controller import decisions, topic_znodes
+from ottla.broker.controller.channels import Channels
+from ottla.broker.controller.effects import EPOCH_DURING_DELETE, Decision, ReplicaStop
+from ottla.broker.controller.loading import LoadedTopic, load_brokers, load_topics, load_unclean_starts
+from ottla.broker.controller.performing import Performer
+from ottla.broker.controller.state import ClusterState, KnownTopic
+from ottla.broker.controller.topic_operations import TopicOperations
+from ottla.broker.controller.writes import ControllerWrites
+from ottla.coordination import znodes
+from ottla.coordination.errors import MalformedZnode
+from ottla.coordination.interface import Coordination, Delete, Watch
+from ottla.model import BrokerId
+
+log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is called when something changes."""
+
+    brokers: Watch
+    topics: Watch  # and what is to be deleted
+    log_directories: Watch
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalChanges:
+    """What a controller takes in from ZooKeeper in its term.
+
+    Attributes:
+        state: what is known, and is changed.
+        coordination: for reading.
+        writes: for writing, in the name of one controller epoch.
+        performer: for decisions, and for telling the brokers.
+        channels: the ways to the brokers.
+        topics: for deletions.
+        random: for the ids of topics that have none.
+        watched: told of changes.
+    """
+
+    state: ClusterState
+    coordination: Coordination
+    writes: ControllerWrites
+    performer: Performer
+    channels: Channels
+    topics: TopicOperations
+    random: Random
+    watched: Watched
+
+    async def take_over(self) -> None:
+        """Reads everything, does what the former controller left undone, and has every broker told all."""
+        state = self.state
+        state.brokers_came_and_went(await load_brokers(self.coordination, self.watched.brokers), ())
+        state.unclean_starts.update(await load_unclean_starts(self.coordination))
+        to_delete = await self.coordination.children(znodes.DELETE_TOPICS.path(), self.watched.topics)
+        names = sorted(await self.coordination.children(znodes.TOPICS.path(), self.watched.topics))
+        async for loaded in load_topics(self.coordination, names):
+            self.topics.take_in(await self._known(loaded))
+        await self._begin_deletions(to_delete, are_new=False)
+        self.channels.follow(state.brokers.values())
+        await self.performer.perform(decisions.take_over(state), except_brokers=list(state.brokers))
+        await self.performer.announce_everything(list(state.brokers))
+        await self.look_for_failed_directories()
+
+    async def look_for_brokers(self) -> None:
+        """Takes in who registered and whose registration ended."""
+        state = self.state
+        found = {each.broker_id: each for each in await load_brokers(self.coordination, self.watched.brokers)}
+        gone = [
+            broker_id
+            for broker_id, known in state.brokers.items()
+            if broker_id not in found or found[broker_id].broker_epoch != known.broker_epoch
+        ]
+        new = [each for broker_id, each in found.items() if broker_id not in state.brokers or broker_id in gone]
+        if not new and not gone:
+            return
+        log.info(
+            "brokers came: %s; and went: %s",
+            ", ".join(f"{each.broker_id} (epoch {each.broker_epoch})" for each in new) or "none",
+            ", ".join(map(str, gone)) or "none",
+        )
+        state.brokers_came_and_went(new, gone)
+        self.channels.follow(state.brokers.values())
+        new_ids = [each.broker_id for each in new]
+        await self.performer.perform(decisions.brokers_changed(state, new, gone), except_brokers=new_ids)
+        self.performer.announce(brokers_changed=True, except_brokers=new_ids)
+        await self.performer.announce_everything(new_ids)
+
+    async def look_for_topics(self) -> None:
+        """Takes in what was written to `/brokers/topics` and `/admin/delete_topics`."""
+        to_delete = await self.coordination.children(znodes.DELETE_TOPICS.path(), self.watched.topics)
+        names = frozenset(await self.coordination.children(znodes.TOPICS.path(), self.watched.topics))
+        found: list[str] = []
+        async for loaded in load_topics(self.coordination, sorted(names - self.state.topics.keys())):
+            log.info("topic %s was found with %d partitions", loaded.name, len(loaded.states))
+            self.topics.take_in(await self._known(loaded))
+            found.append(loaded.name)
+        await self.performer.perform(decisions.topics_found(self.state, found))
+        self.performer.announce(new_partitions=[key for name in found for key in self.state.topics[name].topic_partitions()])
+        await self._begin_deletions(to_delete, are_new=True)
+        for name in sorted(self.state.topics.keys() - names):
+            log.warning("topic %s: its znode was removed; forgetting it", name)
+            self._forget(self.state.topics[name])
+
+    async def look_for_failed_directories(self) -> None:
+        """Asks brokers that say that a log directory failed which replicas they still have: they answer for each that they lack."""
+        parent = znodes.LOG_DIR_EVENTS.path()
+        paths = [f"{parent}/{name}" for name in sorted(await self.coordination.children(parent, self.watched.log_directories))]
+        brokers: dict[BrokerId, None] = {}
+        for path, found in zip(paths, await self.coordination.get_many(paths), strict=True):
+            try:
+                if found is not None:
+                    brokers[znodes.decode_log_dir_event(path, found[0])] = None
+            except MalformedZnode as error:
+                log.error("%s; the notice is passed over", error)
+        await self.performer.announce_everything([each for each in brokers if each in self.state.brokers])
+        if paths:
+            await self.writes.write_in_parts([Delete(path) for path in paths])
+
+    async def _known(self, loaded: LoadedTopic) -> KnownTopic:
+        """A topic that was found, with an id: one of a time before topic ids gets one."""
+        if loaded.assignment.topic_id is not None:
+            return loaded.known(loaded.assignment.topic_id, loaded.topic_version)
+        known = loaded.known(znodes.random_uuid(self.random), loaded.topic_version)
+        await self.writes.write([topic_znodes.identification(known)])
+        known.version += 1
+        return known
+
+    async def _begin_deletions(self, names: list[str], are_new: bool) -> None:
+        """Deletes what is marked in `/admin/delete_topics`; a mark of what is not there, or may not be deleted, is removed."""
+        obsolete = []
+        for name in sorted(names):
+            topic = self.state.topics.get(name)
+            if topic is None or not (self.state.settings.delete_topic_enable or topic.is_deleting):
+                log.info("topic %s: it is marked for deletion and %s", name, "is not there" if topic is None else "may not be deleted")
+                obsolete.append(name)
+            elif not are_new:
+                topic.is_deleting = True  # `take_over` goes on with it
+            elif not topic.is_deleting:
+                await self.topics.begin_deletion(name)
+        for name in obsolete:
+            if name in self.state.topics:
+                await self.writes.write([Delete(znodes.DELETE_TOPIC.path(name))])
+            else:  # its znode went before the rest of it
+                await self.writes.write_in_parts(await topic_znodes.removal(self.coordination, name))
+
+    def _forget(self, topic: KnownTopic) -> None:
+        """Has a topic disappear whose znode is no more, its logs included."""
+        stops = tuple(
+            ReplicaStop(broker_id, PartitionToStop(key, EPOCH_DURING_DELETE, delete=True))
+            for key, known in zip(topic.topic_partitions(), topic.partitions, strict=True)
+            for broker_id in known.state.replicas
+            if broker_id in self.state.brokers
+        )
+        self.state.remove_topic(topic.name)
+        self.performer.announce(Decision(stops=stops), deleted_topics=[topic.name])

@@ -1,0 +1,115 @@
+"""Carries out what is asked for about partitions that are there: their ISRs, leaders and places.
+
+One operation at a time: whoever calls sees to that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.broker.control import AlterPartitionRequest, AlterPartitionResponse, ElectionType, OngoingReassignment, PartitionOutcome
+from ottla.broker.controller import decisions
+from ottla.broker.controller.effects import Decision
+from ottla.broker.controller.performing import Performer
+from ottla.broker.controller.state import ClusterState
+from ottla.errors import NONE, ApiError, BrokerIdNotRegistered, KafkaStorageError, StaleBrokerEpoch
+from ottla.model import BrokerId, BrokerRegistration, TopicPartition
+
+log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOperations:
+    """What a controller does with partitions in its term.
+
+    Attributes:
+        state: what is known.
+        performer: for decisions.
+    """
+
+    state: ClusterState
+    performer: Performer
+
+    async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Changes ISRs as a leader asks for."""
+        decision, response = decisions.alter_partition(self.state, request)
+        await self.performer.perform([decision])
+        return response
+
+    async def controlled_shutdown(self, broker_id: BrokerId, broker_epoch: int) -> tuple[TopicPartition, ...]:
+        """Moves leaderships away from a broker, and gives those that it still has."""
+        registration = self.state.brokers.get(broker_id)
+        if registration is None:
+            raise BrokerIdNotRegistered(f"broker {broker_id} wants to stop and is not registered")
+        if broker_epoch < registration.broker_epoch:
+            raise StaleBrokerEpoch(f"broker {broker_id} wants to stop in epoch {broker_epoch}, and is in {registration.broker_epoch}")
+        log.info("broker %d wants to stop", broker_id)
+        self.state.shutting_down.add(broker_id)
+        await self.performer.perform(decisions.controlled_shutdown(self.state, broker_id))
+        return decisions.remaining_leaderships(self.state, broker_id)
+
+    async def elect_leaders(
+        self, election_type: ElectionType, partitions: Sequence[TopicPartition] | None
+    ) -> Mapping[TopicPartition, PartitionOutcome]:
+        """Elects leaders as an administrator asks for."""
+        outcomes: dict[TopicPartition, PartitionOutcome] = {}
+        decided = decisions.elect_leaders(self.state, election_type, partitions)
+        await self.performer.perform(_noted(decided, outcomes))
+        return outcomes
+
+    async def rebalance(self) -> None:
+        """Gives leaderships back to preferred replicas."""
+        await self.performer.perform(decisions.rebalance(self.state))
+
+    async def alter_reassignments(
+        self, reassignments: Mapping[TopicPartition, Sequence[BrokerId] | None]
+    ) -> Mapping[TopicPartition, PartitionOutcome]:
+        """Starts to move partitions, or cancels that."""
+        decision = decisions.alter_reassignments(self.state, reassignments)
+        await self.performer.perform([decision])
+        return {key: _outcome(decision.refused.get(key)) for key in reassignments}
+
+    def ongoing_reassignments(self, partitions: Sequence[TopicPartition] | None) -> Mapping[TopicPartition, OngoingReassignment]:
+        """The partitions on their way to other brokers."""
+        return decisions.ongoing_reassignments(self.state, partitions)
+
+    async def take_stops(self, registration: BrokerRegistration, errors: Mapping[TopicPartition, int]) -> None:
+        """Takes in what a broker answered to StopReplica."""
+        if self._is_current(registration):
+            await self.performer.perform([decisions.replicas_stopped(self.state, registration.broker_id, errors)])
+
+    async def take_errors(self, registration: BrokerRegistration, errors: Mapping[TopicPartition, int]) -> None:
+        """Takes in what a broker answered to LeaderAndIsr: whose log directory failed, and whose is there again."""
+        if not self._is_current(registration):
+            return
+        state, broker_id = self.state, registration.broker_id
+        offline = state.offline_replicas.get(broker_id, set())
+        failed = [key for key, code in errors.items() if code == KafkaStorageError.code and key not in offline and state.find(key)]
+        back = [key for key, code in errors.items() if code == NONE and key in offline]
+        if failed:
+            log.warning("broker %d: %d replicas are in a failed log directory", broker_id, len(failed))
+            state.replicas_went_offline(broker_id, failed)
+            await self.performer.perform(decisions.replicas_offline(state, broker_id, failed))
+        if back:
+            log.info("broker %d: %d replicas are there again", broker_id, len(back))
+            state.replicas_came_online(broker_id, back)
+            await self.performer.perform(decisions.replicas_online(state, broker_id, back))
+
+    def _is_current(self, registration: BrokerRegistration) -> bool:
+        known = self.state.brokers.get(registration.broker_id)
+        return known is not None and known.broker_epoch == registration.broker_epoch
+
+
+def _outcome(refusal: ApiError | None) -> PartitionOutcome:
+    return PartitionOutcome(NONE) if refusal is None else PartitionOutcome(refusal.code, refusal.message)
+
+
+def _noted(decided: Iterable[Decision], outcomes: dict[TopicPartition, PartitionOutcome]) -> Iterator[Decision]:
+    """The decisions as they come; what comes of each partition is noted once the decision was performed."""
+    for decision in decided:
+        yield decision
+        outcomes.update((change.topic_partition, PartitionOutcome(NONE)) for change in decision.changes)
+        outcomes.update((key, _outcome(refusal)) for key, refusal in decision.refused.items())

@@ -1,0 +1,96 @@
+"""One operation at a time, each to its end: how the controller keeps what it decides on from changing under it.
+
+Whoever asks for an operation may give up; what has begun goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from ottla.broker.controller.writes import coordination_errors_as_api_errors
+from ottla.coordination.errors import BadVersion, CoordinationError, MalformedZnode, NodeExists, NoNode, RequestTooLarge
+from ottla.errors import ApiError, NotController
+
+log: Final = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+# Raised before anything is written.
+_HARMLESS: Final = (MalformedZnode, RequestTooLarge)
+
+
+class Turns:
+    """The line of those who want something of the controller in one term.
+
+    Args:
+        failed: called when an operation ended in a way that leaves the state doubtful; says why.
+    """
+
+    def __init__(self, failed: Callable[[str], None]) -> None:
+        self._failed = failed
+        self._one_at_a_time = asyncio.Lock()
+        self._operations: dict[asyncio.Task[Any], None] = {}
+        self._is_over = False
+
+    def close(self) -> None:
+        """Begins nothing any more: who waits for a turn is told that this is not the controller."""
+        self._is_over = True
+
+    async def wait_closed(self, timeout_seconds: float) -> None:
+        """Waits until what has begun has ended."""
+        if self._operations:
+            await asyncio.wait(list(self._operations), timeout=timeout_seconds)
+
+    async def take(self, what: str, operation: Callable[[], Awaitable[T]]) -> T:
+        """Runs an operation in its turn and to its end, and gives its result.
+
+        Raises:
+            NotController: the term is over. Part of it may have taken place.
+            RequestTimedOut: the coordination service did not answer; it is unknown whether it took place.
+        """
+        return await asyncio.shield(self._begin(what, operation))
+
+    def take_beside(self, what: str, operation: Callable[[], Awaitable[None]]) -> None:
+        """Runs an operation in its turn, which nobody waits for."""
+        if not self._is_over:
+            self._begin(what, operation)
+
+    def _begin(self, what: str, operation: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
+        task = asyncio.ensure_future(self._run(what, operation))
+        self._operations[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    async def _run(self, what: str, operation: Callable[[], Awaitable[T]]) -> T:
+        async with self._one_at_a_time:
+            if self._is_over:
+                raise NotController(f"{what}: this broker is not the controller any more")
+            try:
+                with coordination_errors_as_api_errors(what):
+                    return await operation()
+            except NotController as error:
+                self._fail(str(error))
+                raise
+            except ApiError as error:
+                if isinstance(error.__cause__, CoordinationError) and not isinstance(error.__cause__, _HARMLESS):
+                    self._fail(str(error))
+                if isinstance(error.__cause__, BadVersion | NodeExists | NoNode):
+                    raise NotController(f"{what}: somebody else has written: {error.__cause__}") from error
+                raise
+            except Exception as error:
+                log.exception("%s failed", what)
+                self._fail(f"{what}: {error!r}")
+                raise
+
+    def _fail(self, why: str) -> None:
+        if not self._is_over:
+            self._failed(why)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._operations.pop(task, None)
+        if not task.cancelled():
+            task.exception()  # looked at here, as whoever asked for the operation may have gone with its connection

@@ -1,0 +1,234 @@
+"""What the leader of a partition knows of its replicas: how far each has come, who is in sync, and who is to be.
+
+    the controller's word   replicas, ISR, epochs             lead, adopt
+    followers' fetches      how far each has come             record_fetch
+    a proposal              the ISR that the controller       propose_expansion, propose_shrink
+                            was asked for                     altered
+
+`isr` has the decisions, this has the state that they are made of. A `Partition` owns one and tells it where its log
+ends; nobody else changes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from ottla.broker.control import AlteredPartition, IsrChange, IsrMember, PartitionAssignment
+from ottla.broker.replication import isr as decisions
+from ottla.broker.replication.follower_progress import FollowerProgress
+from ottla.broker.replication.isr import Outcome
+from ottla.errors import NotLeaderOrFollower
+from ottla.model import BrokerId, TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class InSyncReplicas:
+    """The replicas of one partition, as their leader sees them. On a follower only what the controller says is kept."""
+
+    __slots__ = (
+        "_broker_id",
+        "_counted",
+        "_proposal",
+        "_topic_partition",
+        "epoch_start_offset",
+        "followers",
+        "isr",
+        "leader_epoch",
+        "partition_epoch",
+        "replicas",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, broker_id: BrokerId) -> None:
+        self.isr: tuple[BrokerId, ...] = ()
+        self.replicas: tuple[BrokerId, ...] = ()
+        self.leader_epoch = -1
+        self.partition_epoch = -1  # the version of the state that the controller keeps
+        self.epoch_start_offset = 0  # where the leader's log ended when its epoch began
+        self.followers: dict[BrokerId, FollowerProgress] = {}  # all other replicas; empty where another leads
+        self._topic_partition: Final = topic_partition
+        self._broker_id: Final = broker_id
+        self._proposal: IsrChange | None = None  # on its way to the controller
+        self._counted: list[FollowerProgress] = []  # those that the high watermark waits for
+
+    # The controller's word.
+
+    def adopt(self, assignment: PartitionAssignment) -> None:
+        """Takes in the controller's state, and knows of no followers before `lead`."""
+        state = assignment.state
+        if state.leader_epoch > self.leader_epoch or assignment.partition_epoch > self.partition_epoch:
+            # A proposal carries the partition epoch that it was made for, so none of ours can come true any more.
+            self._proposal = None
+        self.leader_epoch = state.leader_epoch
+        self.partition_epoch = assignment.partition_epoch
+        self.isr = state.isr
+        self.replicas = state.replicas
+        self.followers = {}
+        self._recount()
+
+    def lead(self, former: dict[BrokerId, FollowerProgress], epoch_start_offset: int, now_ms: int) -> None:
+        """Looks after followers from now on.
+
+        Args:
+            former: what was known of them in this leader epoch until now.
+            epoch_start_offset: where the log ended when the leader epoch began.
+        """
+        self.epoch_start_offset = epoch_start_offset
+        for broker_id in self.replicas:
+            if broker_id == self._broker_id:
+                continue
+            known = former.get(broker_id)
+            is_in_sync = broker_id in self.isr
+            follower = self.followers[broker_id] = known or FollowerProgress(broker_id)
+            if known is None:
+                follower.begin_epoch(now_ms, is_in_sync=is_in_sync)
+            elif not is_in_sync:
+                follower.refuse(now_ms)  # it was taken out: nobody waits for it before it has caught up again
+        self._recount()
+
+    # Followers.
+
+    def record_fetch(
+        self, broker_id: BrokerId, broker_epoch: int, fetch_offset: int, log_start_offset: int, log_end_offset: int, now_ms: int
+    ) -> bool:
+        """A follower has everything before `fetch_offset`; says whether it had told another offset before.
+
+        Raises:
+            NotLeaderOrFollower: it is no replica, or the fetch is from a former life of it (KIP-903).
+        """
+        follower = self.followers.get(broker_id)
+        if follower is None:
+            raise NotLeaderOrFollower(f"{self._topic_partition}: broker {broker_id} is no replica that is led here")
+        if broker_epoch < follower.broker_epoch:
+            if broker_epoch >= 0:
+                raise NotLeaderOrFollower(
+                    f"{self._topic_partition}: broker {broker_id} fetched with epoch {broker_epoch}, and with {follower.broker_epoch} since"
+                )
+        else:
+            follower.broker_epoch = broker_epoch
+        former = follower.log_end_offset
+        follower.fetched(fetch_offset, log_start_offset, log_end_offset, now_ms)
+        caught_up = now_ms - follower.caught_up_ms <= decisions.PRESENT_MS
+        if caught_up and not follower.is_joining and broker_id not in self.isr and follower.may_be_asked(now_ms):
+            follower.is_joining = True
+            self._recount()
+        return former != fetch_offset
+
+    def committed_offset(self, own_offset: int) -> int:
+        """Up to where everybody who counts has the log."""
+        committed = own_offset
+        for each in self._counted:
+            if each.log_end_offset < committed:
+                committed = each.log_end_offset
+        return committed
+
+    def is_under(self, min_insync_replicas: int) -> bool:
+        """Whether too few are in sync; more than there are replicas can not be asked for (KIP-966)."""
+        return len(self.isr) < min(min_insync_replicas, len(self.replicas))
+
+    @property
+    def has_joining(self) -> bool:
+        """Whether the high watermark waits for a follower that is not in the ISR."""
+        return any(each.is_joining for each in self._counted)
+
+    def forget_absent(self, now_ms: int) -> None:
+        """Waits no longer for followers that were about to join and fetch no more."""
+        for each in self._counted:
+            if each.is_joining and now_ms - each.fetched_ms > decisions.PRESENT_MS:
+                each.is_joining = False
+        self._recount()
+
+    # Proposals.
+
+    def is_proposed(self, change: IsrChange) -> bool:
+        """Whether the change still waits for its answer; one that was overtaken does not."""
+        return change is self._proposal
+
+    def propose_expansion(self, high_watermark: int, now_ms: int) -> IsrChange | None:
+        """The ISR with those who have caught up, to be asked of the controller; None when there is nothing to ask."""
+        if self._proposal is not None:
+            return None
+        needed = max(high_watermark, self.epoch_start_offset)
+        joining = [each for each in self.followers.values() if each.broker_id not in self.isr and decisions.may_join(each, needed, now_ms)]
+        if not joining:
+            return None
+        wanted = {*self.isr, *(each.broker_id for each in joining)}
+        return self._propose(tuple(each for each in self.replicas if each in wanted))
+
+    def propose_shrink(self, log_end_offset: int, now_ms: int, lag_time_max_ms: int) -> IsrChange | None:
+        """The ISR without those who lag, to be asked of the controller; None when there is nothing to ask."""
+        if self._proposal is not None:
+            return None
+        late = [
+            each
+            for each in self.followers.values()
+            if each.broker_id in self.isr and decisions.lags(each, log_end_offset, now_ms, lag_time_max_ms)
+        ]
+        if not late:
+            return None
+        for each in late:
+            log.info(
+                "%s: broker %d is at offset %d of %d and was last caught up %d ms ago",
+                self._topic_partition,
+                each.broker_id,
+                each.log_end_offset,
+                log_end_offset,
+                now_ms - each.caught_up_ms,
+            )
+        gone = {each.broker_id for each in late}
+        return self._propose(tuple(each for each in self.isr if each not in gone))
+
+    def altered(self, change: IsrChange, altered: AlteredPartition, now_ms: int) -> bool:
+        """The controller's answer to a proposal; says whether it has to be asked again."""
+        if change is not self._proposal:
+            return False
+        outcome, state = decisions.outcome_of(altered.error), altered.state
+        if outcome is Outcome.ALTERED and state is not None:
+            if state.leader_epoch != self.leader_epoch or altered.partition_epoch < self.partition_epoch:
+                return False  # a newer state is on its way, and until then everybody counts
+            log.info(
+                "%s: ISR %s -> %s, leader epoch %d, partition epoch %d",
+                self._topic_partition,
+                self.isr,
+                state.isr,
+                self.leader_epoch,
+                altered.partition_epoch,
+            )
+            self.isr, self.partition_epoch = state.isr, altered.partition_epoch
+            for each in self.followers.values():
+                if each.broker_id in state.isr:
+                    each.is_joining = False
+        elif outcome is Outcome.REFUSED:
+            log.info("%s: ISR stays %s: the controller answered with error %d", self._topic_partition, self.isr, altered.error)
+            for member in change.new_isr:
+                if member.broker_id in self.followers and member.broker_id not in self.isr:
+                    self.followers[member.broker_id].refuse(now_ms + decisions.REFUSED_MS)
+        else:
+            log.info(
+                "%s: ISR %s -> %s was answered with error %d: %s",
+                self._topic_partition,
+                self.isr,
+                _ids(change),
+                altered.error,
+                outcome.value,
+            )
+            return outcome is Outcome.UNKNOWN
+        self._proposal = None
+        self._recount()
+        return False
+
+    def _propose(self, isr: tuple[BrokerId, ...]) -> IsrChange:
+        members = tuple(IsrMember(each, self.followers[each].broker_epoch if each in self.followers else -1) for each in isr)
+        self._proposal = IsrChange(self._topic_partition, self.leader_epoch, self.partition_epoch, members)
+        self._recount()
+        return self._proposal
+
+    def _recount(self) -> None:
+        """Whom the high watermark waits for: the maximal ISR, and those about to join."""
+        maximal = {*self.isr, *(() if self._proposal is None else _ids(self._proposal))}
+        self._counted = [each for each in self.followers.values() if each.is_joining or each.broker_id in maximal]
+
+
+def _ids(change: IsrChange) -> tuple[BrokerId, ...]:
+    return tuple(each.broker_id for each in change.new_isr)

@@ -1,0 +1,333 @@
+"""A replica of a partition: what the controller has made of it, and how it follows.
+
+    become_leader, become_follower, stop_leading     the controller's word, judged by its epochs
+    fetch_position, append_as_follower,              following: the log becomes what the leader's is
+    truncate_for, restart_at, must_settle, settle
+
+Leader and partition epochs only grow, whatever arrives in whichever order. The high watermark never goes back either,
+unless the leader does not have what was committed: then an error says so.
+
+`Partition` adds what clients and followers ask of a leader; nobody else derives from this.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+from uuid import UUID
+
+from ottla.broker.control import PartitionAssignment
+from ottla.broker.replication.in_sync import InSyncReplicas
+from ottla.broker.replication.truncation import truncation_offset
+from ottla.errors import FencedLeaderEpoch, KafkaStorageError, NotLeaderOrFollower, StaleControllerEpoch, UnknownLeaderEpoch
+from ottla.model import NO_LEADER, BrokerId, TopicPartition
+from ottla.record.batch import HEADER_SIZE, read_header
+from ottla.storage.log import Log
+
+log = logging.getLogger(__name__)
+
+
+class FollowerPosition(NamedTuple):
+    """Where a follower's log ends, and what its leader must know to compare the two logs (KIP-595)."""
+
+    fetch_offset: int
+    last_fetched_epoch: int
+    current_leader_epoch: int
+    log_start_offset: int
+
+
+class Replica:
+    """What is the same for a leader and a follower, and what only a follower does.
+
+    Args:
+        moved: told when what readers may see has changed by following.
+    """
+
+    __slots__ = (
+        "_moved",
+        "broker_id",
+        "commits_at_once",
+        "has_staged",
+        "high_watermark",
+        "in_sync",
+        "is_leader",
+        "is_under_min_isr",
+        "leader",
+        "leader_epoch",
+        "log",
+        "min_insync_replicas",
+        "storage_error",
+        "topic_id",
+        "topic_partition",
+        "waits_for_flush",
+    )
+
+    def __init__(
+        self, topic_partition: TopicPartition, topic_id: UUID, broker_id: BrokerId, log: Log, moved: Callable[[TopicPartition], None]
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.broker_id = broker_id
+        self.log = log
+        self.is_leader = False
+        self.leader = NO_LEADER
+        self.leader_epoch = -1
+        self.in_sync = InSyncReplicas(topic_partition, broker_id)
+        self.high_watermark = log.log_start_offset
+        self.has_staged = False
+        self.storage_error: KafkaStorageError | None = None  # set once the disk under it has failed for good
+        self.min_insync_replicas = 1
+        # With `flush.messages` set, answers and the high watermark wait for the fsync.
+        self.waits_for_flush = False
+        # What follows are numbers and words that every batch is measured by, so they are kept ready.
+        self.commits_at_once = False  # an append is committed as soon as it is written: nobody else has to have it
+        self.is_under_min_isr = False  # too few are in sync, so nothing new is committed (KIP-966)
+        self._moved = moved
+
+    @property
+    def isr(self) -> tuple[BrokerId, ...]:
+        """The in-sync replicas, as the controller last said; on a follower it may be out of date."""
+        return self.in_sync.isr
+
+    @property
+    def replicas(self) -> tuple[BrokerId, ...]:
+        """All brokers that have the partition, the preferred leader first."""
+        return self.in_sync.replicas
+
+    @property
+    def partition_epoch(self) -> int:
+        """The version of the state that the controller keeps."""
+        return self.in_sync.partition_epoch
+
+    def update_commits(self) -> None:
+        """Brings the words that depend on settings and replicas up to date."""
+        self.commits_at_once = not self.in_sync.followers and not self.waits_for_flush
+        self.is_under_min_isr = self.in_sync.is_under(self.min_insync_replicas)
+
+    # Roles.
+
+    def become_leader(self, assignment: PartitionAssignment, now_ms: int) -> bool:
+        """Leads from now on, in the given epoch; says whether that is news.
+
+        Args:
+            now_ms: milliseconds of the clock that never goes back.
+
+        Raises:
+            StaleControllerEpoch: the leader epoch is older than the one known.
+            KafkaStorageError: the disk has failed; what can not be read must not lead.
+        """
+        if not self._is_news(assignment):
+            return False
+        if self.storage_error is not None:
+            raise self.storage_error
+        leader_epoch = assignment.state.leader_epoch
+        former = self.in_sync.followers if self.is_leader and leader_epoch == self.leader_epoch else {}
+        if leader_epoch > self.leader_epoch:
+            self.log.leader_epochs.assign(leader_epoch, self.log.log_end_offset)
+        self._adopt(assignment)
+        self.is_leader = True
+        latest = self.log.leader_epochs.latest
+        assert latest is not None, self.topic_partition
+        self.in_sync.lead(former, latest[1], now_ms)
+        self.update_commits()
+        self.advance_high_watermark()
+        log.info(
+            "%s: broker %d leads, leader epoch %d from offset %d, ISR %s, high watermark %d",
+            self.topic_partition,
+            self.broker_id,
+            self.leader_epoch,
+            latest[1],
+            self.isr,
+            self.high_watermark,
+        )
+        return True
+
+    def become_follower(self, assignment: PartitionAssignment) -> bool:
+        """Follows another replica from now on, or waits for one to lead; says whether that is news.
+
+        The log stays as it is: where it parts from the leader's is found out by fetching.
+
+        Raises:
+            StaleControllerEpoch: the leader epoch is older than the one known.
+        """
+        if not self._is_news(assignment):
+            return False
+        self.is_leader = False
+        self._adopt(assignment)
+        log.info("%s: broker %d follows %d, leader epoch %d", self.topic_partition, self.broker_id, self.leader, self.leader_epoch)
+        return True
+
+    def stop_leading(self) -> None:
+        """Leads no more, and follows nobody: the session with the coordination is lost, or the replica is given up.
+
+        The epochs stay known, and so does an ISR that was proposed: it may come true yet.
+        """
+        self.is_leader = False
+        self.leader = NO_LEADER
+
+    def _is_news(self, assignment: PartitionAssignment) -> bool:
+        state = assignment.state
+        if state.leader_epoch < self.leader_epoch:
+            raise StaleControllerEpoch(f"{self.topic_partition}: leader epoch {state.leader_epoch} came, {self.leader_epoch} is known")
+        if state.leader_epoch > self.leader_epoch:
+            return True
+        if assignment.partition_epoch != self.in_sync.partition_epoch:
+            return assignment.partition_epoch > self.in_sync.partition_epoch
+        return state.leader != self.leader  # told again; it is only news to one that has stopped meanwhile
+
+    def _adopt(self, assignment: PartitionAssignment) -> None:
+        self.leader = assignment.state.leader
+        self.leader_epoch = assignment.state.leader_epoch
+        self.in_sync.adopt(assignment)
+        self.update_commits()
+
+    def check_leader_epoch(self, current_leader_epoch: int, *, by_leader: bool = True) -> None:
+        """Compares the epoch that a client believes in with ours (KIP-320); -1 is not compared.
+
+        Args:
+            by_leader: only a leader may answer.
+
+        Raises:
+            FencedLeaderEpoch: the client's is older.
+            UnknownLeaderEpoch: the client's is newer.
+            NotLeaderOrFollower: this broker does not lead.
+            KafkaStorageError: the disk under it has failed.
+        """
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            error = FencedLeaderEpoch if current_leader_epoch < self.leader_epoch else UnknownLeaderEpoch
+            raise error(f"{self.topic_partition}: leader epoch {current_leader_epoch} given, {self.leader_epoch} here")
+        if self.storage_error is not None:
+            raise self.storage_error
+        if by_leader and not self.is_leader:
+            raise NotLeaderOrFollower(f"{self.topic_partition}: broker {self.broker_id} does not lead")
+
+    # The high watermark.
+
+    def committed_offset(self) -> int:
+        """The end of what this replica alone can call committed."""
+        return self.log.recovery_point if self.waits_for_flush else self.log.log_end_offset
+
+    def advance_high_watermark(self) -> bool:
+        """Moves the high watermark as far as the replicas that count allow, never back; says whether it moved."""
+        if not self.is_leader or self.is_under_min_isr:
+            return False
+        committed = self.in_sync.committed_offset(self.committed_offset())
+        if committed <= self.high_watermark:
+            return False
+        self.high_watermark = committed
+        return True
+
+    # Following.
+
+    def fetch_position(self) -> FollowerPosition:
+        """From where on to fetch. What `must_settle` says comes first."""
+        end_offset = self.log.log_end_offset
+        return FollowerPosition(end_offset, self.log.leader_epochs.latest_epoch, self.leader_epoch, self.log.log_start_offset)
+
+    @property
+    def must_settle(self) -> bool:
+        """Whether something has to be on the disk before the next fetch, which tells the leader that it is there."""
+        return self.log.must_settle or (self.waits_for_flush and self.log.unflushed_messages > 0)
+
+    async def settle(self) -> None:
+        """Waits until it is on the disk: after a truncation the recovery point, with `flush.messages` the records.
+
+        Raises:
+            KafkaStorageError: it can not be brought there.
+        """
+        await self.log.settle()
+        if self.waits_for_flush:
+            await self.log.flush()
+
+    def append_as_follower(self, records: memoryview, leader_epoch: int, high_watermark: int, log_start_offset: int) -> bool:
+        """Takes in what the leader of that epoch answered: records, its high watermark, where its log begins.
+
+        Returns:
+            False when that leader is not followed any more; then nothing was taken.
+
+        Raises:
+            CorruptMessage: the records are damaged or do not continue the log; what came before the damage is kept.
+            KafkaStorageError: the disk has failed or is full.
+        """
+        if self.is_leader or leader_epoch != self.leader_epoch:
+            log.debug("%s: an answer of leader epoch %d came too late, %d is known", self.topic_partition, leader_epoch, self.leader_epoch)
+            return False
+        if self.storage_error is not None:
+            raise self.storage_error
+        if len(records):
+            self._begin_inside_first_batch(records)
+            self.log.append_as_received(records)
+        former = self.high_watermark, self.log.log_start_offset
+        # It never goes back: what was committed once stays so, even if a new leader has yet to learn it.
+        self.high_watermark = max(self.high_watermark, min(high_watermark, self.log.log_end_offset))
+        if log_start_offset > self.log.log_start_offset:
+            self.log.advance_log_start_offset(min(log_start_offset, self.high_watermark))
+        if former != (self.high_watermark, self.log.log_start_offset):
+            self._moved(self.topic_partition)
+        return True
+
+    def _begin_inside_first_batch(self, records: memoryview) -> None:
+        """DeleteRecords can make the leader's log start inside a batch: an empty log that begins there begins with it."""
+        end_offset = self.log.log_end_offset
+        if end_offset == self.log.log_start_offset and len(records) >= HEADER_SIZE:
+            header = read_header(records)
+            if header.base_offset < end_offset <= header.last_offset:
+                self.log.truncate_fully_and_start_at(header.base_offset)
+                self.high_watermark = header.base_offset
+
+    def truncate_for(self, diverging_epoch: int, end_offset: int) -> bool:
+        """Drops what the leader does not have; says whether there was anything to drop.
+
+        Args:
+            diverging_epoch: the largest epoch that the leader has and that is not above our last; -1: `end_offset` is
+                simply where the leader's log ends.
+            end_offset: where that epoch ends at the leader.
+
+        Raises:
+            KafkaStorageError: the files could not be cut.
+        """
+        if self.is_leader:
+            return False
+        if self.storage_error is not None:
+            raise self.storage_error
+        offset = truncation_offset(self.log.leader_epochs, self.log.log_end_offset, diverging_epoch, end_offset)
+        before = self.log.log_end_offset
+        self._check_committed(offset)
+        self.log.truncate_to(offset)
+        self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+        log.info(
+            "%s: the leader's epoch %d ends at %d: cut from %d to %d",
+            self.topic_partition,
+            diverging_epoch,
+            end_offset,
+            before,
+            self.log.log_end_offset,
+        )
+        self._moved(self.topic_partition)
+        return self.log.log_end_offset < before
+
+    def restart_at(self, offset: int) -> None:
+        """Drops everything and goes on from the leader's first offset: all that lies here is gone there.
+
+        Raises:
+            KafkaStorageError: the new segment could not be made.
+        """
+        if self.is_leader:
+            return
+        if self.storage_error is not None:
+            raise self.storage_error
+        self._check_committed(offset)
+        self.log.truncate_fully_and_start_at(offset)
+        self.high_watermark = offset
+        self._moved(self.topic_partition)
+
+    def _check_committed(self, offset: int) -> None:
+        if offset < self.high_watermark:
+            log.error(
+                "%s: committed records from %d to %d are dropped, because the leader of epoch %d does not have them",
+                self.topic_partition,
+                offset,
+                self.high_watermark,
+                self.leader_epoch,
+            )

@@ -1,0 +1,209 @@
+"""One broker as a process of its own, `ottla broker --config FILE`, through all its lives on the same data and ports.
+
+What it writes to stdout and stderr goes through a pipe into one log file, with a line where each life begins and ends.
+A pipe, because a full disk is made by a limit on the size of the broker's files, and its log must not be one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.chaos.clocks import FakeClock
+
+READY_SECONDS: Final = 60.0
+STOP_SECONDS: Final = 60.0
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+
+
+class BrokerTrouble(Exception):
+    """A broker did what no fault explains: it ended, did not start or did not stop."""
+
+
+def dies_with_its_parent() -> None:
+    """To be called in a child before it becomes what it is to be: however this run ends, nothing is left running."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where a broker listens. They stay the same through all its lives."""
+
+    client: int
+    broker: int
+    control: int
+
+
+class BrokerProcess:
+    """A broker that can be started, stopped, killed, frozen and starved of disk.
+
+    Args:
+        broker_id: its number.
+        directory: its properties, its log file and its data.
+        ports: where it listens.
+        properties: what is not the same for all brokers ever.
+        command: what runs `ottla`: `broker --config FILE …` is put after it.
+        clock: its wall clock, where it has one of its own.
+        ended: is told the exit code when it ends and nobody meant it to.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        directory: Path,
+        ports: Ports,
+        properties: Mapping[str, str],
+        command: tuple[str, ...] = (sys.executable, "-m", "ottla.cli"),
+        clock: FakeClock | None = None,
+        ended: Callable[[int, int], None] = lambda broker_id, code: None,
+    ) -> None:
+        self.broker_id = broker_id
+        self.ports = ports
+        self.clock = clock
+        self.data_directory = directory / "data"
+        self.log_file = directory / "broker.log"
+        self.may_end = False  # a broker without a disk may give up
+        self._pid_file = directory / "broker.pid"
+        self._command = command
+        self._ended = ended
+        self._process: asyncio.subprocess.Process | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._is_meant_to_end = False
+        directory.mkdir(parents=True, exist_ok=True)
+        self._config = directory / "server.properties"
+        self._config.write_text("".join(f"{name}={value}\n" for name, value in properties.items()), encoding="utf-8")
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it."""
+        return f"127.0.0.1:{self.ports.client}"
+
+    @property
+    def process_id(self) -> int | None:
+        """Of its present life."""
+        return self._process.pid if self.is_running and self._process is not None else None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process, frozen or not."""
+        return self._process is not None and self._process.returncode is None
+
+    async def launch(self) -> None:
+        """Starts the process, unless there is one, and does not wait for it to be ready."""
+        if self.is_running:
+            return
+        self._pid_file.unlink(missing_ok=True)
+        self._is_meant_to_end = False
+        environment = {**os.environ, **(self.clock.environment if self.clock is not None else {})}
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            *("broker", "--config", str(self._config), "--pid-file", str(self._pid_file)),
+            cwd=REPOSITORY,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            preexec_fn=dies_with_its_parent,
+        )
+        self._watch = asyncio.create_task(self._until_it_ends(self._process))
+
+    async def ready(self) -> None:
+        """Waits until it serves.
+
+        Raises:
+            BrokerTrouble: it ended, or takes too long.
+        """
+        deadline = asyncio.get_running_loop().time() + READY_SECONDS
+        while not self._pid_file.exists():
+            if not self.is_running:
+                raise BrokerTrouble(f"broker {self.broker_id} ended while it started; its log is {self.log_file}")
+            if asyncio.get_running_loop().time() > deadline:
+                raise BrokerTrouble(f"broker {self.broker_id} was not ready after {READY_SECONDS:g} s; its log is {self.log_file}")
+            await asyncio.sleep(0.02)
+
+    async def kill(self) -> None:
+        """As `kill -9`; also of one that is frozen."""
+        self._signal(signal.SIGKILL)
+        await self._gone()
+
+    async def terminate(self) -> None:
+        """Asks it to stop, and waits.
+
+        Raises:
+            BrokerTrouble: it takes too long, or ends with an error.
+        """
+        self._signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._gone()
+        except TimeoutError:
+            await self.kill()
+            raise BrokerTrouble(
+                f"broker {self.broker_id} had not stopped {STOP_SECONDS:g} s after SIGTERM; its log is {self.log_file}"
+            ) from None
+        if self._process is not None and self._process.returncode:
+            raise BrokerTrouble(f"broker {self.broker_id} ended with {self._process.returncode} after SIGTERM; its log is {self.log_file}")
+
+    def freeze(self) -> None:
+        """Not one instruction more until `thaw`."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Ends `freeze`."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGCONT)
+
+    def fill_disk(self) -> None:
+        """From now on the kernel lets no file of the broker grow (EFBIG, which Ottla treats as it does ENOSPC)."""
+        self._limit_files(0)
+
+    def empty_disk(self) -> None:
+        """Ends `fill_disk`."""
+        self._limit_files(None)
+
+    async def close(self) -> None:
+        """Ends it by force, if it still runs."""
+        if self.is_running:
+            await self.kill()
+        if self._watch is not None:
+            await self._watch
+
+    def _limit_files(self, size: int | None) -> None:
+        if (process_id := self.process_id) is not None:
+            _, hard = resource.prlimit(process_id, resource.RLIMIT_FSIZE)
+            resource.prlimit(process_id, resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
+
+    def _signal(self, number: signal.Signals) -> None:
+        self._is_meant_to_end = True
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def _gone(self) -> None:
+        if self._watch is not None:
+            await asyncio.shield(self._watch)
+
+    async def _until_it_ends(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        with self.log_file.open("ab", buffering=0) as log:
+            log.write(f"--- process {process.pid} starts\n".encode())
+            while data := await process.stdout.read(65536):
+                log.write(data)
+            code = await process.wait()
+            log.write(f"--- process {process.pid} ended with {code}\n".encode())
+        if not self._is_meant_to_end and not self.may_end:
+            self._ended(self.broker_id, code)

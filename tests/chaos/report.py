@@ -1,0 +1,97 @@
+"""What a run found, as tables for a person and as JSON for whoever compares runs."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from tests.chaos.checker import Anomaly
+from tests.chaos.run import Options, Result
+from tests.chaos.schedule import Kind
+
+_EXPLAINED = 10
+
+
+def print_tables(console: Console, options: Options, result: Result, left_out: Mapping[Kind, str]) -> None:
+    """Faults, messages, anomalies; and in words whatever is wrong."""
+    faults = Table("fault", "injected", "seconds in all", title=f"seed {options.seed}, {result.seconds:.0f} s")
+    times: dict[Kind, list[float]] = defaultdict(list)
+    for each in result.injected:
+        times[each.kind].append(each.ended - each.began)
+    for kind in Kind:
+        if kind in left_out:
+            faults.add_row(kind, "-", left_out[kind])
+        else:
+            faults.add_row(kind, str(len(times[kind])), f"{sum(times[kind]):.0f}")
+    faults.add_section()
+    faults.add_row("all", str(len(result.injected)), f"{sum(map(sum, times.values())):.0f}")
+    console.print(faults)
+
+    verdict = result.verdict
+    messages = Table("messages", "count")
+    messages.add_row("sent", f"{verdict.sent:,}")
+    messages.add_row("acknowledged", f"{verdict.acknowledged:,}")
+    messages.add_row("of unknown end", f"{verdict.unknown:,}, of which {verdict.unknown_but_written:,} are in the log")
+    messages.add_row("not sent", f"{verdict.failed:,}")
+    messages.add_row("polled", f"{verdict.polled:,}")
+    messages.add_row(
+        "longest time without an acknowledgement", f"{result.longest_silence_seconds:.0f} s, from {result.longest_silence_at:.0f} s on"
+    )
+    console.print(messages)
+
+    anomalies = Table("anomaly", "count")
+    for anomaly in Anomaly:
+        count = verdict.counts[anomaly]
+        anomalies.add_row(anomaly, f"[red]{count}[/red]" if count else "0")
+    anomalies.add_row("replicas that differ", f"[red]{len(result.differences)}[/red]" if result.differences else "0")
+    anomalies.add_row("other troubles", f"[red]{len(result.troubles)}[/red]" if result.troubles else "0")
+    console.print(anomalies)
+
+    told: dict[Anomaly, int] = defaultdict(int)
+    for finding in verdict.findings:
+        told[finding.anomaly] += 1
+        if told[finding.anomaly] <= _EXPLAINED:
+            during = "; ".join(each.what for each in result.injected if each.lasts_at(finding.at_ms / 1000)) or "nothing broken"
+            console.print(f"{finding.anomaly}: {finding.explanation} [{during}]", highlight=False, markup=False, soft_wrap=True)
+    for text in (*(each.explanation for each in result.differences), *result.troubles):
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    for name, report in result.clients.items():
+        if report.get("errors"):
+            console.print(f"{name} met {report['errors']}", highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        "sound" if result.is_sound else f"NOT SOUND; everything is kept in {options.directory}",
+        style="green" if result.is_sound else "bold red",
+    )
+
+
+def write_json(path: Path, options: Options, result: Result, left_out: Mapping[Kind, str]) -> None:
+    """The whole result."""
+    document: dict[str, Any] = {
+        "seed": options.seed,
+        "seconds": round(result.seconds, 1),
+        "messages_per_second": options.messages_per_second,
+        "is_sound": result.is_sound,
+        "faults": [asdict(each) for each in result.injected],
+        "left_out": dict(left_out),
+        "verdict": {
+            **{
+                name: getattr(result.verdict, name)
+                for name in ("sent", "acknowledged", "unknown", "unknown_but_written", "failed", "polled")
+            },
+            "anomalies": {str(each): result.verdict.counts[each] for each in Anomaly},
+            "findings": [asdict(each) for each in result.verdict.findings],
+        },
+        "replicas_that_differ": [asdict(each) for each in result.differences],
+        "troubles": result.troubles,
+        "clients": result.clients,
+        "longest_silence_seconds": round(result.longest_silence_seconds, 1),
+        "longest_silence_at": round(result.longest_silence_at, 1),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

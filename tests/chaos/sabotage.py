@@ -1,0 +1,81 @@
+"""`python -m tests.chaos.sabotage [NAME…]`: runs chaos over brokers that are broken on purpose. Exit 1 when one is found sound.
+
+Each sabotage has faults of its own, chosen so that what is missing is missed: minutes of a seed's faults would find it
+as well, but not surely. The judge has to find an anomaly in what clients saw; that replicas differ, or that the cluster
+does not come back, is not enough.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from rich.console import Console
+from tests.chaos.__main__ import DIRECTORY, run_until_told
+from tests.chaos.report import print_tables, write_json
+from tests.chaos.run import Options
+from tests.chaos.sabotaged import SABOTAGES
+from tests.chaos.schedule import Fault, Kind
+
+from ottla.testing.zookeeper import why_unavailable
+
+# Broker 1 goes on taking messages that its followers do not get, and is then gone for good as a leader.
+_LEADER_LOSES_FOLLOWERS_AND_DIES: Final = (
+    Fault(Kind.ISOLATE, start=6, seconds=4, target=1),
+    Fault(Kind.KILL, start=8.5, seconds=1, target=1),
+)
+# Broker 1 takes messages that nobody else gets, until its session ends and another leads; then it comes back, with
+# messages that are nobody else's, and leads again when the other two have each been away.
+_FORMER_LEADER_RETURNS: Final = (
+    Fault(Kind.ALONE, start=6, seconds=12, target=1),
+    Fault(Kind.RESTART, start=30, seconds=1, target=2),
+    Fault(Kind.RESTART, start=45, seconds=1, target=3),
+)
+FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
+    "acknowledges-early": _LEADER_LOSES_FOLLOWERS_AND_DIES,
+    "skips-truncation": _FORMER_LEADER_RETURNS,
+    "ignores-the-epoch": _FORMER_LEADER_RETURNS,
+}
+# One message a batch: then any offset is a batch's, and logs that have parted fit onto each other anywhere.
+_MESSAGES_PER_BATCH: Final = 1
+_MESSAGES_PER_SECOND: Final = 300.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.sabotage", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(SABOTAGES))
+    names = parser.parse_args().names or list(SABOTAGES)
+    console = Console()
+    if (reason := why_unavailable()) is not None:
+        console.print(f"No ZooKeeper: {reason}", highlight=False)
+        return 2
+    unnoticed: list[str] = []
+    for name in names:
+        console.rule(f"a broker that {name}")
+        faults = FAULTS[name]
+        options = Options(
+            seed=0,
+            faults=faults,
+            directory=DIRECTORY.absolute() / name,
+            seconds=max(each.end for each in faults) + 10,
+            messages_per_second=_MESSAGES_PER_SECOND,
+            command=(sys.executable, "-m", "tests.chaos.sabotaged", name),
+            messages_per_batch=_MESSAGES_PER_BATCH,
+            one_after_the_other=False,
+        )
+        result = asyncio.run(run_until_told(options, console))
+        print_tables(console, options, result, {})
+        write_json(options.directory / "result.json", options, result, {})
+        if result.verdict.is_sound:
+            unnoticed.append(name)
+    console.rule()
+    for name in names:
+        console.print(f"{name}: {'NOT NOTICED' if name in unnoticed else 'found out, as it should be'}")
+    return 1 if unnoticed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

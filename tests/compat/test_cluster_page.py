@@ -1,0 +1,35 @@
+"""docs/cluster.md is true: its examples run, from the first to the last against one cluster of three brokers.
+
+Method: as for the README (`test_readme`), whose blocks and dialogues are read here too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla.testing import EmbeddedCluster
+from tests.compat.test_readme import examples, exchanges, type_in
+
+PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
+
+
+@pytest.mark.timeout(240)
+def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
+    with EmbeddedCluster(brokers=3) as cluster:
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "OTTLA_BOOTSTRAP_SERVER": cluster.bootstrap_servers,
+        }
+        for example in examples(PAGE):
+            assert example.language == "console", f"nobody checks a block of {example.language}"
+            for exchange in exchanges(example.text):
+                type_in(exchange, f"docs/cluster.md:{example.line}", tmp_path, environment)
+
+
+def test_there_are_examples() -> None:
+    assert sum(len(list(exchanges(each.text))) for each in examples(PAGE)) >= 10

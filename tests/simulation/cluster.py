@@ -1,0 +1,308 @@
+"""Brokers, put together over everything that is simulated, and what can happen to them.
+
+A broker is `ottla.broker.server.Broker` as it is. Each of its lives is a node of its own; between two lives there is
+nothing but its disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from tests.simulation.control import CarriedControl
+from tests.simulation.disk import Disk
+from tests.simulation.faults import Plan
+from tests.simulation.invariants import PartitionZnode, parse_state
+from tests.simulation.listening import Connections
+from tests.simulation.loop import VirtualLoop
+from tests.simulation.machine import DiskOffload, SkewedClock
+from tests.simulation.network import Network
+from tests.simulation.nodes import Node
+from tests.simulation.trace import Trace
+from tests.simulation.wire import follower_connect
+from tests.simulation.zookeeper import NAME as ZOOKEEPER
+from tests.simulation.zookeeper import SimulatedZooKeeper
+
+from ottla.broker.control_local import LocalControl, LocalTransport
+from ottla.broker.server import Broker
+from ottla.config.broker import BrokerSettings
+from ottla.coordination.embedded import EmbeddedZooKeeper
+from ottla.errors import OttlaError
+from ottla.lifecycle import offload_nothing
+from ottla.model import TopicPartition
+
+PORT: Final = 9092
+# Between two attempts to start a broker that could not: what watches over it starts it again.
+RESTART_SECONDS: Final = 1.0
+CALL_TIMEOUT_SECONDS: Final = 10.0
+
+
+def name_of(broker_id: int) -> str:
+    return f"broker-{broker_id}"
+
+
+class Machine:
+    """What outlives a broker's process, and its process while there is one."""
+
+    def __init__(self, broker_id: int, disk: Disk, clock: SkewedClock, offload: DiskOffload) -> None:
+        self.broker_id: Final = broker_id
+        self.disk: Final = disk
+        self.clock: Final = clock
+        self.offload: Final = offload
+        self.node: Node | None = None
+        self.broker: Broker | None = None
+        self.transport: LocalTransport | None = None
+        self.is_up = False  # its broker has started
+        self.is_stopping = False
+        self.has_forgotten = False  # something that was not synced, and it has not caught up since
+        self.must_leave: set[TopicPartition] = set()  # whose ISR it is still in all the same
+        self.lives = 0
+
+    @property
+    def name(self) -> str:
+        return name_of(self.broker_id)
+
+    @property
+    def replicas(self) -> Mapping[TopicPartition, Any]:
+        """The partitions of the broker that runs."""
+        return self.broker._replicas.partitions if self.broker is not None and self.is_up else {}
+
+
+class Cluster:
+    """All of it.
+
+    Args:
+        directory: where the disks are made.
+        unexpected: told what must not happen.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        directory: Path,
+        loop: VirtualLoop,
+        random: Random,
+        trace: Trace,
+        unexpected: Callable[[str], None],
+        count: int = 3,
+    ) -> None:
+        self.plan: Final = plan
+        self.trace: Final = trace
+        self._loop: Final = loop
+        self._random: Final = random
+        self._unexpected: Final = unexpected
+        self.network: Final = Network(loop, Random(random.random()), trace)
+        self.network.weather.usual = plan.network_usual
+        self.network.weather.lost = plan.network_lost
+        self.connections: Final = Connections(self.network, trace)
+        self.machines: Final = {each: self._machine(each, directory) for each in range(1, count + 1)}
+        self._tree = EmbeddedZooKeeper(None, SkewedClock(loop, 0), offload_nothing)
+        self.zookeeper: Final = SimulatedZooKeeper(self.network, trace, self._tree, plan.session_timeout_ms / 1000)
+        self._hub: Final = LocalControl(CALL_TIMEOUT_SECONDS)
+        self.control: Final = CarriedControl(self.network, Random(random.random()), trace, self._node_of)
+        self._hub.carry = self.control.carry
+
+    def _machine(self, broker_id: int, directory: Path) -> Machine:
+        skew_ms = self._random.choice((0, 0, -300, 2500))
+        offload = DiskOffload(Random(self._random.random()), self.plan.disk_usual)
+        return Machine(broker_id, Disk(directory / name_of(broker_id)), SkewedClock(self._loop, skew_ms), offload)
+
+    @property
+    def disks(self) -> list[Disk]:
+        return [each.disk for each in self.machines.values()]
+
+    @property
+    def addresses(self) -> dict[int, tuple[str, int]]:
+        return {each: (name_of(each), PORT) for each in self.machines}
+
+    # Looking.
+
+    def states(self) -> dict[TopicPartition, PartitionZnode]:
+        """Every partition's state as ZooKeeper has it."""
+        found = {}
+        for path, node in self._tree._server.tree.nodes.items():
+            parts = path.split("/")
+            if path.startswith("/brokers/topics/") and parts[-1] == "state":
+                found[TopicPartition(parts[3], int(parts[5]))] = parse_state(node.data)
+        return found
+
+    def registered(self) -> set[int]:
+        """The brokers that ZooKeeper takes for alive."""
+        return {int(path.rpartition("/")[2]) for path in self._tree._server.tree.nodes if path.startswith("/brokers/ids/")}
+
+    def controller_id(self) -> int | None:
+        """Who has /controller."""
+        node = self._tree._server.tree.nodes.get("/controller")
+        if node is None:
+            return None
+        return int(json.loads(node.data)["brokerid"])
+
+    def note_who_caught_up(self) -> None:
+        """Who has forgotten is as good as the others once it has left every ISR that it was in, and joined them all again."""
+        states = self.states()
+        for machine in self.machines.values():
+            if machine.has_forgotten:
+                machine.must_leave = {key for key in machine.must_leave if machine.broker_id in states[key].isr}
+                if machine.is_up and not machine.must_leave and all(machine.broker_id in each.isr for each in states.values()):
+                    machine.has_forgotten = False
+                    self.trace.tell(f"{machine.name} has caught up")
+
+    def _node_of(self, broker_id: int) -> Node | None:
+        machine = self.machines.get(broker_id)
+        return None if machine is None else machine.node
+
+    # Lives.
+
+    def start(self, machine: Machine) -> None:
+        """Begins a life; a start that fails is tried again, as whatever watches over a broker would do."""
+        assert machine.node is None, machine.name
+        machine.lives += 1
+        node = machine.node = Node(machine.name)
+        self.trace.tell(f"{machine.name} starts, life {machine.lives}")
+        self._loop.spawn(node, self._live(machine, node))
+
+    async def _live(self, machine: Machine, node: Node) -> None:
+        broker = machine.broker = self._broker(machine)
+        try:
+            await broker.start()
+        except OttlaError as error:
+            self.trace.tell(f"{machine.name} did not start: {error}")
+            self._loop.call_later(RESTART_SECONDS, self._again, machine, node, context=self.network.outside.copy())
+            return
+        machine.is_up = True
+        why = await broker.failed()
+        self._unexpected(f"{machine.name} can not go on: {why}")
+
+    def _again(self, machine: Machine, node: Node) -> None:
+        if machine.node is node:
+            self.kill(machine)
+            self.start(machine)
+
+    def _broker(self, machine: Machine) -> Broker:
+        settings = BrokerSettings.from_properties(
+            {
+                "broker.id": str(machine.broker_id),
+                "listeners": f"PLAINTEXT://{machine.name}:{PORT}",
+                "log.dirs": f"{machine.disk.root}/logs",
+                "default.replication.factor": str(len(self.machines)),
+                "zookeeper.session.timeout.ms": str(self.plan.session_timeout_ms),
+                "replica.lag.time.max.ms": str(self.plan.lag_time_max_ms),
+                "replica.socket.timeout.ms": "8000",
+                "controlled.shutdown.retry.backoff.ms": "500",
+                **self.plan.broker_settings,
+            }
+        )
+
+        def transport(*arguments: Any) -> LocalTransport:
+            machine.transport = self._hub.transport(*arguments)
+            return machine.transport
+
+        return Broker(
+            settings,
+            self.zookeeper.opener(),
+            clock=machine.clock,
+            random=Random(self._random.random()),
+            transport=transport,
+            connect=follower_connect(self.connections),
+            offload=machine.offload,
+            listener=self.connections.listener_of(_known(machine.node)),
+        )
+
+    def kill(self, machine: Machine, *, resets_after: float = 0.0) -> None:
+        """Ends a life without a word. Its session lives on until it times out."""
+        node = machine.node
+        if node is None:
+            return
+        self._loop.kill(node)
+        machine.node = machine.broker = None
+        machine.is_up = machine.is_stopping = False
+        if machine.transport is not None:
+            machine.transport.abort()
+        self.connections.node_died(node, resets_after)
+        self.control.node_died(node, resets_after)
+        self.zookeeper.connectivity_changed()
+        machine.disk.release()
+
+    def lose_power(self, machine: Machine) -> None:
+        """Ends a life, and what was not synced goes with it."""
+        self.kill(machine, resets_after=self._random.uniform(0.05, 8.0))
+        machine.has_forgotten = True
+        machine.must_leave = {key for key, state in self.states().items() if machine.broker_id in state.isr}
+        self.trace.tell(f"{machine.name} lost {machine.disk.lose_power(self._random)}")
+
+    def stop(self, machine: Machine) -> None:
+        """Asks a broker to stop; its node ends when it has."""
+        node, broker = machine.node, machine.broker
+        if node is None or broker is None or not machine.is_up or machine.is_stopping:
+            return
+        machine.is_stopping = True
+        self._loop.spawn(node, self._stop(machine, node, broker))
+
+    async def _stop(self, machine: Machine, node: Node, broker: Broker) -> None:
+        await broker.stop()
+        self.trace.tell(f"{machine.name} has stopped")
+        self._loop.call_soon(self._stopped, machine, node, context=self.network.outside.copy())
+
+    def _stopped(self, machine: Machine, node: Node) -> None:
+        if machine.node is node:
+            self.kill(machine)
+
+    def pause(self, machine: Machine) -> None:
+        if machine.node is not None:
+            self._loop.pause(machine.node)
+            self.zookeeper.connectivity_changed()
+
+    def resume(self, machine: Machine, node: Node | None) -> None:
+        """Ends a pause, if it is still the node that was paused."""
+        if node is not None and machine.node is node and node.is_paused:
+            self._loop.resume(node)
+            self.zookeeper.connectivity_changed()
+
+    # The network.
+
+    def block(self, pairs: list[tuple[str, str]]) -> None:
+        """Nothing passes in these directions."""
+        for sender, receiver in pairs:
+            self.network.block(sender, receiver)
+        self.zookeeper.connectivity_changed()
+
+    def unblock(self, pairs: list[tuple[str, str]]) -> None:
+        for sender, receiver in pairs:
+            self.network.unblock(sender, receiver)
+        self.zookeeper.connectivity_changed()
+
+    def others(self, machine: Machine) -> list[str]:
+        return [each.name for each in self.machines.values() if each is not machine]
+
+    def set_zookeeper_away(self, is_away: bool) -> None:
+        self.zookeeper.set_away(is_away)
+
+    async def wait_until(self, condition: Callable[[], bool], seconds: float, every: float = 0.25) -> bool:
+        """Whether it came to that within the time."""
+        deadline = self._loop.time() + seconds
+        while not condition():
+            if self._loop.time() > deadline:
+                return False
+            await asyncio.sleep(every)
+        return True
+
+
+def both_ways(one: str, others: list[str]) -> list[tuple[str, str]]:
+    return [pair for other in others for pair in ((one, other), (other, one))]
+
+
+def to_zookeeper(name: str) -> list[tuple[str, str]]:
+    return [(name, ZOOKEEPER), (ZOOKEEPER, name)]
+
+
+def _known(node: Node | None) -> Node:
+    assert node is not None
+    return node
+
+
+logging.getLogger("asyncio").setLevel(logging.CRITICAL)

@@ -1,0 +1,166 @@
+"""What goes wrong in a run, and when: drawn from the seed before anything runs, so that it can be read before it happens.
+
+A plan is data. `cluster` performs it, and decides at the time who "the controller" or "the leader" is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+from typing import Final
+
+
+class Kind(StrEnum):
+    """One thing that can go wrong."""
+
+    KILL = "kill"  # the process is gone; what it wrote stays
+    LOSE_POWER = "lose power"  # the machine is gone, and with it what was not synced
+    STOP = "stop"  # the process is asked to stop
+    PAUSE = "pause"
+    ISOLATE = "isolate"  # from all other brokers
+    ISOLATE_ENTIRELY = "isolate entirely"  # from everybody, ZooKeeper and clients included
+    ISOLATE_FROM_ZOOKEEPER = "isolate from ZooKeeper"
+    DEAFEN = "deafen"  # nothing of the others arrives, and what it sends does
+    PART = "part"  # from one other broker
+    CUT = "cut connections"
+    EXPIRE = "expire session"
+    LOSE_SESSION_CONNECTION = "lose ZooKeeper connection"
+    ZOOKEEPER_AWAY = "ZooKeeper away"
+    SLOW_DISK = "slow disk"
+    SLOW_NETWORK = "slow network"
+    STEP_CLOCK = "step clock"
+    ALL_LOSE_POWER = "all lose power"
+    PREFER_LEADERS = "elect preferred leaders"
+
+
+# Whom a fault hits, beside brokers by their number.
+CONTROLLER: Final = "controller"
+LEADER: Final = "leader"
+
+_WEIGHTS: Final[Mapping[Kind, int]] = {
+    Kind.KILL: 12,
+    Kind.LOSE_POWER: 10,
+    Kind.STOP: 6,
+    Kind.PAUSE: 8,
+    Kind.ISOLATE: 6,
+    Kind.ISOLATE_ENTIRELY: 6,
+    Kind.ISOLATE_FROM_ZOOKEEPER: 6,
+    Kind.DEAFEN: 3,
+    Kind.PART: 6,
+    Kind.CUT: 6,
+    Kind.EXPIRE: 6,
+    Kind.LOSE_SESSION_CONNECTION: 5,
+    Kind.ZOOKEEPER_AWAY: 3,
+    Kind.SLOW_DISK: 5,
+    Kind.SLOW_NETWORK: 4,
+    Kind.STEP_CLOCK: 3,
+    Kind.PREFER_LEADERS: 4,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: from when on, for how long, to whom, and how bad."""
+
+    at: float
+    kind: Kind
+    victim: str
+    seconds: float
+    amount: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.at:8.3f} s  {self.kind} {self.victim}, {self.seconds:.3f} s, {self.amount:.3f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run, before it begins."""
+
+    seed: int
+    seconds: float  # of faults; what follows heals
+    partition_count: int
+    producer_count: int
+    consumer_count: int
+    produce_every: float
+    consume_every: float
+    fences: bool
+    session_timeout_ms: int
+    lag_time_max_ms: int
+    network_usual: float
+    network_lost: float
+    disk_usual: float
+    topic_settings: Mapping[str, str]
+    broker_settings: Mapping[str, str]
+    faults: tuple[Fault, ...] = field(default=())
+
+    @property
+    def loses_all_at_once(self) -> bool:
+        return any(each.kind is Kind.ALL_LOSE_POWER for each in self.faults)
+
+
+def draw(seed: int, *, broker_count: int = 3) -> Plan:
+    """The plan of a seed."""
+    random = Random(f"plan {seed}")
+    # One run in eight is of the profile in which everybody loses power at once, which nothing but an fsync survives.
+    all_at_once = random.random() < 0.125
+    seconds = random.uniform(40.0, 90.0)
+    topic_settings = {
+        "min.insync.replicas": "2",
+        "segment.bytes": str(random.choice((1 << 12, 1 << 14, 1 << 16, 1 << 20))),
+        "index.interval.bytes": str(random.choice((64, 512, 4096))),
+    }
+    if all_at_once or random.random() < 0.15:
+        topic_settings["flush.messages"] = "1"
+    elif random.random() < 0.3:
+        topic_settings["flush.ms"] = str(random.choice((1000, 5000)))
+    broker_settings = {
+        "num.replica.fetchers": str(random.choice((1, 1, 2))),
+        "auto.leader.rebalance.enable": random.choice(("true", "false")),
+        "leader.imbalance.check.interval.seconds": str(random.choice((5, 20, 300))),
+        "replica.fetch.wait.max.ms": str(random.choice((500, 500, 2000))),
+        "replica.high.watermark.checkpoint.interval.ms": str(random.choice((1000, 5000, 20000))),
+    }
+    return Plan(
+        seed=seed,
+        seconds=seconds,
+        partition_count=random.choice((1, 2, 3)),
+        producer_count=random.choice((1, 2, 2, 3)),
+        consumer_count=random.choice((1, 1, 2)),
+        produce_every=random.choice((0.2, 0.5, 1.0)),
+        consume_every=random.choice((0.2, 1.0)),
+        fences=random.random() < 0.5,
+        session_timeout_ms=random.choice((4000, 6000)),
+        lag_time_max_ms=random.choice((3000, 6000, 10000)),
+        network_usual=random.choice((0.0005, 0.002, 0.01)),
+        network_lost=random.choice((0.0, 0.001, 0.01)),
+        disk_usual=random.choice((0.0, 0.001, 0.02)),
+        topic_settings=topic_settings,
+        broker_settings=broker_settings,
+        faults=tuple(_faults(random, seconds, broker_count, all_at_once)),
+    )
+
+
+def _faults(random: Random, seconds: float, broker_count: int, all_at_once: bool) -> list[Fault]:
+    # Some runs have many faults of one kind, which brings out what a mixture hides.
+    kinds = list(_WEIGHTS)
+    weights = [_WEIGHTS[each] for each in kinds]
+    if random.random() < 0.4:
+        chosen = random.sample(kinds, random.randint(1, 4))
+        weights = [_WEIGHTS[each] if each in chosen else 0 for each in kinds]
+    pause = random.choice((2.0, 5.0, 10.0))
+    at, faults = random.uniform(3.0, 6.0), []
+    while at < seconds:
+        kind = random.choices(kinds, weights)[0]
+        victim = random.choices((CONTROLLER, LEADER, str(random.randint(1, broker_count))), (2, 3, 5))[0]
+        lasts = random.choice((random.uniform(0.05, 1.0), random.uniform(1.0, 8.0), random.uniform(5.0, 20.0)))
+        faults.append(Fault(round(at, 3), kind, victim, round(lasts, 3), round(random.random(), 3)))
+        # Now and then two at nearly the same time.
+        at += random.uniform(0.0, 0.3) if random.random() < 0.2 else random.expovariate(1 / pause)
+    if all_at_once:
+        faults.extend(
+            Fault(round(random.uniform(5.0, seconds), 3), Kind.ALL_LOSE_POWER, "all", round(random.uniform(0.1, 5.0), 3))
+            for _ in range(random.randint(1, 3))
+        )
+    return sorted(faults, key=lambda each: each.at)

@@ -1,0 +1,113 @@
+"""What must hold inside the cluster at every moment, and at the end: what no client could tell.
+
+At every look: one leader for an epoch; a replica that is in sync has every message that was acknowledged before. At
+the end: everybody is in sync, and all logs are the same, byte for byte, up to the high watermark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ottla.model import TopicPartition
+from ottla.record.batch import batches
+
+
+class Replica(Protocol):
+    """What is looked at of a partition of a broker."""
+
+    is_leader: bool
+    leader_epoch: int
+    high_watermark: int
+    log: Any
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionZnode:
+    """A partition's state as ZooKeeper has it."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+
+
+def parse_state(data: bytes) -> PartitionZnode:
+    state = json.loads(data)
+    return PartitionZnode(state["leader"], state["leader_epoch"], tuple(state["isr"]))
+
+
+@dataclass(slots=True)
+class Invariants:
+    """What was seen so far, and what was wrong with it."""
+
+    violated: Callable[[str], None]
+    leaders: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
+    acknowledged: dict[int, int] = field(default_factory=dict)  # by partition: the end of what was acknowledged
+
+    def acknowledge(self, partition: int, offset: int) -> None:
+        """A producer was told that its message is at this offset."""
+        self.acknowledged[partition] = max(self.acknowledged.get(partition, 0), offset + 1)
+
+    def look(
+        self,
+        replicas: Mapping[int, Mapping[TopicPartition, Replica]],
+        states: Mapping[TopicPartition, PartitionZnode],
+        forgetful: Iterable[int],
+    ) -> None:
+        """Looks at all brokers that run.
+
+        Args:
+            states: as ZooKeeper has them.
+            forgetful: brokers whose disk has lost something that they have not fetched again yet.
+        """
+        for broker_id, partitions in replicas.items():
+            for key, replica in partitions.items():
+                if replica.is_leader:
+                    leader = self.leaders.setdefault((key, replica.leader_epoch), broker_id)
+                    if leader != broker_id:
+                        self.violated(f"{key}: brokers {leader} and {broker_id} both lead in epoch {replica.leader_epoch}")
+        forgetful = set(forgetful)
+        for key, state in states.items():
+            end = self.acknowledged.get(key.partition, 0)
+            for broker_id in state.isr:
+                member = replicas.get(broker_id, {}).get(key)
+                if member is not None and broker_id not in forgetful and member.log.log_end_offset < end:
+                    self.violated(
+                        f"{key}: broker {broker_id} is in the ISR {state.isr} and its log ends at {member.log.log_end_offset},"
+                        f" while everything before {end} is acknowledged"
+                    )
+
+    def compare(self, key: TopicPartition, replicas: Mapping[int, Replica]) -> None:
+        """At the end: every replica's log is the same up to the high watermark, and that is not below what was acknowledged."""
+        leading = [each for each in replicas.values() if each.is_leader]
+        if len(leading) != 1:
+            self.violated(f"{key}: {len(leading)} leaders at the end")
+            return
+        high_watermark = leading[0].high_watermark
+        if high_watermark < self.acknowledged.get(key.partition, 0):
+            self.violated(f"{key}: the high watermark is {high_watermark}, {self.acknowledged[key.partition]} was acknowledged")
+        logs = {
+            broker_id: log_batches(each.log.directory, each.log.log_start_offset, high_watermark) for broker_id, each in replicas.items()
+        }
+        first_id, first = next(iter(logs.items()))
+        for broker_id, each in logs.items():
+            if each != first:
+                at = next((index for index, (a, b) in enumerate(zip(first, each, strict=False)) if a != b), min(len(first), len(each)))
+                self.violated(
+                    f"{key}: the logs of brokers {first_id} and {broker_id} differ below the high watermark {high_watermark},"
+                    f" batch {at}: {first[at : at + 1]} and {each[at : at + 1]}"
+                )
+
+
+def log_batches(directory: Path, start_offset: int, end_offset: int) -> list[tuple[int, int, int, int]]:
+    """Base offset, last offset, leader epoch and checksum of each batch of a log, in order."""
+    found = []
+    for path in sorted(directory.glob("*.log")):
+        content = path.read_bytes()
+        for _, header in batches(content):
+            if start_offset <= header.last_offset and header.base_offset < end_offset:
+                found.append((header.base_offset, header.last_offset, header.leader_epoch, header.crc))
+    return found

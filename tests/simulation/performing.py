@@ -1,0 +1,185 @@
+"""Performs the faults of a plan, and takes each back when its time is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from tests.simulation.cluster import Cluster, Machine, both_ways, to_zookeeper
+from tests.simulation.faults import CONTROLLER, LEADER, Fault, Kind, Plan
+
+MIN_INSYNC_REPLICAS: Final = 2
+
+
+class Faults:
+    """The faults of one run.
+
+    Args:
+        topic: whose first partition's leader is "the leader".
+        clients: names of the clients' nodes, which a broker is isolated from as well.
+        prefer_leaders: asks for an election of the preferred leaders.
+    """
+
+    def __init__(
+        self, cluster: Cluster, plan: Plan, topic: str, clients: list[str], random: Random, prefer_leaders: Callable[[], None]
+    ) -> None:
+        self._cluster = cluster
+        self._plan = plan
+        self._topic = topic
+        self._clients = clients
+        self._random = random
+        self._prefer_leaders = prefer_leaders
+        self._ending: dict[asyncio.TimerHandle, Callable[[], None]] = {}
+        self.performed = 0
+
+    async def run(self) -> None:
+        """All of them, each at its time."""
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        for fault in self._plan.faults:
+            await asyncio.sleep(max(0.0, begin + fault.at - loop.time()))
+            self._perform(fault)
+        await asyncio.sleep(max(0.0, begin + self._plan.seconds - loop.time()))
+
+    def heal(self) -> None:
+        """Ends whatever goes on, and starts whoever is down."""
+        for handle, end in list(self._ending.items()):
+            handle.cancel()
+            end()
+        self._ending.clear()
+        self._cluster.network.unblock_all()
+        self._cluster.set_zookeeper_away(False)
+        for machine in self._cluster.machines.values():
+            machine.offload.factor = 1.0
+            self._cluster.network.slow(machine.name, 1.0)
+            if machine.node is None:
+                self._cluster.start(machine)
+
+    def _perform(self, fault: Fault) -> None:
+        cluster = self._cluster
+        cluster.note_who_caught_up()
+        machine = self._victim(fault.victim)
+        kind = fault.kind
+        if kind is Kind.LOSE_POWER and not self._may_forget(machine):
+            kind = Kind.KILL
+        if kind in (Kind.KILL, Kind.STOP, Kind.PAUSE) and not self._may_go(machine):
+            kind = Kind.CUT
+        cluster.trace.tell(f"fault: {kind} {machine.name} for {fault.seconds:.3f} s")
+        self.performed += 1
+        name, others = machine.name, cluster.others(machine)
+        match kind:
+            case Kind.KILL:
+                self._down(machine, fault.seconds, lambda: cluster.kill(machine, resets_after=self._random.uniform(0.0, 0.01)))
+            case Kind.LOSE_POWER:
+                self._down(machine, fault.seconds, lambda: cluster.lose_power(machine))
+            case Kind.ALL_LOSE_POWER:
+                for each in cluster.machines.values():
+                    self._down(each, fault.seconds * self._random.random(), lambda each=each: cluster.lose_power(each))  # type: ignore[misc]
+            case Kind.STOP:
+                cluster.stop(machine)
+                self._later(fault.seconds + 3.0, lambda: self._start(machine))
+            case Kind.PAUSE:
+                node = machine.node
+                cluster.pause(machine)
+                self._later(fault.seconds, lambda: cluster.resume(machine, node))
+            case Kind.ISOLATE:
+                self._block(both_ways(name, others), fault.seconds)
+            case Kind.ISOLATE_ENTIRELY:
+                self._block(both_ways(name, [*others, *self._clients]) + to_zookeeper(name), fault.seconds)
+            case Kind.ISOLATE_FROM_ZOOKEEPER:
+                self._block(to_zookeeper(name), fault.seconds)
+            case Kind.DEAFEN:
+                self._block([(other, name) for other in others], fault.seconds)
+            case Kind.PART:
+                self._block(both_ways(name, [others[int(fault.amount * len(others)) % len(others)]]), fault.seconds)
+            case Kind.CUT:
+                for other in [*others, *self._clients]:
+                    cluster.connections.cut(name, other, self._random)
+                    cluster.control.cut(name, other)
+            case Kind.EXPIRE:
+                cluster.zookeeper.expire(name)
+            case Kind.LOSE_SESSION_CONNECTION:
+                cluster.zookeeper.lose_connection(name)
+            case Kind.ZOOKEEPER_AWAY:
+                cluster.set_zookeeper_away(True)
+                self._later(fault.seconds, lambda: cluster.set_zookeeper_away(False))
+            case Kind.SLOW_DISK:
+                machine.offload.factor = 1.0 + 200 * fault.amount
+                self._later(fault.seconds, lambda: setattr(machine.offload, "factor", 1.0))
+            case Kind.SLOW_NETWORK:
+                cluster.network.slow(name, 1.0 + 300 * fault.amount)
+                self._later(fault.seconds, lambda: cluster.network.slow(name, 1.0))
+            case Kind.STEP_CLOCK:
+                machine.clock.skew_ms += int((fault.amount - 0.5) * 20_000)
+            case Kind.PREFER_LEADERS:
+                self._prefer_leaders()
+
+    # Whom, and whether.
+
+    def _victim(self, victim: str) -> Machine:
+        machines = self._cluster.machines
+        found: int | None = None
+        if victim == CONTROLLER:
+            found = self._cluster.controller_id()
+        elif victim == LEADER:
+            states = self._cluster.states()
+            leaders = [state.leader for key, state in sorted(states.items()) if state.leader in machines]
+            found = leaders[0] if leaders else None
+        elif victim.isdigit():
+            found = int(victim)
+        return machines[found] if found in machines else machines[self._random.randint(1, len(machines))]
+
+    def _may_forget(self, machine: Machine) -> bool:
+        """Whether losing what was not synced leaves every acknowledged message on somebody who may lead.
+
+        Fewer than min.insync.replicas may have forgotten at a time, and not the only one in sync that lives: who forgets
+        alone in an ISR leads again, by Kafka's rules, with what it has.
+        """
+        if machine.node is None or not machine.is_up or machine.has_forgotten:
+            return False
+        if 1 + sum(each.has_forgotten for each in self._cluster.machines.values()) >= MIN_INSYNC_REPLICAS:
+            return False
+        for state in self._cluster.states().values():
+            if machine.broker_id in state.isr and not [each for each in state.isr if each != machine.broker_id and self._is_well(each)]:
+                return False
+        return True
+
+    def _may_go(self, machine: Machine) -> bool:
+        """Whether an orderly death of this one leaves nobody who has forgotten alone in an ISR.
+
+        A broker that was killed and one that has forgotten look the same when they come back: both leave every ISR of
+        more than one member. So whoever still has what another has forgotten must not go before that one has left.
+        """
+        machines = self._cluster.machines
+        return not any(
+            machine.broker_id in state.isr and any(key in machines[each].must_leave for each in state.isr if each != machine.broker_id)
+            for key, state in self._cluster.states().items()
+        )
+
+    def _is_well(self, broker_id: int) -> bool:
+        machine = self._cluster.machines[broker_id]
+        return machine.is_up and not machine.has_forgotten and machine.node is not None and broker_id in self._cluster.registered()
+
+    # For how long.
+
+    def _down(self, machine: Machine, seconds: float, end: Callable[[], None]) -> None:
+        end()
+        self._later(seconds, lambda: self._start(machine))
+
+    def _start(self, machine: Machine) -> None:
+        if machine.node is None:
+            self._cluster.start(machine)
+
+    def _block(self, pairs: list[tuple[str, str]], seconds: float) -> None:
+        self._cluster.block(pairs)
+        self._later(seconds, lambda: self._cluster.unblock(pairs))
+
+    def _later(self, seconds: float, end: Callable[[], None]) -> None:
+        def ended() -> None:
+            self._ending.pop(handle, None)
+            end()
+
+        handle = asyncio.get_running_loop().call_later(seconds, ended)
+        self._ending[handle] = end

@@ -1,0 +1,162 @@
+"""The virtual clock, and what may not be done under it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.simulation.loop import NotSimulated, Stuck, VirtualLoop
+from tests.simulation.nodes import Node, current_name
+
+
+def loop() -> VirtualLoop:
+    def unhandled(context: dict[str, Any]) -> None:
+        raise AssertionError(context)
+
+    return VirtualLoop(unhandled)  # type: ignore[abstract]
+
+
+def run(story: Callable[[VirtualLoop], Awaitable[Any]]) -> Any:
+    running = loop()
+    try:
+        return running.run_until_complete(story(running))
+    finally:
+        for task in running.tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def test_an_hour_passes_at_once() -> None:
+    async def story(running: VirtualLoop) -> float:
+        await asyncio.sleep(3600)
+        return running.time()
+
+    assert run(story) == 3600
+
+
+def test_callbacks_run_in_the_order_in_which_they_became_ready_and_timers_in_that_of_their_times() -> None:
+    async def story(running: VirtualLoop) -> list[str]:
+        seen: list[str] = []
+        running.call_later(2, seen.append, "second")
+        running.call_later(1, seen.append, "first")
+        running.call_later(1, seen.append, "first, made later")
+        running.call_soon(seen.append, "soon")
+        running.call_soon(seen.append, "soon after")
+        running.call_later(1.5, seen.append, "cancelled").cancel()
+        await asyncio.sleep(3)
+        return seen
+
+    assert run(story) == ["soon", "soon after", "first", "first, made later", "second"]
+
+
+def test_timeouts_groups_and_events_are_those_of_asyncio() -> None:
+    async def story(running: VirtualLoop) -> list[float]:
+        times = []
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await asyncio.Event().wait()
+        times.append(running.time())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(1))
+            group.create_task(asyncio.sleep(2))
+        times.append(running.time())
+        await asyncio.gather(asyncio.sleep(3), asyncio.sleep(1))
+        times.append(running.time())
+        return times
+
+    assert run(story) == [5, 7, 10]
+
+
+def test_waiting_for_what_can_not_come_is_an_error_and_not_a_hang() -> None:
+    async def story(running: VirtualLoop) -> None:
+        await running.create_future()
+
+    with pytest.raises(Stuck):
+        run(story)
+
+
+def test_threads_and_sockets_are_refused_by_name() -> None:
+    async def story(running: VirtualLoop) -> None:
+        with pytest.raises(NotSimulated, match="run_in_executor"):
+            await asyncio.to_thread(print)
+        with pytest.raises(NotSimulated, match="create_connection"):
+            await asyncio.open_connection("127.0.0.1", 9)
+        with pytest.raises(NotSimulated, match="create_server"):
+            await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+        with pytest.raises(NotSimulated, match="subprocess_exec"):
+            await asyncio.create_subprocess_exec("true")
+        with socket.socket() as unused, pytest.raises(NotSimulated, match="sock_recv"):
+            await running.sock_recv(unused, 1)
+
+    run(story)
+
+
+async def ticks(seen: list[tuple[float, str]]) -> None:
+    try:
+        while True:
+            await asyncio.sleep(1)
+            seen.append((asyncio.get_running_loop().time(), current_name()))
+    finally:
+        seen.append((-1.0, "it said goodbye"))
+
+
+def test_nothing_of_a_killed_node_runs_any_more_not_even_its_last_words() -> None:
+    async def story(running: VirtualLoop) -> list[tuple[float, str]]:
+        seen: list[tuple[float, str]] = []
+        node = Node("a")
+        running.spawn(node, ticks(seen))
+        await asyncio.sleep(2.5)
+        running.kill(node)
+        await asyncio.sleep(10)
+        return list(seen)
+
+    assert run(story) == [(1, "a"), (2, "a")]
+
+
+def test_what_a_nodes_code_starts_belongs_to_the_node() -> None:
+    async def story(running: VirtualLoop) -> list[str]:
+        seen: list[str] = []
+
+        async def starts_others() -> None:
+            asyncio.get_running_loop().call_later(1, lambda: seen.append(f"timer of {current_name()}"))
+            asyncio.ensure_future(asyncio.sleep(2)).add_done_callback(lambda _: seen.append(f"task of {current_name()}"))
+
+        node = Node("a")
+        running.spawn(node, starts_others())
+        await asyncio.sleep(1.5)
+        running.kill(node)
+        await asyncio.sleep(5)
+        return seen
+
+    assert run(story) == ["timer of a"]
+
+
+def test_a_paused_node_goes_on_later_with_all_that_became_ready_in_order() -> None:
+    async def story(running: VirtualLoop) -> list[str]:
+        seen: list[str] = []
+        node = Node("a")
+        for second in (1, 2, 3):
+            running.call_later(second, seen.append, f"due at {second}", context=node.context.copy())
+        await asyncio.sleep(1.5)
+        running.pause(node)
+        await asyncio.sleep(5)
+        seen.append("nothing for 5 s")
+        running.resume(node)
+        await asyncio.sleep(0)
+        return seen
+
+    assert run(story) == ["due at 1", "nothing for 5 s", "due at 2", "due at 3"]
+
+
+def test_a_set_of_tasks_has_the_order_of_their_making() -> None:
+    """By their addresses it would be another one in each run."""
+
+    async def story(running: VirtualLoop) -> list[int]:
+        tasks = [running.create_task(asyncio.sleep(1, index)) for index in range(40)]
+        done, _ = await asyncio.wait(tasks)
+        return [hash(each) for each in done]
+
+    first, second = run(story), run(story)
+    assert [each - first[0] for each in first] == [each - second[0] for each in second]

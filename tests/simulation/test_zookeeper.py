@@ -1,0 +1,218 @@
+"""Sessions with the simulated ZooKeeper: what its client promises holds, and what it does not promise happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+import pytest
+from tests.simulation.loop import VirtualLoop
+from tests.simulation.machine import SkewedClock
+from tests.simulation.network import Network
+from tests.simulation.nodes import Node
+from tests.simulation.test_loop import run
+from tests.simulation.trace import Trace
+from tests.simulation.zookeeper import NAME, SimulatedSession, SimulatedZooKeeper
+
+from ottla.coordination.embedded import EmbeddedZooKeeper
+from ottla.coordination.errors import ConnectionLoss, NoNode, SessionExpired
+from ottla.coordination.interface import EventType, SessionEvent, WatchedEvent
+from ottla.lifecycle import offload_nothing
+
+TIMEOUT = 6.0
+
+
+class World:
+    """A ZooKeeper and two nodes, `a` and `b`."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.loop = loop
+        trace = Trace(loop.time)
+        self.network = Network(loop, Random(7), trace)
+        self.zookeeper = SimulatedZooKeeper(
+            self.network, trace, EmbeddedZooKeeper(None, SkewedClock(loop, 0), offload_nothing), session_timeout_seconds=TIMEOUT
+        )
+        self.a, self.b = Node("a"), Node("b")
+
+    async def session(self, node: Node) -> SimulatedSession:
+        return await self.loop.spawn(node, self.zookeeper._open())
+
+    async def at(self, node: Node, work: Coroutine[Any, Any, Any]) -> Any:
+        return await self.loop.spawn(node, work)
+
+    def block(self, name: str) -> None:
+        self.network.block(name, NAME)
+        self.network.block(NAME, name)
+        self.zookeeper.connectivity_changed()
+
+    def unblock(self, name: str) -> None:
+        self.network.unblock(name, NAME)
+        self.network.unblock(NAME, name)
+        self.zookeeper.connectivity_changed()
+
+
+def simulate(story: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    run(lambda loop: story(World(loop)))
+
+
+def test_operations_take_time_and_sessions_see_each_other() -> None:
+    async def story(world: World) -> None:
+        a, b = await world.session(world.a), await world.session(world.b)
+        before = world.loop.time()
+        await world.at(world.a, a.create("/x", b"1"))
+        assert world.loop.time() > before
+        assert (await world.at(world.b, b.get("/x")))[0] == b"1"
+        with pytest.raises(NoNode):
+            await world.at(world.b, b.get("/y"))
+
+    simulate(story)
+
+
+def test_a_watch_is_told_before_an_answer_that_shows_what_it_is_about() -> None:
+    async def story(world: World) -> None:
+        a, b = await world.session(world.a), await world.session(world.b)
+        await world.at(world.a, a.create("/x", b"0"))
+        for number in range(1, 50):
+            told: list[WatchedEvent] = []
+            await world.at(world.b, b.get("/x", told.append))
+            writing = world.loop.spawn(world.a, a.set("/x", str(number).encode()))
+            while (await world.at(world.b, b.get("/x")))[0] != str(number).encode():
+                pass
+            assert [each.event_type for each in told] == [EventType.CHANGED]
+            await writing
+
+    simulate(story)
+
+
+def test_requests_of_one_session_are_done_in_their_order() -> None:
+    async def story(world: World) -> None:
+        a = await world.session(world.a)
+        await world.at(world.a, a.create("/x"))
+        await asyncio.gather(*(world.at(world.a, a.set("/x", str(number).encode())) for number in range(20)))
+        assert (await world.at(world.a, a.get("/x")))[0] == b"19"
+
+    simulate(story)
+
+
+def test_a_node_that_is_not_heard_of_loses_its_ephemerals_and_learns_of_it_when_it_hears_again() -> None:
+    async def story(world: World) -> None:
+        a, b = await world.session(world.a), await world.session(world.b)
+        events: list[SessionEvent] = []
+        a.on_session_event(events.append)
+        await world.at(world.a, a.create("/me", ephemeral=True))
+        world.block("a")
+        await asyncio.sleep(TIMEOUT * 0.9)
+        assert await world.at(world.b, b.exists("/me")) is not None
+        assert events == [SessionEvent.SUSPENDED]
+        await asyncio.sleep(TIMEOUT)
+        assert await world.at(world.b, b.exists("/me")) is None
+        assert events == [SessionEvent.SUSPENDED], "a zombie does not know yet"
+        with pytest.raises(ConnectionLoss):
+            await world.at(world.a, a.create("/written-by-a-zombie"))
+        world.unblock("a")
+        await asyncio.sleep(2)
+        assert events == [SessionEvent.SUSPENDED, SessionEvent.EXPIRED]
+        with pytest.raises(SessionExpired):
+            await world.at(world.a, a.get("/me"))
+        assert await world.at(world.b, b.exists("/written-by-a-zombie")) is None
+
+    simulate(story)
+
+
+def test_a_short_silence_is_survived_with_the_watches_that_fired_meanwhile() -> None:
+    async def story(world: World) -> None:
+        a, b = await world.session(world.a), await world.session(world.b)
+        told: list[WatchedEvent] = []
+        await world.at(world.a, a.create("/x"))
+        await world.at(world.a, a.get("/x", told.append))
+        await world.at(world.a, a.create("/me", ephemeral=True))
+        world.block("a")
+        await asyncio.sleep(TIMEOUT * 0.8)
+        await world.at(world.b, b.set("/x", b"new"))
+        assert told == []
+        world.unblock("a")
+        await asyncio.sleep(2)
+        assert len(told) == 1
+        assert await world.at(world.a, a.exists("/me")) is not None
+
+    simulate(story)
+
+
+def test_the_outcome_of_what_was_on_its_way_at_a_lost_connection_is_unknown() -> None:
+    async def story(world: World) -> None:
+        a, b = await world.session(world.a), await world.session(world.b)
+        await world.at(world.b, b.create("/x"))
+        creating = world.loop.spawn(world.a, a.create("/x/y"))
+        await asyncio.sleep(0)
+        world.zookeeper.lose_connection("a")
+        with pytest.raises(ConnectionLoss):
+            await creating
+        assert await world.at(world.a, a.exists("/x")) is not None, "the session goes on"
+
+    simulate(story)
+
+
+def test_the_session_of_a_killed_node_lasts_until_its_timeout() -> None:
+    async def story(world: World) -> None:
+        a, b = await world.session(world.a), await world.session(world.b)
+        await world.at(world.a, a.create("/me", ephemeral=True))
+        world.loop.kill(world.a)
+        world.zookeeper.connectivity_changed()
+        await asyncio.sleep(TIMEOUT * 0.9)
+        assert await world.at(world.b, b.exists("/me")) is not None
+        await asyncio.sleep(TIMEOUT)
+        assert await world.at(world.b, b.exists("/me")) is None
+
+    simulate(story)
+
+
+def test_a_paused_node_wakes_up_without_its_session() -> None:
+    async def story(world: World) -> None:
+        a = await world.session(world.a)
+        events: list[SessionEvent] = []
+        a.on_session_event(events.append)
+        world.loop.pause(world.a)
+        world.zookeeper.connectivity_changed()
+        await asyncio.sleep(TIMEOUT * 2)
+        assert events == []
+        world.loop.resume(world.a)
+        world.zookeeper.connectivity_changed()
+        await asyncio.sleep(2)
+        assert events[-1] is SessionEvent.EXPIRED
+
+    simulate(story)
+
+
+def test_a_zookeeper_that_is_away_ends_no_session() -> None:
+    async def story(world: World) -> None:
+        a = await world.session(world.a)
+        await world.at(world.a, a.create("/me", ephemeral=True))
+        world.zookeeper.set_away(True)
+        with pytest.raises(ConnectionLoss):
+            await world.at(world.a, a.get("/me"))
+        await asyncio.sleep(TIMEOUT * 3)
+        world.zookeeper.set_away(False)
+        await asyncio.sleep(1)
+        assert await world.at(world.a, a.exists("/me")) is not None
+
+    simulate(story)
+
+
+def test_an_expired_session_is_told_so_and_another_can_be_opened() -> None:
+    async def story(world: World) -> None:
+        a = await world.session(world.a)
+        events: list[SessionEvent] = []
+        a.on_session_event(events.append)
+        world.zookeeper.expire("a")
+        await asyncio.sleep(1)
+        assert events == [SessionEvent.EXPIRED]
+        again = await world.session(world.a)
+        assert again.session_id != a.session_id
+        await world.at(world.a, again.create("/me", ephemeral=True))
+        await world.at(world.a, again.close())
+        b = await world.session(world.b)
+        assert await world.at(world.b, b.exists("/me")) is None
+
+    simulate(story)

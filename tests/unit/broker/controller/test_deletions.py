@@ -1,0 +1,133 @@
+"""Topics on their way out: the rules of Kafka's TopicDeletionManager, above all that a dead broker only delays them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.broker.control import PartitionToStop
+from ottla.broker.controller import decisions
+from ottla.broker.controller.effects import EPOCH_DURING_DELETE, Decision, ReplicaStop, TopicGone
+from ottla.broker.controller.transitions import ReplicaPhase
+from ottla.errors import KafkaStorageError, UnknownTopicOrPartition
+from ottla.model import BrokerId, TopicPartition
+
+from .known_clusters import KnownCluster, ids, partition_of
+
+
+@pytest.fixture
+def cluster() -> KnownCluster:
+    cluster = KnownCluster(1, 2)
+    cluster.topic("a", (1, 2), (2, 1))
+    return cluster
+
+
+def delete(cluster: KnownCluster) -> list[Decision]:
+    return cluster.perform([decisions.delete_topic(cluster.state, "a")])
+
+
+def asked(performed: list[Decision]) -> list[tuple[int, str]]:
+    """Which brokers are to delete what."""
+    stops = [stop for decision in performed for stop in decision.stops]
+    assert {stop.partition.leader_epoch for stop in stops} <= {EPOCH_DURING_DELETE}
+    assert all(stop.partition.delete for stop in stops)
+    return [(stop.broker_id, str(stop.partition.topic_partition)) for stop in stops]
+
+
+def answer(cluster: KnownCluster, broker_id: int, **errors: int) -> list[Decision]:
+    """`a0=0`: partition a-0 was deleted."""
+    found = {TopicPartition(key[:-1], int(key[-1])): error for key, error in errors.items()}
+    return cluster.perform([decisions.replicas_stopped(cluster.state, BrokerId(broker_id), found)])
+
+
+def test_every_replica_is_asked_to_go_and_the_topic_is_gone_with_the_last(cluster: KnownCluster) -> None:
+    performed = delete(cluster)
+    assert asked(performed) == [(1, "a-0"), (1, "a-1"), (2, "a-0"), (2, "a-1")]
+    assert performed[0].stops[0] == ReplicaStop(BrokerId(1), PartitionToStop(partition_of("a-0"), -2, delete=True))
+    answer(cluster, 1, a0=0, a1=0)
+    answer(cluster, 2, a1=0)
+    assert "a" in cluster.state.topics
+    (gone,) = answer(cluster, 2, a0=0)
+    assert gone.gone == (TopicGone("a"),)
+    assert (cluster.state.topics, cluster.state.deletions) == ({}, {})
+    assert not cluster.state.replicas_of(BrokerId(1))
+
+
+def test_a_topic_on_its_way_out_is_unknown_and_can_not_be_deleted_again(cluster: KnownCluster) -> None:
+    delete(cluster)
+    for ask in (lambda: cluster.state.topic("a"), lambda: cluster.state.partition(partition_of("a-0")), lambda: delete(cluster)):
+        with pytest.raises(UnknownTopicOrPartition):
+            ask()
+
+
+def test_a_broker_that_is_away_is_asked_when_it_is_back(cluster: KnownCluster) -> None:
+    cluster.leave(2)
+    assert asked(delete(cluster)) == [(1, "a-0"), (1, "a-1")]
+    assert answer(cluster, 1, a0=0, a1=0)[0].gone == ()
+    assert asked(cluster.join(2)) == [(2, "a-0"), (2, "a-1")]
+    assert answer(cluster, 2, a0=0, a1=0)[0].gone == (TopicGone("a"),)
+
+
+def test_a_broker_that_dies_before_it_answers_is_asked_again(cluster: KnownCluster) -> None:
+    delete(cluster)
+    answer(cluster, 1, a0=0, a1=0)
+    answer(cluster, 2, a0=0)
+    cluster.leave(2)
+    assert cluster.state.deletions["a"].in_phase(BrokerId(2), ReplicaPhase.DELETION_INELIGIBLE) == (1,)
+    assert answer(cluster, 2, a1=0) == []  # too late: whether it is so nobody knows
+    assert asked(cluster.join(2)) == [(2, "a-1")]
+    assert answer(cluster, 2, a1=0)[0].gone == (TopicGone("a"),)
+
+
+def test_a_broker_that_registers_anew_is_asked_again_at_once(cluster: KnownCluster) -> None:
+    delete(cluster)
+    answer(cluster, 2, a0=0)
+    assert asked(cluster.bounce(2)) == [(2, "a-1")]
+
+
+def test_nothing_is_elected_or_taken_out_of_an_isr_any_more(cluster: KnownCluster) -> None:
+    delete(cluster)
+    before = cluster.known("a-0")
+    cluster.leave(1)
+    assert cluster.known("a-0") == before
+
+
+def test_an_error_keeps_the_replica_until_its_broker_is_back(cluster: KnownCluster) -> None:
+    delete(cluster)
+    answer(cluster, 1, a0=0, a1=0)
+    answer(cluster, 2, a0=KafkaStorageError.code, a1=0)
+    assert "a" in cluster.state.topics
+    assert asked(cluster.bounce(2)) == [(2, "a-0")]
+
+
+def test_a_replica_that_is_not_there_is_deleted(cluster: KnownCluster) -> None:
+    delete(cluster)
+    answer(cluster, 1, a0=3, a1=3)
+    assert answer(cluster, 2, a0=3, a1=3)[0].gone == (TopicGone("a"),)
+
+
+def test_a_replica_on_a_failed_disk_waits_for_the_disk(cluster: KnownCluster) -> None:
+    cluster.state.replicas_went_offline(BrokerId(2), [partition_of("a-1")])
+    assert asked(delete(cluster)) == [(1, "a-0"), (1, "a-1"), (2, "a-0")]
+    cluster.state.replicas_came_online(BrokerId(2), [partition_of("a-1")])
+    back = decisions.replicas_online(cluster.state, BrokerId(2), [partition_of("a-1")])
+    assert asked(cluster.perform(back)) == [(2, "a-1")]
+
+
+def test_a_new_controller_begins_every_deletion_anew(cluster: KnownCluster) -> None:
+    """What a former controller heard is not written down; a replica that is gone says so once more."""
+    delete(cluster)
+    answer(cluster, 1, a0=0, a1=0)
+    assert asked(cluster.fail_over()) == [(1, "a-0"), (1, "a-1"), (2, "a-0"), (2, "a-1")]
+
+
+def test_a_reassignment_on_the_way_does_not_hold_it_up_and_all_its_replicas_go(cluster: KnownCluster) -> None:
+    """As ReplicationControlManager does it; TopicDeletionManager would wait for its end."""
+    cluster.join(3)
+    cluster.perform([decisions.alter_reassignments(cluster.state, {partition_of("a-0"): ids(3)})])
+    assert asked(delete(cluster)) == [(1, "a-0"), (1, "a-1"), (2, "a-0"), (2, "a-1"), (3, "a-0")]
+    assert decisions.ongoing_reassignments(cluster.state, None) == {}
+    assert cluster.perform(decisions.rebalance(cluster.state)) == []
+
+
+def test_answers_about_other_topics_are_nobodys_business_here(cluster: KnownCluster) -> None:
+    assert answer(cluster, 1, a0=0, b0=0) == []

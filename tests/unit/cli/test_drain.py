@@ -1,0 +1,133 @@
+"""`ottla broker drain` against a real gRPC server, and what it says where there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.control import Caller
+from ottla.broker.control_rpc import GrpcControl
+from ottla.cli.main import run
+from ottla.config.broker import BrokerSettings
+from ottla.coordination import znodes
+from ottla.coordination.interface import Create
+from ottla.errors import RequestTimedOut
+from ottla.model import BrokerId, BrokerRegistration, Endpoint
+from ottla.testing.zookeeper import ZooKeeperServer
+
+TWO = BrokerId(2)
+
+
+class Drained:
+    """A broker that notes that it was drained, or fails."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.times = 0
+        self._error = error
+
+    async def drain(self) -> None:
+        self.times += 1
+        if self._error is not None:
+            raise self._error
+
+
+@contextmanager
+def control_endpoint(broker: Any) -> Iterator[str]:
+    """Where the broker is told; the server has a loop of its own, in a thread."""
+    callers: list[Caller] = []
+    settings = BrokerSettings.from_properties({"listeners": "PLAINTEXT://127.0.0.1:0"})
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start() -> tuple[GrpcControl, str | None]:
+        control = GrpcControl(settings, "localhost", lambda: Caller(TWO, 1, 1), callers.append)
+        return control, await control.serve(TWO, broker, broker)
+
+    try:
+        control, endpoint = asyncio.run_coroutine_threadsafe(start(), loop).result(20)
+        assert endpoint is not None
+        yield endpoint
+        asyncio.run_coroutine_threadsafe(control.close(), loop).result(20)
+        assert callers == [Caller(BrokerId(-1), -1, -1)] * broker.times  # an operator's tool knows no epochs
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(20)
+        loop.close()
+
+
+def test_a_broker_is_told_at_its_endpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    broker = Drained()
+    with control_endpoint(broker) as endpoint:
+        assert run(["broker", "drain", "2", "--control", endpoint]) == 0
+    assert broker.times == 1
+    assert capsys.readouterr().out == "Broker 2 hands over what it leads.\n"
+
+
+def test_a_broker_that_can_not_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    with control_endpoint(Drained(RequestTimedOut("3 partitions are still led"))) as endpoint:
+        assert run(["broker", "drain", "2", "--control", endpoint]) == 1
+    error = capsys.readouterr().err
+    assert error == f"ottla: broker 2 at {endpoint} was not drained: 3 partitions are still led\n"
+
+
+def test_the_endpoint_is_found_in_zookeeper(zookeeper_server: ZooKeeperServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By --zookeeper, or by the properties of any broker; one that runs alone, or not at all, is said to."""
+    connect = f"{zookeeper_server.address}/{tmp_path.name}"
+    config = tmp_path / "server.properties"
+    config.write_text(f"zookeeper.connect={connect}\nlog.dirs=/somewhere\n")
+    broker = Drained()
+    with control_endpoint(broker) as endpoint:
+        endpoints = (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)
+        registrations = [BrokerRegistration(TWO, endpoints, control_endpoint=endpoint), BrokerRegistration(BrokerId(3), endpoints)]
+        asyncio.run(_register(connect, registrations))
+        assert run(["broker", "drain", "2", "--zookeeper", connect]) == 0
+        assert run(["broker", "drain", "2", "--config", str(config)]) == 0
+        assert run(["broker", "drain", "3", "--zookeeper", connect]) == 1
+        assert run(["broker", "drain", "4", "--zookeeper", connect]) == 1
+    assert broker.times == 2
+    alone, absent = capsys.readouterr().err.splitlines()
+    assert "broker 3 has registered no control endpoint" in alone
+    assert "broker 4 is not registered in ZooKeeper" in absent
+
+
+async def _register(connect: str, registrations: list[BrokerRegistration]) -> None:
+    from ottla.config.connect_string import ConnectString
+    from ottla.coordination.zookeeper import ZooKeeperOptions, open_session
+
+    session = await open_session(ZooKeeperOptions(ConnectString.parse(connect)))
+    try:
+        znodes_to_be = [Create(znodes.BROKER.path(each.broker_id), znodes.encode_broker(each, 0)) for each in registrations]
+        await session.transaction([Create("/brokers", b""), Create("/brokers/ids", b""), *znodes_to_be])
+    finally:
+        await session.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["drain", "2"], "--zookeeper"),
+        (["drain", "two", "--control", "x:1"], "integer"),
+        (["drain", "--control", "x:1"], "ID"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_without_knowing_whom_or_where_nothing_is_tried(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["broker", *arguments]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_properties_without_zookeeper_and_a_config_in_the_wrong_place_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text("broker.id=1\n")
+    assert run(["broker", "drain", "2", "--config", str(config)]) == 2
+    assert run(["broker", "--config", str(config), "drain", "2"]) == 2
+    nowhere, before = capsys.readouterr().err.splitlines()
+    assert f"{config} has no zookeeper.connect" in nowhere and "`ottla dev`" in nowhere
+    assert "it comes after" in before

@@ -1,0 +1,36 @@
+"""Which partitions the words of `ottla elect-leaders` stand for."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.cli.elect_leaders import partitions_named
+from ottla.cli.errors import CommandFailed
+from ottla.model import TopicPartition
+
+COUNTS = {"clicks": 3, "views": 1}
+
+
+def test_a_topic_stands_for_its_partitions_and_each_is_asked_for_once() -> None:
+    assert partitions_named(["clicks:1", "views", "clicks"], COUNTS) == [
+        TopicPartition("clicks", 1),
+        TopicPartition("views", 0),
+        TopicPartition("clicks", 0),
+        TopicPartition("clicks", 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("other", "topic 'other' does not exist"),
+        ("other:0", "topic 'other' does not exist"),
+        ("clicks:3", "topic 'clicks' has no partition '3'"),
+        ("clicks:-1", "topic 'clicks' has no partition '-1'"),
+        ("clicks:", "topic 'clicks' has no partition ''"),
+    ],
+)
+def test_what_does_not_exist_is_named(name: str, complaint: str) -> None:
+    with pytest.raises(CommandFailed) as raised:
+        partitions_named([name], COUNTS)
+    assert str(raised.value) == complaint
