@@ -24,6 +24,8 @@ from ottla.broker.controller.service import ControllerService
 from ottla.broker.coordinating import CoordinationSessions, OpenSession, former_session_seconds, sessions_of
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.groups.coordinator import OFFSETS_TOPIC
+from ottla.broker.groups.wiring import group_coordinator
 from ottla.broker.handlers.registry import BrokerParts
 from ottla.broker.identity import with_broker_id
 from ottla.broker.metadata import MetadataCache
@@ -32,6 +34,7 @@ from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.fetch_connection import connect
 from ottla.broker.replication.fetchers import Fetchers
 from ottla.broker.replication.following import Connect
+from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import AllowAll, Authorizer
@@ -40,7 +43,7 @@ from ottla.config.broker import BrokerSettings
 from ottla.coordination.interface import Coordination
 from ottla.errors import OttlaError
 from ottla.lifecycle import Offload, ThreadOffload
-from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint
+from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, TopicPartition
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.listener import AnyListener, ConnectionLimits, Listener
 from ottla.network.tls import TlsSettings, server_context
@@ -196,6 +199,9 @@ class Broker:
         applier = self._applier = ControlApplier(
             broker_id, lambda: service.registration, metadata, replicas, service, service.controlled_shutdown
         )
+        internal = InternalTopics(replicas, produces, self._clock, offload)
+        groups = self._groups = group_coordinator(settings, internal, self._clock, self._random, offload, metadata)
+        replicas.leads_internal = self._leads_internal
         parts = BrokerParts(
             settings=settings,
             clock=self._clock,
@@ -209,6 +215,7 @@ class Broker:
             fetch_sessions=FetchSessions(settings.max_incremental_fetch_session_cache_slots, self._clock, self._random),
             fetch_purgatory=fetches,
             throttles=throttles,
+            groups=groups,
         )
         handlers.load()
         dispatcher = Dispatcher(parts, produces, settings.queued_max_requests)
@@ -223,6 +230,8 @@ class Broker:
         stack.push_async_callback(self._close_logs)
         replicas.start(service.alter_partition, broker_epoch)
         stack.push_async_callback(replicas.close)
+        groups.start()
+        stack.push_async_callback(groups.close)
         stack.push_async_callback(fetchers.close)
         stack.push_async_callback(self._close_listeners)
         stack.callback(produces.expire_all)
@@ -269,6 +278,14 @@ class Broker:
         registration = self._service.registration
         epoch = NO_BROKER_EPOCH if registration is None else registration.broker_epoch
         await self._logs.shutdown(clean=not self._is_killed, broker_epoch=epoch)
+
+    def _leads_internal(self, key: TopicPartition, leader_epoch: int | None) -> None:
+        """What this broker coordinates follows from what it leads of the internal topics."""
+        if key.topic == OFFSETS_TOPIC:
+            if leader_epoch is None:
+                self._groups.resign(key.partition)
+            else:
+                self._groups.lead(key.partition, leader_epoch)
 
     def _directory_failed(self, directory: Path, reason: str) -> None:
         """A log directory has failed: others are to lead what was in it. With the last of them nothing is left to serve."""

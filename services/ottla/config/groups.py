@@ -7,7 +7,6 @@ from typing import Final
 
 from ottla.config.settings import DAY_MS, HOUR_MS, INT_MAX, MIB, MINUTE_MS, Settings, setting
 
-NO_GROUPS: Final = "This release has no consumer groups."
 NO_TRANSACTIONS: Final = "This release has no transactions."
 
 
@@ -16,59 +15,52 @@ class GroupSettings(Settings):
     """Consumer groups and the topic that holds their offsets."""
 
     group_min_session_timeout_ms: int = setting(
-        "group.min.session.timeout.ms", "int", default=6_000, without_effect=NO_GROUPS, doc="The shortest session a member may ask for."
+        "group.min.session.timeout.ms", "int", default=6_000, doc="The shortest session a member may ask for."
     )
     group_max_session_timeout_ms: int = setting(
         "group.max.session.timeout.ms",
         "int",
         default=30 * MINUTE_MS,
-        without_effect=NO_GROUPS,
         doc="The longest session a member may ask for.",
     )
     group_initial_rebalance_delay_ms: int = setting(
         "group.initial.rebalance.delay.ms",
         "int",
         default=3_000,
-        without_effect=NO_GROUPS,
         doc="How long an empty group waits for more members before its first rebalance.",
     )
-    group_max_size: int = setting(
-        "group.max.size", "int", default=INT_MAX, at_least=1, without_effect=NO_GROUPS, doc="The most members of a group."
-    )
+    group_max_size: int = setting("group.max.size", "int", default=INT_MAX, at_least=1, doc="The most members of a group.")
     offset_metadata_max_bytes: int = setting(
-        "offset.metadata.max.bytes", "int", default=4096, without_effect=NO_GROUPS, doc="The most metadata that a committed offset carries."
+        "offset.metadata.max.bytes", "int", default=4096, doc="The most metadata that a committed offset carries."
     )
     offsets_load_buffer_size: int = setting(
         "offsets.load.buffer.size",
         "int",
         default=5 * MIB,
         at_least=1,
-        without_effect=NO_GROUPS,
         doc="Bytes read at a time while a group's offsets are loaded.",
     )
     offsets_topic_replication_factor: int = setting(
-        "offsets.topic.replication.factor", "int", default=3, at_least=1, without_effect=NO_GROUPS, doc="Replicas of the offsets topic."
+        "offsets.topic.replication.factor", "int", default=3, at_least=1, doc="Replicas of the offsets topic."
     )
     offsets_topic_num_partitions: int = setting(
-        "offsets.topic.num.partitions", "int", default=50, at_least=1, without_effect=NO_GROUPS, doc="Partitions of the offsets topic."
+        "offsets.topic.num.partitions", "int", default=50, at_least=1, doc="Partitions of the offsets topic."
     )
     offsets_topic_segment_bytes: int = setting(
         "offsets.topic.segment.bytes",
         "int",
         default=100 * MIB,
         at_least=1,
-        without_effect=NO_GROUPS,
         doc="Segment size of the offsets topic.",
     )
     offsets_topic_compression_codec: int = setting(
-        "offsets.topic.compression.codec", "int", default=0, without_effect=NO_GROUPS, doc="Codec number of the offsets topic."
+        "offsets.topic.compression.codec", "int", default=0, doc="Codec number of the offsets topic."
     )
     offsets_retention_minutes: int = setting(
         "offsets.retention.minutes",
         "int",
         default=10_080,
         at_least=1,
-        without_effect=NO_GROUPS,
         doc="How long the offsets of an empty group are kept.",
     )
     offsets_retention_check_interval_ms: int = setting(
@@ -76,7 +68,6 @@ class GroupSettings(Settings):
         "long",
         default=10 * MINUTE_MS,
         at_least=1,
-        without_effect=NO_GROUPS,
         doc="How often offsets are looked through for expired ones.",
     )
     offsets_commit_timeout_ms: int = setting(
@@ -84,11 +75,14 @@ class GroupSettings(Settings):
         "int",
         default=5_000,
         at_least=1,
-        without_effect=NO_GROUPS,
         doc="How long a commit waits for the offsets topic's replicas.",
     )
     offsets_commit_required_acks: int = setting(
-        "offsets.commit.required.acks", "int", default=-1, without_effect=NO_GROUPS, doc="The acks of a commit's own write."
+        "offsets.commit.required.acks",
+        "int",
+        default=-1,
+        without_effect="A commit always waits for all in-sync replicas.",
+        doc="The acks of a commit's own write.",
     )
 
 

@@ -20,6 +20,7 @@ from ottla.broker.security.authorizer import Operation, Resource, ResourceKind, 
 from ottla.errors import (
     ApiError,
     InvalidRequiredAcks,
+    InvalidTopic,
     InvalidTransactionState,
     KafkaStorageError,
     NotEnoughReplicasAfterAppend,
@@ -29,11 +30,13 @@ from ottla.errors import (
     TransactionalIdAuthorizationFailed,
     UnsupportedCompressionType,
 )
-from ottla.model import TopicPartition
+from ottla.model import INTERNAL_TOPICS, TopicPartition
 from ottla.protocol import produce as codec
 from ottla.protocol.produce import PartitionAnswer, PartitionData, ProduceRequest, RepeatedRequest, TopicData
 from ottla.record.batch import HEADER_SIZE, read_header
 
+# Kafka's tools write to internal topics under this client id.
+ADMIN_CLIENT_ID: Final = "__admin_client"
 ZSTD: Final = 4
 ZSTD_VERSION: Final = 7  # KIP-110
 
@@ -307,6 +310,8 @@ def _refusal(request: ProduceRequest, context: RequestContext, parts: BrokerPart
 
 
 def _topic_refusal(name: str, context: RequestContext, parts: BrokerParts) -> ApiError | None:
+    if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+        return InvalidTopic(f"{name} is internal: only brokers write to it")
     if parts.authorizer.allows_all or parts.authorizer.allowed(context.principal, Operation.WRITE, topic(name)):
         return None
     return TopicAuthorizationFailed(f"{context.principal} may not write to {name}")

@@ -21,13 +21,11 @@ def mapped(waiting: asyncio.Future[T], make: Callable[[T], R]) -> asyncio.Future
             return  # whoever asked has gone with its connection
         if ended.cancelled():
             made.cancel()
-        elif (error := ended.exception()) is not None:
+            return
+        try:
+            made.set_result(make(ended.result()))
+        except Exception as error:
             made.set_exception(error)
-        else:
-            try:
-                made.set_result(make(ended.result()))
-            except Exception as error:
-                made.set_exception(error)
 
     waiting.add_done_callback(done)
     return made
