@@ -127,10 +127,12 @@ class ControlApplier:
         """Tells clients what has changed from now on."""
         async with self._one_at_a_time:
             self._check(request)
-            self._settings.forget_topics(request.deleted_topics)
+            gone = [] if request.all_topics is None else self._metadata.topics_beside(request.all_topics)
+            deleted = list(dict.fromkeys((*request.deleted_topics, *gone)))
+            self._settings.forget_topics(deleted)
             self._settings.learn_topic_overrides(request.topic_configs)
             self._metadata.brokers = {each.broker_id: each for each in request.brokers}
-            self._metadata.update(request.partitions, request.deleted_topics)
+            self._metadata.update(request.partitions, deleted)
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Gives replicas up."""

@@ -64,7 +64,11 @@ class LeaderAndIsrResponse:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataRequest:
-    """What a broker tells clients of the cluster: partitions that changed, and all live brokers. `broker_epoch` is the receiver's."""
+    """What a broker tells clients of the cluster: partitions that changed, and all live brokers. `broker_epoch` is the receiver's.
+
+    `all_topics` is there when the broker may know topics that are gone: whoever registers anew, or has a new controller,
+    has not heard of every deletion.
+    """
 
     controller_id: BrokerId
     controller_epoch: int
@@ -73,6 +77,7 @@ class UpdateMetadataRequest:
     brokers: tuple[BrokerRegistration, ...]
     deleted_topics: tuple[str, ...] = ()
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of the topics whose settings changed
+    all_topics: tuple[str, ...] | None = None  # the names of all that there are; None says nothing of others
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,6 +214,7 @@ async def update_metadata_message(request: UpdateMetadataRequest) -> broker_pb2.
         brokers=map(registration_message, request.brokers),
         deleted_topics=request.deleted_topics,
         topic_configs=topic_config_messages(request.topic_configs),
+        all_topics=None if request.all_topics is None else broker_pb2.TopicNames(names=request.all_topics),
     )
 
 
@@ -226,6 +227,7 @@ async def update_metadata_of(message: broker_pb2.UpdateMetadataRequest) -> Updat
         tuple(map(registration_of, message.brokers)),
         tuple(message.deleted_topics),
         topic_configs_of(message.topic_configs),
+        tuple(message.all_topics.names) if message.HasField("all_topics") else None,
     )
 
 

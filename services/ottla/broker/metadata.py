@@ -74,6 +74,10 @@ class MetadataCache:
         else:
             self.put_topic(TopicDescription(topic, topic_id, tuple(partitions)))
 
+    def topics_beside(self, names: Iterable[str]) -> list[str]:
+        """The topics known here that are none of these."""
+        return list(self._topics.keys() - set(names))
+
     def update(self, partitions: Iterable[PartitionAssignment], deleted_topics: Iterable[str]) -> None:
         """Takes in what the controller told. A topic that is both deleted and there was made anew meanwhile."""
         for name in deleted_topics:

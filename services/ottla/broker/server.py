@@ -31,7 +31,7 @@ from ottla.broker.identity import with_broker_id
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Purgatory
-from ottla.broker.replication.fetch_connection import connect
+from ottla.broker.replication.fetch_connection import socket_connect
 from ottla.broker.replication.fetchers import Fetchers
 from ottla.broker.replication.following import Connect
 from ottla.broker.replication.internal_topics import InternalTopics
@@ -46,7 +46,7 @@ from ottla.lifecycle import Offload, ThreadOffload
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, TopicPartition
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.listener import AnyListener, ConnectionLimits, Listener
-from ottla.network.tls import TlsSettings, server_context
+from ottla.network.tls import TlsSettings, client_context, server_context
 from ottla.storage.clean_shutdown import NO_BROKER_EPOCH
 from ottla.storage.log_manager import LogManager
 
@@ -71,7 +71,7 @@ class Broker:
         open_session: gives sessions to coordinate by; by default with `zookeeper.connect`, or with an embedded twin of its own.
         authorizer: who may do what; by default everyone everything.
         transport: how it reaches other brokers; by default by gRPC with `zookeeper.connect`, and without it there are none.
-        connect: opens the connections that followers fetch by.
+        connect: opens the connections that followers fetch by; by default over TCP.
         offload: runs what blocks; by default threads of the broker's own.
         listener: makes the listeners.
     """
@@ -85,7 +85,7 @@ class Broker:
         random: Random | None = None,
         authorizer: Authorizer | None = None,
         transport: MakeTransport | None = None,
-        connect: Connect = connect,
+        connect: Connect | None = None,
         offload: Offload | None = None,
         listener: Callable[..., AnyListener] = Listener,
     ) -> None:
@@ -192,7 +192,10 @@ class Broker:
             broker_id, logs, fetches, produces, clock=self._clock, lag_time_max_ms=settings.replica_lag_time_max_ms
         )
         throttles = self._throttles = ReplicationThrottles(self._clock, settings)
-        fetchers = Fetchers(broker_id, broker_epoch, settings, self._clock, self._connect, replicas.partitions.get)
+        connect = self._connect or self._over_sockets()
+        fetchers = self._fetchers = Fetchers(
+            broker_id, broker_epoch, settings, self._clock, connect, replicas.partitions.get, throttles.follower
+        )
         replicas.following = fetchers
         logs.high_watermarks = replicas.high_watermarks
         logs.directory_failed = self._directory_failed
@@ -317,8 +320,18 @@ class Broker:
                 self._replicas.update_settings(name, topic_settings)
             case BrokerConfigChanged(_, overrides, settings):
                 self._throttles.update(settings)
+                self._fetchers.update_settings(settings)
                 self._limits.update(settings.max_connections, settings.max_connections_per_ip, settings.connections_per_address)
                 log.info("settings changed while running: %s", ", ".join(sorted(overrides)) or "none is overridden any more")
+
+    def _over_sockets(self) -> Connect:
+        """How followers here reach the leaders of their partitions: as the listener between brokers is reached."""
+        listener = self._settings.inter_broker_listener
+        tls = None
+        if listener.is_tls:
+            settings = self._settings.for_listener(listener.name)
+            tls = client_context(_tls_settings(settings), check_host_name=bool(settings.ssl_endpoint_identification_algorithm))
+        return socket_connect(lambda: self._service.settings, tls)
 
     def _endpoints(self) -> tuple[Endpoint, ...]:
         return self._settings.advertised_endpoints(bound_ports={name: each.port for name, each in self._listeners.items()})

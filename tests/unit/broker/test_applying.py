@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -112,6 +112,20 @@ def test_metadata_is_what_clients_are_told() -> None:
     assert world.metadata.brokers == {each.broker_id: each for each in REGISTRATIONS}
     assert world.metadata.told.is_set()
     assert world.told.events == [("forget", "gone"), ("learn", {"orders": {}})]
+
+
+def test_a_broker_that_may_have_missed_deletions_is_told_all_that_there_is() -> None:
+    async def run() -> None:
+        world = World()
+        await tell(world, update_metadata(partitions=tuple(replace(ASSIGNMENT, topic=each) for each in ("orders", "missed", "gone"))))
+        world.told.events.clear()
+        await tell(world, update_metadata(deleted_topics=("gone",), all_topics=("orders", "not-told-yet")))
+        assert [each.name for each in world.metadata.topics()] == ["orders"]
+        assert world.told.events[0] == ("forget", "gone", "missed")
+        await tell(world, update_metadata())
+        assert [each.name for each in world.metadata.topics()] == ["orders"]
+
+    asyncio.run(run())
 
 
 def test_replicas_are_given_up() -> None:

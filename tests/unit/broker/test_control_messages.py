@@ -117,6 +117,7 @@ def test_leader_and_isr(request: LeaderAndIsrRequest) -> None:
         st.lists(REGISTRATIONS, max_size=3).map(tuple),
         st.lists(TEXTS, max_size=3).map(tuple),
         st.dictionaries(TEXTS, CONFIGS, max_size=3),
+        st.none() | st.lists(TEXTS, max_size=3).map(tuple),
     )
 )
 def test_update_metadata(request: UpdateMetadataRequest) -> None:

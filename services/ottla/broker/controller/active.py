@@ -153,7 +153,7 @@ class ActiveController:
     def check_broker(self, broker_id: BrokerId, broker_epoch: int) -> None:
         """Raises StaleBrokerEpoch for one that has registered anew since."""
         registration = self._state.brokers.get(broker_id)
-        if registration is not None and broker_epoch < registration.broker_epoch:
+        if registration is not None and 0 <= broker_epoch < registration.broker_epoch:
             raise StaleBrokerEpoch(f"broker {broker_id} calls in epoch {broker_epoch}, and has registered with {registration.broker_epoch}")
 
     def settings_noticed(self, entity: str) -> None:
@@ -310,6 +310,7 @@ class ActiveController:
             self._transport,
             registrations=lambda: tuple(state.brokers[each] for each in sorted(state.brokers)),
             overrides=lambda name: state.topics[name].overrides if name in state.topics else {},
+            topics=lambda: tuple(name for name, each in state.topics.items() if not each.is_deleting),
             told=self._told,
             fenced=self._fail,
         )

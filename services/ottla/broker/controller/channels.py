@@ -51,6 +51,7 @@ class Channel:
         transport: asked for the broker at each call.
         registrations: the living brokers, looked up when something is told.
         overrides: what a topic sets for itself, looked up when something is told.
+        topics: the names of all that are not being deleted, looked up when something is told.
         told: given what the broker says of its replicas.
         fenced: called when the broker knows of a later controller.
     """
@@ -63,6 +64,7 @@ class Channel:
         transport: ControlTransport,
         registrations: Callable[[], tuple[BrokerRegistration, ...]],
         overrides: Callable[[str], Mapping[str, str]],
+        topics: Callable[[], tuple[str, ...]],
         told: Callable[[Told], None],
         fenced: Callable[[str], None],
     ) -> None:
@@ -73,6 +75,7 @@ class Channel:
         self._transport = transport
         self._registrations = registrations
         self._overrides = overrides
+        self._topics = topics
         self._told = told
         self._fenced = fenced
         self._has_news = asyncio.Event()
@@ -143,9 +146,9 @@ class Channel:
             self._told(Told(self.registration, {key: response.errors.get(key, NONE) for key in news.leader_and_isr}, is_stop=False))
         else:
             configs = {topic: self._overrides(topic) for topic in news.topic_configs}
-            await broker.update_metadata(
-                UpdateMetadataRequest(*header, tuple(news.metadata.values()), self._registrations(), tuple(news.deleted_topics), configs)
-            )
+            all_topics = self._topics() if news.has_all_topics else None
+            metadata, deleted = tuple(news.metadata.values()), tuple(news.deleted_topics)
+            await broker.update_metadata(UpdateMetadataRequest(*header, metadata, self._registrations(), deleted, configs, all_topics))
 
 
 class Channels:
@@ -181,6 +184,7 @@ class Channels:
         deleted_topics: Iterable[str] = (),
         topic_configs: Iterable[str] = (),
         brokers_changed: bool = False,
+        all_topics: bool = False,
     ) -> None:
         """Has a broker told; one that is gone is told when it is back."""
         channel = self._channels.get(broker_id)
@@ -192,6 +196,7 @@ class Channels:
                 deleted_topics=deleted_topics,
                 topic_configs=topic_configs,
                 brokers_changed=brokers_changed,
+                all_topics=all_topics,
             )
             channel.wake()
 

@@ -24,6 +24,7 @@ from ottla.broker.control import (
     OngoingReassignment,
     PartitionOutcome,
 )
+from ottla.broker.controller.topics import validate_topic_name
 from ottla.errors import (
     NONE,
     ApiError,
@@ -104,6 +105,7 @@ class Forwarding:
         self, new_topic: NewTopic, validate_only: bool = False, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     ) -> TopicDescription:
         """Makes a topic."""
+        validate_topic_name(new_topic.name)  # before it is a path that is looked for
         was_there = validate_only or await self._describe(new_topic.name) is not None
 
         async def settle(error: ApiError) -> TopicDescription:

@@ -33,6 +33,7 @@ class News:
     deleted_topics: dict[str, None] = field(default_factory=dict)
     topic_configs: dict[str, None] = field(default_factory=dict)
     has_brokers: bool = False  # whether the living brokers are others than were told last
+    has_all_topics: bool = False  # whether the broker may know topics that are gone
 
     def add(
         self,
@@ -42,6 +43,7 @@ class News:
         deleted_topics: Iterable[str] = (),
         topic_configs: Iterable[str] = (),
         brokers_changed: bool = False,
+        all_topics: bool = False,
     ) -> None:
         """Takes in what happened later than all that waits already; its own parts in the order in which they are told."""
         deleted = dict.fromkeys(deleted_topics)
@@ -59,6 +61,7 @@ class News:
         self.metadata.update((each.topic_partition, each) for each in metadata)
         self.topic_configs.update(dict.fromkeys(topic_configs))
         self.has_brokers = self.has_brokers or brokers_changed
+        self.has_all_topics = self.has_all_topics or all_topics
 
     def add_untold(self, earlier: News) -> None:
         """Takes in again what could not be told, unless what came meanwhile has made it obsolete."""
@@ -75,6 +78,7 @@ class News:
         self.deleted_topics.update(earlier.deleted_topics)
         self.topic_configs.update(earlier.topic_configs)
         self.has_brokers = self.has_brokers or earlier.has_brokers
+        self.has_all_topics = self.has_all_topics or earlier.has_all_topics
 
     def take(self) -> News | None:
         """What is to be told next, in one request; None when nothing waits."""
@@ -82,12 +86,16 @@ class News:
             return News(stops=_some(self.stops))
         if self.leader_and_isr:
             return News(leader_and_isr=_some(self.leader_and_isr))
-        if not (self.metadata or self.deleted_topics or self.topic_configs or self.has_brokers):
+        if not (self.metadata or self.deleted_topics or self.topic_configs or self.has_brokers or self.has_all_topics):
             return None
         next_news = News(
-            metadata=_some(self.metadata), deleted_topics=self.deleted_topics, topic_configs=self.topic_configs, has_brokers=True
+            metadata=_some(self.metadata),
+            deleted_topics=self.deleted_topics,
+            topic_configs=self.topic_configs,
+            has_brokers=True,
+            has_all_topics=self.has_all_topics,
         )
-        self.deleted_topics, self.topic_configs, self.has_brokers = {}, {}, False
+        self.deleted_topics, self.topic_configs, self.has_brokers, self.has_all_topics = {}, {}, False, False
         return next_news
 
 

@@ -88,6 +88,8 @@ class Performer:
         for announcements in announcing.everything(self._state, broker_ids):
             self._tell(announcements)
             await asyncio.sleep(0)
+        for broker_id in broker_ids:
+            self._channels.add(broker_id, all_topics=True)
 
     def announce_topic_configs(self, names: Collection[str]) -> None:
         """Has all brokers told what topics set for themselves."""

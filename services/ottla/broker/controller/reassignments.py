@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ottla.broker.control import OngoingReassignment, PartitionToStop
 from ottla.broker.controller.effects import AssignmentChange, Decision, PartitionChange, ReplicaStop
-from ottla.broker.controller.elections import Availability, leader_for_reassignment
+from ottla.broker.controller.elections import Availability, leader_for_offline, leader_for_reassignment
 from ottla.broker.controller.state import ClusterState, KnownPartition
 from ottla.broker.controller.topics import Replicas, first_state
 from ottla.errors import ApiError, InvalidReplicaAssignment, NoReassignmentInProgress
@@ -159,8 +159,10 @@ def _begin(changes: _Changes, topic_partition: TopicPartition, known: KnownParti
             " so that it would require an unclean leader election."
         )
     leader = now.leader
-    if leader in unneeded:
-        leader = leader_for_reassignment(assignment.replicas, isr, eligible) or NO_LEADER
+    if leader == NO_LEADER or leader in unneeded:
+        allow_unclean = changes.state.topic_settings(topic_partition.topic).unclean_leader_election_enable
+        elected = leader_for_offline(assignment.replicas, isr, eligible, allow_unclean)
+        leader, isr = (elected.leader, elected.isr) if elected is not None else (NO_LEADER, isr)
     leader_epoch = now.leader_epoch + 1
     changes.change(
         topic_partition,

@@ -116,11 +116,13 @@ class SettingsWatch:
     def learn_topics(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
         """Takes in what topics set. Another tool may have written what nobody can use: that is passed over, and told in the log."""
         for name, each in overrides.items():
-            if self._topics.get(name) == each:
+            known = self._topics.get(name)
+            if known == each:
                 continue
             former = self.topic_settings(name)
             self._topics[name] = acceptable_overrides(self._settings, name, each)
-            self._tell_topic(name, former)
+            if known is not None:  # else nobody goes by other settings yet
+                self._tell_topic(name, former)
 
     def forget_topics(self, names: Iterable[str]) -> None:
         """Takes in that topics are gone."""

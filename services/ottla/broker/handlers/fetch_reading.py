@@ -114,7 +114,7 @@ class Reading:
                 asked.current_leader_epoch, by_leader=self._replica is not None or self._context.api_version < RACK_VERSION
             )
             if asked.last_fetched_epoch >= 0:
-                diverging = _divergence(partition, asked)
+                diverging = partition.divergence(asked.last_fetched_epoch, asked.fetch_offset)
                 if diverging is not None:
                     return FetchAnswer(asked.partition, diverging_epoch=diverging)
             if self._replica is not None:
@@ -201,15 +201,3 @@ class Reading:
         if self._replica is not None:
             return cluster_allowed(self._parts, self._context, Operation.CLUSTER_ACTION)
         return self._parts.authorizer.allowed(self._context.principal, Operation.READ, topic(name))
-
-
-def _divergence(partition: Partition, asked: FetchPartition) -> tuple[int, int] | None:
-    """Where the reader's log and ours part, when its last epoch and offset do not fit ours (KIP-595)."""
-    epoch, end_offset = partition.end_offset_for_epoch(asked.last_fetched_epoch)
-    if epoch < 0:
-        raise OffsetOutOfRange(f"{partition.topic_partition}: nothing is known of leader epoch {asked.last_fetched_epoch}")
-    if asked.fetch_offset < partition.log.log_start_offset:
-        raise OffsetOutOfRange(f"{partition.topic_partition}: offset {asked.fetch_offset} is before {partition.log.log_start_offset}")
-    if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
-        return epoch, end_offset
-    return None

@@ -85,8 +85,8 @@ class FollowingReplica(Protocol):
         """From where on to fetch. What `must_settle` says comes first."""
         ...
 
-    def append_as_follower(self, records: memoryview, leader_epoch: int, high_watermark: int, log_start_offset: int) -> object:
-        """Takes in what the leader of that epoch answered; ignored when that one is not followed any more.
+    def append_as_follower(self, records: memoryview, leader_epoch: int, high_watermark: int, log_start_offset: int) -> bool:
+        """Takes in what the leader of that epoch answered; False when that one is not followed any more.
 
         Raises:
             CorruptMessage: the records are damaged or do not continue the log.

@@ -270,6 +270,25 @@ class Partition(Replica):
             return leader_epoch, self.log.log_end_offset
         return self.log.leader_epochs.end_offset_for(leader_epoch, self.log.log_end_offset)
 
+    def divergence(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
+        """Where a reader's log and ours part: our epoch and its end; None when they do not (KIP-595).
+
+        Args:
+            last_fetched_epoch: of the reader's last record.
+            fetch_offset: where its log ends.
+
+        Raises:
+            OffsetOutOfRange: nothing is known of the epoch, or what comes next is not here any more.
+        """
+        epoch, end_offset = self.end_offset_for_epoch(last_fetched_epoch)
+        if epoch < 0:
+            raise OffsetOutOfRange(f"{self.topic_partition}: nothing is known of leader epoch {last_fetched_epoch}")
+        if fetch_offset < self.log.log_start_offset:
+            raise OffsetOutOfRange(f"{self.topic_partition}: offset {fetch_offset} is before {self.log.log_start_offset}")
+        if epoch < last_fetched_epoch or end_offset < fetch_offset:
+            return epoch, end_offset
+        return None
+
 
 def _stamp(buffer: memoryview, start: int, stop: int, header: tuple[int, ...], base_offset: int, leader_epoch: int, now_ms: int) -> bytes:
     """The header of a batch whose records carry the broker's time: type bit, max timestamp, and the CRC over them."""

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from ottla.rpc.v1 import common_pb2 as ottla_dot_rpc_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19ottla/rpc/v1/broker.proto\x12\x0cottla.rpc.v1\x1a\x19ottla/rpc/v1/common.proto\"i\n\x0fTopicAssignment\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x35\n\npartitions\x18\x03 \x03(\x0b\x32!.ottla.rpc.v1.PartitionAssignment\"\xe4\x01\n\x13PartitionAssignment\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06leader\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x0b\n\x03isr\x18\x04 \x03(\x05\x12\x10\n\x08replicas\x18\x05 \x03(\x05\x12\x18\n\x10\x63ontroller_epoch\x18\x06 \x01(\x05\x12\x17\n\x0fpartition_epoch\x18\x07 \x01(\x05\x12\x17\n\x0f\x61\x64\x64ing_replicas\x18\x08 \x03(\x05\x12\x19\n\x11removing_replicas\x18\t \x03(\x05\x12\x0e\n\x06is_new\x18\n \x01(\x08\"\xf5\x01\n\x13LeaderAndIsrRequest\x12\x15\n\rcontroller_id\x18\x01 \x01(\x05\x12\x18\n\x10\x63ontroller_epoch\x18\x02 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x03 \x01(\x03\x12-\n\x06topics\x18\x04 \x03(\x0b\x32\x1d.ottla.rpc.v1.TopicAssignment\x12\x36\n\x0clive_leaders\x18\x05 \x03(\x0b\x32 .ottla.rpc.v1.BrokerRegistration\x12\x30\n\rtopic_configs\x18\x06 \x03(\x0b\x32\x19.ottla.rpc.v1.TopicConfig\"D\n\x14LeaderAndIsrResponse\x12,\n\x06\x65rrors\x18\x01 \x03(\x0b\x32\x1c.ottla.rpc.v1.PartitionError\"\x8a\x02\n\x15UpdateMetadataRequest\x12\x15\n\rcontroller_id\x18\x01 \x01(\x05\x12\x18\n\x10\x63ontroller_epoch\x18\x02 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x03 \x01(\x03\x12-\n\x06topics\x18\x04 \x03(\x0b\x32\x1d.ottla.rpc.v1.TopicAssignment\x12\x31\n\x07\x62rokers\x18\x05 \x03(\x0b\x32 .ottla.rpc.v1.BrokerRegistration\x12\x16\n\x0e\x64\x65leted_topics\x18\x06 \x03(\t\x12\x30\n\rtopic_configs\x18\x07 \x03(\x0b\x32\x19.ottla.rpc.v1.TopicConfig\"\x8b\x01\n\x0bTopicConfig\x12\r\n\x05topic\x18\x01 \x01(\t\x12;\n\toverrides\x18\x02 \x03(\x0b\x32(.ottla.rpc.v1.TopicConfig.OverridesEntry\x1a\x30\n\x0eOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x18\n\x16UpdateMetadataResponse\"\x8e\x01\n\x12StopReplicaRequest\x12\x15\n\rcontroller_id\x18\x01 \x01(\x05\x12\x18\n\x10\x63ontroller_epoch\x18\x02 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x03 \x01(\x03\x12\x31\n\npartitions\x18\x04 \x03(\x0b\x32\x1d.ottla.rpc.v1.PartitionToStop\"n\n\x0fPartitionToStop\x12\x35\n\x0ftopic_partition\x18\x01 \x01(\x0b\x32\x1c.ottla.rpc.v1.TopicPartition\x12\x14\n\x0cleader_epoch\x18\x02 \x01(\x05\x12\x0e\n\x06\x64\x65lete\x18\x03 \x01(\x08\"C\n\x13StopReplicaResponse\x12,\n\x06\x65rrors\x18\x01 \x03(\x0b\x32\x1c.ottla.rpc.v1.PartitionError\"4\n\x0c\x44rainRequest\x12$\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x14.ottla.rpc.v1.Caller\"\x0f\n\rDrainResponse2\xd2\x02\n\x06\x42roker\x12U\n\x0cLeaderAndIsr\x12!.ottla.rpc.v1.LeaderAndIsrRequest\x1a\".ottla.rpc.v1.LeaderAndIsrResponse\x12[\n\x0eUpdateMetadata\x12#.ottla.rpc.v1.UpdateMetadataRequest\x1a$.ottla.rpc.v1.UpdateMetadataResponse\x12R\n\x0bStopReplica\x12 .ottla.rpc.v1.StopReplicaRequest\x1a!.ottla.rpc.v1.StopReplicaResponse\x12@\n\x05\x44rain\x12\x1a.ottla.rpc.v1.DrainRequest\x1a\x1b.ottla.rpc.v1.DrainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19ottla/rpc/v1/broker.proto\x12\x0cottla.rpc.v1\x1a\x19ottla/rpc/v1/common.proto\"i\n\x0fTopicAssignment\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x35\n\npartitions\x18\x03 \x03(\x0b\x32!.ottla.rpc.v1.PartitionAssignment\"\xe4\x01\n\x13PartitionAssignment\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06leader\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x0b\n\x03isr\x18\x04 \x03(\x05\x12\x10\n\x08replicas\x18\x05 \x03(\x05\x12\x18\n\x10\x63ontroller_epoch\x18\x06 \x01(\x05\x12\x17\n\x0fpartition_epoch\x18\x07 \x01(\x05\x12\x17\n\x0f\x61\x64\x64ing_replicas\x18\x08 \x03(\x05\x12\x19\n\x11removing_replicas\x18\t \x03(\x05\x12\x0e\n\x06is_new\x18\n \x01(\x08\"\xf5\x01\n\x13LeaderAndIsrRequest\x12\x15\n\rcontroller_id\x18\x01 \x01(\x05\x12\x18\n\x10\x63ontroller_epoch\x18\x02 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x03 \x01(\x03\x12-\n\x06topics\x18\x04 \x03(\x0b\x32\x1d.ottla.rpc.v1.TopicAssignment\x12\x36\n\x0clive_leaders\x18\x05 \x03(\x0b\x32 .ottla.rpc.v1.BrokerRegistration\x12\x30\n\rtopic_configs\x18\x06 \x03(\x0b\x32\x19.ottla.rpc.v1.TopicConfig\"D\n\x14LeaderAndIsrResponse\x12,\n\x06\x65rrors\x18\x01 \x03(\x0b\x32\x1c.ottla.rpc.v1.PartitionError\"\xb8\x02\n\x15UpdateMetadataRequest\x12\x15\n\rcontroller_id\x18\x01 \x01(\x05\x12\x18\n\x10\x63ontroller_epoch\x18\x02 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x03 \x01(\x03\x12-\n\x06topics\x18\x04 \x03(\x0b\x32\x1d.ottla.rpc.v1.TopicAssignment\x12\x31\n\x07\x62rokers\x18\x05 \x03(\x0b\x32 .ottla.rpc.v1.BrokerRegistration\x12\x16\n\x0e\x64\x65leted_topics\x18\x06 \x03(\t\x12\x30\n\rtopic_configs\x18\x07 \x03(\x0b\x32\x19.ottla.rpc.v1.TopicConfig\x12,\n\nall_topics\x18\x08 \x01(\x0b\x32\x18.ottla.rpc.v1.TopicNames\"\x1b\n\nTopicNames\x12\r\n\x05names\x18\x01 \x03(\t\"\x8b\x01\n\x0bTopicConfig\x12\r\n\x05topic\x18\x01 \x01(\t\x12;\n\toverrides\x18\x02 \x03(\x0b\x32(.ottla.rpc.v1.TopicConfig.OverridesEntry\x1a\x30\n\x0eOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x18\n\x16UpdateMetadataResponse\"\x8e\x01\n\x12StopReplicaRequest\x12\x15\n\rcontroller_id\x18\x01 \x01(\x05\x12\x18\n\x10\x63ontroller_epoch\x18\x02 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x03 \x01(\x03\x12\x31\n\npartitions\x18\x04 \x03(\x0b\x32\x1d.ottla.rpc.v1.PartitionToStop\"n\n\x0fPartitionToStop\x12\x35\n\x0ftopic_partition\x18\x01 \x01(\x0b\x32\x1c.ottla.rpc.v1.TopicPartition\x12\x14\n\x0cleader_epoch\x18\x02 \x01(\x05\x12\x0e\n\x06\x64\x65lete\x18\x03 \x01(\x08\"C\n\x13StopReplicaResponse\x12,\n\x06\x65rrors\x18\x01 \x03(\x0b\x32\x1c.ottla.rpc.v1.PartitionError\"4\n\x0c\x44rainRequest\x12$\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x14.ottla.rpc.v1.Caller\"\x0f\n\rDrainResponse2\xd2\x02\n\x06\x42roker\x12U\n\x0cLeaderAndIsr\x12!.ottla.rpc.v1.LeaderAndIsrRequest\x1a\".ottla.rpc.v1.LeaderAndIsrResponse\x12[\n\x0eUpdateMetadata\x12#.ottla.rpc.v1.UpdateMetadataRequest\x1a$.ottla.rpc.v1.UpdateMetadataResponse\x12R\n\x0bStopReplica\x12 .ottla.rpc.v1.StopReplicaRequest\x1a!.ottla.rpc.v1.StopReplicaResponse\x12@\n\x05\x44rain\x12\x1a.ottla.rpc.v1.DrainRequest\x1a\x1b.ottla.rpc.v1.DrainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,23 +43,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LEADERANDISRRESPONSE']._serialized_start=656
   _globals['_LEADERANDISRRESPONSE']._serialized_end=724
   _globals['_UPDATEMETADATAREQUEST']._serialized_start=727
-  _globals['_UPDATEMETADATAREQUEST']._serialized_end=993
-  _globals['_TOPICCONFIG']._serialized_start=996
-  _globals['_TOPICCONFIG']._serialized_end=1135
-  _globals['_TOPICCONFIG_OVERRIDESENTRY']._serialized_start=1087
-  _globals['_TOPICCONFIG_OVERRIDESENTRY']._serialized_end=1135
-  _globals['_UPDATEMETADATARESPONSE']._serialized_start=1137
-  _globals['_UPDATEMETADATARESPONSE']._serialized_end=1161
-  _globals['_STOPREPLICAREQUEST']._serialized_start=1164
-  _globals['_STOPREPLICAREQUEST']._serialized_end=1306
-  _globals['_PARTITIONTOSTOP']._serialized_start=1308
-  _globals['_PARTITIONTOSTOP']._serialized_end=1418
-  _globals['_STOPREPLICARESPONSE']._serialized_start=1420
-  _globals['_STOPREPLICARESPONSE']._serialized_end=1487
-  _globals['_DRAINREQUEST']._serialized_start=1489
-  _globals['_DRAINREQUEST']._serialized_end=1541
-  _globals['_DRAINRESPONSE']._serialized_start=1543
-  _globals['_DRAINRESPONSE']._serialized_end=1558
-  _globals['_BROKER']._serialized_start=1561
-  _globals['_BROKER']._serialized_end=1899
+  _globals['_UPDATEMETADATAREQUEST']._serialized_end=1039
+  _globals['_TOPICNAMES']._serialized_start=1041
+  _globals['_TOPICNAMES']._serialized_end=1068
+  _globals['_TOPICCONFIG']._serialized_start=1071
+  _globals['_TOPICCONFIG']._serialized_end=1210
+  _globals['_TOPICCONFIG_OVERRIDESENTRY']._serialized_start=1162
+  _globals['_TOPICCONFIG_OVERRIDESENTRY']._serialized_end=1210
+  _globals['_UPDATEMETADATARESPONSE']._serialized_start=1212
+  _globals['_UPDATEMETADATARESPONSE']._serialized_end=1236
+  _globals['_STOPREPLICAREQUEST']._serialized_start=1239
+  _globals['_STOPREPLICAREQUEST']._serialized_end=1381
+  _globals['_PARTITIONTOSTOP']._serialized_start=1383
+  _globals['_PARTITIONTOSTOP']._serialized_end=1493
+  _globals['_STOPREPLICARESPONSE']._serialized_start=1495
+  _globals['_STOPREPLICARESPONSE']._serialized_end=1562
+  _globals['_DRAINREQUEST']._serialized_start=1564
+  _globals['_DRAINREQUEST']._serialized_end=1616
+  _globals['_DRAINRESPONSE']._serialized_start=1618
+  _globals['_DRAINRESPONSE']._serialized_end=1633
+  _globals['_BROKER']._serialized_start=1636
+  _globals['_BROKER']._serialized_end=1974
 # @@protoc_insertion_point(module_scope)

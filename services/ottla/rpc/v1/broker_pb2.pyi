@@ -171,6 +171,7 @@ class UpdateMetadataRequest(_message.Message):
     BROKERS_FIELD_NUMBER: _builtins.int
     DELETED_TOPICS_FIELD_NUMBER: _builtins.int
     TOPIC_CONFIGS_FIELD_NUMBER: _builtins.int
+    ALL_TOPICS_FIELD_NUMBER: _builtins.int
     controller_id: _builtins.int
     controller_epoch: _builtins.int
     broker_epoch: _builtins.int
@@ -189,6 +190,10 @@ class UpdateMetadataRequest(_message.Message):
     def topic_configs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicConfig]:
         """All that a topic sets for itself, for topics of which that changed."""
 
+    @_builtins.property
+    def all_topics(self) -> Global___TopicNames:
+        """All that there are, for a broker that may know topics that are gone. Not there: nothing is said of other topics."""
+
     def __init__(
         self,
         *,
@@ -199,14 +204,35 @@ class UpdateMetadataRequest(_message.Message):
         brokers: _abc.Iterable[_common_pb2.BrokerRegistration] | None = ...,
         deleted_topics: _abc.Iterable[_builtins.str] | None = ...,
         topic_configs: _abc.Iterable[Global___TopicConfig] | None = ...,
+        all_topics: Global___TopicNames | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["all_topics", b"all_topics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "deleted_topics", b"deleted_topics", "topic_configs", b"topic_configs", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_topics", b"all_topics", "broker_epoch", b"broker_epoch", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "deleted_topics", b"deleted_topics", "topic_configs", b"topic_configs", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UpdateMetadataRequest: _TypeAlias = UpdateMetadataRequest  # noqa: Y015
+
+@_typing.final
+class TopicNames(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicNames: _TypeAlias = TopicNames  # noqa: Y015
 
 @_typing.final
 class TopicConfig(_message.Message):

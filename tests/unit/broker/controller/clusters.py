@@ -86,7 +86,12 @@ class FakeBroker:
         self._check(request)
         self.service.forget_topics(request.deleted_topics)
         self.service.learn_topic_overrides(request.topic_configs)
-        self.metadata = {key: each for key, each in self.metadata.items() if key.topic not in request.deleted_topics}
+        named = request.all_topics
+        self.metadata = {
+            key: each
+            for key, each in self.metadata.items()
+            if key.topic not in request.deleted_topics and (named is None or key.topic in named)
+        }
         self.metadata.update((each.topic_partition, each) for each in request.partitions)
         self.brokers = {each.broker_id: each for each in request.brokers}
 
@@ -225,7 +230,7 @@ def run(scenario: Callable[[Cluster], Awaitable[None]], **properties: str) -> No
 
 async def until(holds: Callable[[], bool]) -> None:
     """Waits for something to come true; whoever runs this bounds it."""
-    while not holds():
+    while not holds():  # noqa: ASYNC110 - what comes true does not say so
         await asyncio.sleep(0.001)
 
 

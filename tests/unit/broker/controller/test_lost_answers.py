@@ -7,49 +7,61 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from random import Random
 
 import pytest
 
-from ottla.broker.controller.changes import (
-    TopicCreated,
-)
-from ottla.broker.controller.controller import Controller, NewTopic
+from ottla.broker.control import NewTopic
+from ottla.broker.controller.active import ActiveController
+from ottla.broker.controller.elector import ControllerTerm
+from ottla.broker.controller.service import ControllerService
 from ottla.coordination.embedded import EmbeddedSession
 from ottla.coordination.errors import ConnectionLoss, NoNode
 from ottla.coordination.interface import Coordination, Create, Operation, Result
 from ottla.errors import (
-    CoordinatorNotAvailable,
+    BrokerNotAvailable,
     NotController,
     RequestTimedOut,
     TopicAlreadyExists,
 )
 
-from .clusters import Cluster, looked_again, run
+from .clusters import ONE, Cluster, looked_again, run, until
 
 
 def test_one_who_is_no_longer_the_controller_can_not_write() -> None:
     """traps.md: every controller write is a multi with a check of /controller_epoch's version: a zombie can not write."""
 
     async def scenario(cluster: Cluster) -> None:
-        zombie = await cluster.start()
-        await zombie.create_topic(NewTopic("a"))
-        # It sleeps; another takes its place; it wakes and its session, oddly, lives.
-        await cluster.session.delete("/controller")
-        await cluster.session.delete("/brokers/ids/1")
-        await cluster.start()
-        before = await cluster.paths()
+        service = await cluster.start()
+        await service.create_topic(NewTopic("a"))
+        session, failures = await cluster.zookeeper.session(), list[str]()
+        _, stat = await session.get("/controller_epoch")
+        transport = cluster.hub.transport(service.caller, service.check_caller)
+        term = ControllerTerm(ONE, 1, stat.version)
+        zombie = ActiveController(term, session, cluster.settings(), cluster.clock, Random(1), transport, failures.append)
+        await zombie.start()
+        assert await zombie.told_all()
+        # It sleeps; another takes the next epoch; it wakes and its session, oddly, lives.
+        await session.set("/controller_epoch", b"2")
+        before, told = await cluster.paths(), cluster.broker.requests
         for attempt in (
             zombie.create_topic(NewTopic("b")),
             zombie.create_partitions("a", 5),
             zombie.delete_topic("a"),
             zombie.alter_topic_configs("a", {}),
             zombie.alter_broker_configs(None, {}),
+            zombie.allocate_producer_ids(ONE, -1),
+            zombie.leave(),
         ):
             with pytest.raises(NotController, match="another broker is the controller"):
                 await attempt
-        with pytest.raises(CoordinatorNotAvailable):
-            await zombie.allocate_producer_ids()
+        assert failures and all("another broker is the controller" in each for each in failures)
         assert await cluster.paths() == before
+        assert cluster.broker.requests == told
+        zombie.resign()
+        await zombie.wait_closed(1)
+        with pytest.raises(NotController, match="not the controller any more"):
+            await zombie.create_topic(NewTopic("b"))
 
     run(scenario)
 
@@ -59,7 +71,7 @@ def test_after_the_end_of_its_session_it_is_not_the_controller() -> None:
         controller = await cluster.start()
         await cluster.zookeeper.expire(cluster.session)
         with pytest.raises(NotController, match="is over"):
-            await controller.create_topic(NewTopic("a"))
+            await controller.create_topic(NewTopic("a"), timeout_seconds=0)
         await controller.close()
         with pytest.raises(NotController):
             await controller.create_topic(NewTopic("a"))
@@ -67,7 +79,7 @@ def test_after_the_end_of_its_session_it_is_not_the_controller() -> None:
     run(scenario)
 
 
-OPERATIONS: Mapping[str, Callable[[Controller], Awaitable[object]]] = {
+OPERATIONS: Mapping[str, Callable[[ControllerService], Awaitable[object]]] = {
     "create": lambda controller: controller.create_topic(NewTopic("new", 2)),
     "extend": lambda controller: controller.create_partitions("old", 3),
     "delete": lambda controller: controller.delete_topic("old"),
@@ -95,8 +107,9 @@ def test_a_write_whose_answer_is_lost_takes_place_once(operation: str, request_a
 
         cluster.session.transaction = losing  # type: ignore[method-assign]
         result = await OPERATIONS[operation](controller)
+        await looked_again(controller)
         data = {path: await cluster.data(path) for path in await cluster.paths() if path not in ("/controller", "/brokers/ids/1")}
-        outcomes.append((result, cluster.changes, data))
+        outcomes.append((result, cluster.changes, cluster.broker.topics(), controller.controller_epoch, data))
 
     run(lambda cluster: scenario(cluster, False))
     run(lambda cluster: scenario(cluster, True))
@@ -133,15 +146,14 @@ def test_a_service_that_never_answers_is_not_waited_for_for_ever() -> None:
             wrapped.append(Unreachable(session))
             return wrapped[0]  # type: ignore[return-value]
 
-        controller = await cluster.start(wrap)
+        controller = await cluster.start(wrapped=wrap)
         wrapped[0].is_unreachable = True
-        with pytest.raises(RequestTimedOut, match="it is unknown whether it took place"):
-            await controller.create_topic(NewTopic("a"))
+        with pytest.raises((RequestTimedOut, BrokerNotAvailable)):
+            await controller.create_topic(NewTopic("a"), timeout_seconds=0.2)
         wrapped[0].is_unreachable = False
-        await looked_again(controller)
+        await until(lambda: controller.is_active and list(cluster.broker.topics()) == ["a"])
         with pytest.raises(TopicAlreadyExists):
             await controller.create_topic(NewTopic("a"))
-        assert [type(each) for each in cluster.changes] == [TopicCreated]
 
     run(scenario)
 

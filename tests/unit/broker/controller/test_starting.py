@@ -6,15 +6,11 @@ Source: traps.md, 'Controller and replication'; C1 and C3 of the checklist.
 from __future__ import annotations
 
 import asyncio
-from random import Random
 
 import pytest
 
+from ottla.broker.control import NewTopic
 from ottla.broker.controller import membership
-from ottla.broker.controller.changes import (
-    TopicCreated,
-)
-from ottla.broker.controller.controller import Controller, NewTopic
 from ottla.coordination import znodes
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.errors import ConnectionLoss
@@ -22,7 +18,7 @@ from ottla.errors import (
     ConfigurationError,
 )
 
-from .clusters import REGISTRATION, Cluster, run
+from .clusters import ONE, REGISTRATION, Cluster, run, until
 
 
 def test_the_first_start_makes_kafkas_znodes() -> None:
@@ -41,6 +37,7 @@ def test_the_first_start_makes_kafkas_znodes() -> None:
         assert controller.registration.broker_epoch == stat.czxid
         assert znodes.decode_broker("/brokers/ids/1", await cluster.data("/brokers/ids/1")).endpoints == REGISTRATION.endpoints
         assert cluster.changes == []
+        assert cluster.broker.controllers == [1]
 
     run(scenario)
 
@@ -54,7 +51,8 @@ def test_a_restart_keeps_the_cluster_and_its_topics_and_takes_the_next_epoch() -
         second = await cluster.start()
         assert second.cluster_id == first.cluster_id
         assert second.controller_epoch == 2
-        assert cluster.changes == [TopicCreated(topic)]
+        assert [each.leader_epoch for each in cluster.broker.topics()["a"].partitions] == [1, 1]
+        assert cluster.broker.topics()["a"].topic_id == topic.topic_id
         assert second.topic_settings("a").retention_ms == 7
         assert second.topic_overrides("a") == {"retention.ms": "7"}
 
@@ -67,8 +65,7 @@ def test_settings_are_known_before_the_start_for_the_logs_to_open_with() -> None
         await first.create_topic(NewTopic("a", configs={"segment.bytes": "100"}))
         await first.alter_broker_configs(None, {"log.retention.ms": "99"})
         await first.close()
-        session = await cluster.zookeeper.session()
-        second = Controller(session, cluster.settings, cluster.clock, Random(2), cluster.apply)
+        second, _ = await cluster.make()
         await second.load()
         assert second.topic_settings("a").segment_bytes == 100
         assert second.topic_settings("a").retention_ms == 99
@@ -87,7 +84,8 @@ def test_a_broker_that_is_back_before_its_old_session_ends_waits_for_that() -> N
         await asyncio.sleep(0.02)
         assert not starting.done()
         await cluster.zookeeper.expire(dead)
-        assert (await starting).controller_epoch == 2
+        await starting
+        await until(lambda: cluster.services[ONE].controller_epoch == 2)
 
     run(scenario)
 
@@ -123,7 +121,7 @@ def test_a_connection_lost_at_any_step_of_the_start_does_no_harm(step: int, requ
 
     async def scenario(cluster: Cluster) -> None:
         try:
-            controller = await cluster.start(lambda session: LosesOneAnswer(session, cluster.zookeeper))  # type: ignore[arg-type,return-value]
+            controller = await cluster.start(wrapped=lambda session: LosesOneAnswer(session, cluster.zookeeper))  # type: ignore[arg-type,return-value]
         except ConnectionLoss:
             # A read of the state was lost: the broker does not start, and its next attempt finds nothing odd.
             await cluster.session.close()

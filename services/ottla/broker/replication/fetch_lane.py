@@ -1,0 +1,368 @@
+"""A lane: one connection to a leader, one fetch session, one request at a time.
+
+    gather partitions ── settle what must be on the disk ── ask ── wait for the answer ── take it in ──┐
+         └──────────────────────────────────────────────────────────────────────────────────────────────┘
+
+While a request is on its way anything may change: partitions are added, removed or get another leader, the broker stops.
+An answer counts only for partitions that are still the ones that were asked for.
+
+A failed exchange ends the connection and the session; partitions stay, and all are asked for when the leader answers again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.broker.replication.fetch_answers import Outcome, find_place, take_in
+from ottla.broker.replication.fetch_queue import FetchQueue, Followed, wait_seconds
+from ottla.broker.replication.follower_session import FollowerSession, Key
+from ottla.broker.replication.following import Connect, FetchConnection, FollowingReplica
+from ottla.broker.replication.throttles import Throttle, is_throttled
+from ottla.config.broker import BrokerSettings
+from ottla.errors import NONE, ApiError, error_of
+from ottla.model import BrokerId, Endpoint, TopicPartition
+from ottla.protocol import list_offsets_client
+from ottla.protocol.fetch import FetchPartition, FetchRequest
+from ottla.protocol.fetch_client import MalformedResponse, encode_request, read_head, walk
+from ottla.protocol.list_offsets_client import EARLIEST, LATEST, ListedOffset
+
+log = logging.getLogger(__name__)
+
+# The loop has other work than one large answer.
+YIELD_AFTER_BYTES: Final = 1024 * 1024
+YIELD_AFTER_PARTITIONS: Final = 500
+# An idle connection is closed before the leader closes it (connections.max.idle.ms), which would look like a failure.
+KEPT_OPEN_SECONDS: Final = 60.0
+MAX_CORRELATION_ID: Final = (1 << 31) - 1
+
+
+class SessionRefused(Exception):
+    """The leader does not know the session (any more), or refuses the request as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a lane needs of the broker. All of it may change while the lane runs, so it is asked for each time."""
+
+    broker_id: BrokerId
+    broker_epoch: Callable[[], int]
+    settings: Callable[[], BrokerSettings]
+    connect: Connect
+    partition_of: Callable[[TopicPartition], FollowingReplica | None]
+    throttle: Throttle
+
+
+class FetchLane:
+    """One lane of a fetcher.
+
+    Args:
+        name: for messages, and as the client id.
+        endpoint: where the leader is at the time; raises ConnectionError when that is not known.
+        queue: where partitions come from and wait in.
+        take_over: gives the partitions of another lane, which then does not ask for them any more.
+        delay_seconds: how long to leave new partitions to another lane.
+        longest_wait_ms: of a fetch, below `replica.fetch.wait.max.ms`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        surroundings: Surroundings,
+        endpoint: Callable[[], Endpoint],
+        queue: FetchQueue,
+        *,
+        take_over: Callable[[], Iterable[Followed]] = tuple,
+        delay_seconds: float = 0.0,
+        longest_wait_ms: int = MAX_CORRELATION_ID,
+    ) -> None:
+        self._name = name
+        self._surroundings = surroundings
+        self._endpoint = endpoint
+        self._queue = queue
+        self._take_over = take_over
+        self._delay_seconds = delay_seconds
+        self._longest_wait_ms = longest_wait_ms
+        self._partitions: dict[Key, Followed] = {}
+        self._changed: dict[Followed, None] = {}  # what the leader may not know yet
+        self._session = FollowerSession()
+        self._connection: FetchConnection | None = None
+        self._connected_to: Endpoint | None = None
+        self._correlation_id = 0
+        self._failures = 0  # exchanges in a row
+
+    async def run(self) -> None:
+        """Fetches until cancelled."""
+        try:
+            while True:
+                await self._gather()
+                try:
+                    await self._fetch()
+                except (OSError, MalformedResponse, SessionRefused) as error:
+                    await self._fail(error)
+                except Exception as error:
+                    # Here ends a request: whatever it met, the partitions have to be followed further.
+                    log.exception("%s: a fetch failed unexpectedly", self._name)
+                    await self._fail(error)
+        finally:
+            await self._disconnect()
+
+    def remove(self, followed: Followed) -> None:
+        """Asks for it no more; what is on the way for it is dropped."""
+        if self._partitions.get(followed.key) is followed:
+            del self._partitions[followed.key]
+            self._changed.pop(followed, None)
+            self._session.forget(followed.key)
+
+    def release(self) -> list[Followed]:
+        """Gives all partitions away; what is on the way for them is dropped."""
+        released = list(self._partitions.values())
+        if released:
+            self._partitions.clear()
+            self._changed.clear()
+            self._begin_session()
+        return released
+
+    # A round.
+
+    async def _gather(self) -> None:
+        """Takes what is ready, and waits while there is nothing."""
+        if not self._partitions and not self._session.begins:
+            self._begin_session()  # a session about nothing is of no use
+        self._adopt(self._take_over())
+        while not self._partitions:
+            await self._until_filled()
+            if self._delay_seconds:
+                await asyncio.sleep(self._delay_seconds)
+            self._adopt(self._queue.take())
+        self._adopt(self._queue.take())
+
+    async def _until_filled(self) -> None:
+        try:
+            async with asyncio.timeout(KEPT_OPEN_SECONDS):
+                await self._queue.filled()
+        except TimeoutError:
+            await self._disconnect()
+            await self._queue.filled()
+
+    def _adopt(self, partitions: Iterable[Followed]) -> None:
+        for each in partitions:
+            self._partitions[each.key] = each
+            self._changed[each] = None
+
+    async def _fetch(self) -> None:
+        connection = await self._connected()
+        session = self._session
+        await self._settle()
+        if session is not self._session:
+            return
+        wanted = self._wanted()
+        if not self._partitions:
+            return
+        settings = self._surroundings.settings()
+        asked = session.request(wanted)
+        for key in asked.held_back:
+            self._changed[self._partitions[key]] = None
+        hurries = bool(asked.held_back) or self._queue.has_ready
+        request = FetchRequest(
+            replica_id=self._surroundings.broker_id,
+            replica_epoch=self._surroundings.broker_epoch(),
+            max_wait_ms=0 if hurries else min(settings.replica_fetch_wait_max_ms, self._longest_wait_ms),
+            min_bytes=settings.replica_fetch_min_bytes,
+            max_bytes=settings.replica_fetch_response_max_bytes,
+            isolation_level=0,
+            session_id=asked.session_id,
+            session_epoch=asked.session_epoch,
+            topics=asked.topics,
+            forgotten=asked.forgotten,
+            rack="",
+        )
+        frame = encode_request(request, self._next_correlation_id(), self._name.encode())
+        answer = await connection.exchange(frame, settings.replica_socket_timeout_ms / 1000)
+        head = read_head(answer, self._correlation_id)
+        if session is not self._session:
+            if self._session.begins and head.error_code == NONE:
+                self._session.session_id = head.session_id  # to be given up by the next request
+            return
+        if head.error_code != NONE:
+            raise SessionRefused(f"{type(error_of(head.error_code)).__name__} ({head.error_code})")
+        session.answered(head.session_id)
+        lost = await self._take_in(session, answer, head.position)
+        if lost:
+            await self._find_places(connection, lost)
+        if self._failures:
+            log.info("%s: fetches again, after %d failures", self._name, self._failures)
+            self._failures = 0
+
+    async def _settle(self) -> None:
+        """Brings to the disk what the next request will say that we have."""
+        replicas = ((each, self._replica(each)) for each in self._to_ask())
+        unsettled = [(each, replica) for each, replica in replicas if replica is not None and replica.must_settle]
+        if not unsettled:
+            return
+        results = await asyncio.gather(*(replica.settle() for _, replica in unsettled), return_exceptions=True)
+        for (each, _), result in zip(unsettled, results, strict=True):
+            if isinstance(result, ApiError):
+                log.error("%s: can not be followed: %s", each.topic_partition, result)
+                self._later(each)
+            elif isinstance(result, BaseException):
+                raise result
+
+    def _wanted(self) -> dict[Key, FetchPartition]:
+        """From where on each partition is to be asked for, of those whose place the leader may not know."""
+        max_bytes = self._surroundings.settings().replica_fetch_max_bytes
+        wanted = {}
+        for followed in self._to_ask():
+            replica = self._replica(followed)
+            if replica is None:
+                self._give_up(followed)
+                continue
+            offset, last_epoch, leader_epoch, log_start_offset = _place(replica)
+            if leader_epoch != followed.follow.leader_epoch:
+                # Newer here: whoever said so will say whom to follow. Newer there: the partition is about to be told.
+                if leader_epoch > followed.follow.leader_epoch:
+                    self._give_up(followed)
+                else:
+                    self._later(followed)
+                continue
+            if offset < followed.leader_high_watermark and self._throttled(followed, replica):
+                seconds = self._surroundings.throttle.seconds_until_free()
+                if seconds:
+                    self._put_off(followed, seconds)
+                    continue
+            wanted[followed.key] = FetchPartition(followed.key[1], leader_epoch, offset, last_epoch, log_start_offset, max_bytes)
+        self._changed.clear()
+        return wanted
+
+    async def _take_in(self, session: FollowerSession, frame: memoryview, position: int) -> list[Followed]:
+        """Takes in the answers; gives the partitions that lost their place."""
+        lost = []
+        size = count = 0
+        for answer in walk(frame, position):
+            key = (answer.topic_id, answer.partition)
+            followed, asked = self._partitions.get(key), session.asked(key)
+            replica = self._replica(followed) if followed is not None else None
+            if followed is None or asked is None or replica is None:
+                continue
+            outcome = take_in(replica, followed, asked, answer)
+            if self._throttled(followed, replica):
+                self._surroundings.throttle.record(len(answer.records))
+            if outcome is Outcome.PLACE_LOST:
+                lost.append(followed)
+            else:
+                self._follow_up(followed, outcome)
+            size += len(answer.records)
+            count += 1
+            if size >= YIELD_AFTER_BYTES or count >= YIELD_AFTER_PARTITIONS:
+                size = count = 0
+                await asyncio.sleep(0)
+                if session is not self._session:
+                    return []
+        return lost
+
+    def _follow_up(self, followed: Followed, outcome: Outcome) -> None:
+        match outcome:
+            case Outcome.TAKEN:
+                self._changed[followed] = None
+            case Outcome.TOO_LATE:
+                self._session.forget(followed.key)  # what was told is told again
+                self._changed[followed] = None
+            case Outcome.LATER:
+                self._later(followed)
+            case Outcome.FENCED:
+                self._give_up(followed)
+
+    # Partitions that lost their place.
+
+    async def _find_places(self, connection: FetchConnection, lost: list[Followed]) -> None:
+        """Asks where the leader's logs begin and end, and goes on from there."""
+        latest = await self._list_offsets(connection, lost, LATEST)
+        earliest = await self._list_offsets(connection, lost, EARLIEST)
+        nothing = ListedOffset(-1, -1)
+        for followed in lost:
+            replica = self._replica(followed)
+            if self._partitions.get(followed.key) is not followed or replica is None:
+                continue
+            start, end = earliest.get(followed.topic_partition, nothing), latest.get(followed.topic_partition, nothing)
+            if start.error_code or end.error_code or start.offset < 0 or end.offset < 0:
+                self._later(followed)
+            elif _place(replica)[2] == followed.follow.leader_epoch:
+                self._follow_up(followed, find_place(replica, followed, start.offset, end.offset))
+
+    async def _list_offsets(
+        self, connection: FetchConnection, lost: list[Followed], timestamp: int
+    ) -> Mapping[TopicPartition, ListedOffset]:
+        asked = [(each.topic_partition, each.follow.leader_epoch) for each in lost]
+        own = self._surroundings.broker_id
+        frame = list_offsets_client.encode_request(self._next_correlation_id(), self._name.encode(), own, timestamp, asked)
+        answer = await connection.exchange(frame, self._surroundings.settings().replica_socket_timeout_ms / 1000)
+        return list_offsets_client.decode_response(answer, self._correlation_id)
+
+    # The connection.
+
+    async def _connected(self) -> FetchConnection:
+        endpoint = self._endpoint()
+        if self._connection is not None and self._connected_to != endpoint:
+            await self._disconnect()
+        if self._connection is None:
+            self._connection = await self._surroundings.connect(endpoint)
+            self._connected_to = endpoint
+        return self._connection
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _fail(self, error: Exception) -> None:
+        """Waits before the next try; told when it begins, and when it is over."""
+        self._failures += 1
+        if not isinstance(error, SessionRefused):
+            await self._disconnect()
+        self._begin_session()
+        if self._failures == 1:
+            log.log(logging.INFO if isinstance(error, SessionRefused) else logging.WARNING, "%s: %s; trying again", self._name, error)
+        await asyncio.sleep(wait_seconds(self._failures, self._surroundings.settings().replica_fetch_backoff_ms))
+
+    # Small ones.
+
+    def _to_ask(self) -> list[Followed]:
+        return list(self._partitions.values() if self._session.begins else self._changed)
+
+    def _replica(self, followed: Followed) -> FollowingReplica | None:
+        return self._surroundings.partition_of(followed.topic_partition)
+
+    def _throttled(self, followed: Followed, replica: FollowingReplica) -> bool:
+        replicas = replica.settings.follower_replication_throttled_replicas
+        return is_throttled(replicas, followed.topic_partition.partition, self._surroundings.broker_id)
+
+    def _later(self, followed: Followed) -> None:
+        followed.failures += 1
+        self._put_off(followed, wait_seconds(followed.failures, self._surroundings.settings().replica_fetch_backoff_ms))
+
+    def _put_off(self, followed: Followed, seconds: float) -> None:
+        """Leaves it out for a while. One that is not followed any more stays out."""
+        if self._partitions.get(followed.key) is followed:
+            self.remove(followed)
+            self._queue.put_later(followed, seconds)
+
+    def _give_up(self, followed: Followed) -> None:
+        """Leaves it out until the controller says more."""
+        self.remove(followed)
+        followed.is_given_up = True
+
+    def _begin_session(self) -> None:
+        self._session = FollowerSession(self._session.session_id)
+
+    def _next_correlation_id(self) -> int:
+        self._correlation_id = self._correlation_id + 1 if self._correlation_id < MAX_CORRELATION_ID else 1
+        return self._correlation_id
+
+
+def _place(replica: FollowingReplica) -> tuple[int, int, int, int]:
+    """Fetch offset, last fetched epoch, leader epoch, log start offset."""
+    position = replica.fetch_position()
+    return position.fetch_offset, position.last_fetched_epoch, position.current_leader_epoch, position.log_start_offset

@@ -1,0 +1,388 @@
+"""Three replicas of one partition on real logs, a controller in a page, and disks that forget what was not synced.
+
+Nothing is on its way by itself: a test says which broker hears of a new state, asks, answers, stops or dies, and when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from uuid import UUID
+
+from ottla.broker.control import AlteredPartition, IsrChange, PartitionAssignment
+from ottla.broker.replication.partition import Partition
+from ottla.config.broker import BrokerSettings
+from ottla.config.topic import TopicSettings
+from ottla.errors import ApiError, FencedLeaderEpoch, IneligibleReplica, InvalidUpdateVersion
+from ottla.lifecycle import offload_nothing
+from ottla.model import NO_LEADER, BrokerId, PartitionState, TopicPartition
+from ottla.record.batch import batches
+from ottla.record.records import Record, build_batch
+from ottla.storage.log_manager import LogManager
+from ottla.testing import ManualClock
+
+KEY = TopicPartition("events", 0)
+TOPIC_ID = UUID(int=7)
+BROKERS = (BrokerId(1), BrokerId(2), BrokerId(3))
+LAG_TIME_MAX_MS = 10_000
+
+
+class ForgetfulFiles:
+    """System calls that remember how much of each file an fsync has brought to the disk."""
+
+    def __init__(self) -> None:
+        self._synced: dict[str, int] = {}
+
+    def writev(self, fd: int, buffers: Sequence[bytes | memoryview], /) -> int:
+        return os.writev(fd, buffers)
+
+    def fsync(self, fd: int, /) -> None:
+        self._synced[str(Path(f"/proc/self/fd/{fd}").readlink())] = os.fstat(fd).st_size
+
+    def ftruncate(self, fd: int, length: int, /) -> None:
+        os.ftruncate(fd, length)
+
+    def lose_power(self, directory: Path, torn_bytes: int) -> None:
+        """What was not synced is gone, but for a few bytes of it."""
+        for path in directory.glob("*/*.log"):
+            kept = self._synced.get(str(path), 0) + torn_bytes
+            if path.stat().st_size > kept:
+                os.truncate(path, kept)
+
+
+@dataclass
+class Answer:
+    """What a leader answered to a fetch, on its way back."""
+
+    leader_epoch: int
+    records: bytes = b""
+    diverging: tuple[int, int] | None = None
+    high_watermark: int = 0
+    log_start_offset: int = 0
+
+
+@dataclass
+class Node:
+    """One broker."""
+
+    broker_id: BrokerId
+    directory: Path
+    files: ForgetfulFiles
+    logs: LogManager | None = None
+    partition: Partition | None = None
+    broker_epoch: int = -1
+    answer: Answer | None = None
+    asked: IsrChange | None = None  # of the controller
+
+    @property
+    def is_up(self) -> bool:
+        return self.partition is not None
+
+
+@dataclass
+class Controller:
+    """The state of the partition as the controller keeps it, and its rules."""
+
+    leader: BrokerId = BROKERS[0]
+    leader_epoch: int = 0
+    isr: tuple[BrokerId, ...] = BROKERS
+    partition_epoch: int = 0
+    living: dict[BrokerId, int] = field(default_factory=dict)  # with their broker epochs
+
+    def assignment(self) -> PartitionAssignment:
+        state = PartitionState(self.leader, self.leader_epoch, self.isr, BROKERS)
+        return PartitionAssignment(KEY.topic, TOPIC_ID, KEY.partition, state, self.partition_epoch, is_new=True)
+
+    def lead(self, leader: BrokerId) -> None:
+        self.leader, self.leader_epoch, self.partition_epoch = leader, self.leader_epoch + 1, self.partition_epoch + 1
+
+    def gone(self, broker_id: BrokerId) -> None:
+        """The session of a broker has ended: it leaves the ISR unless it is the last, and another leads."""
+        if self.living.pop(broker_id, None) is None:
+            return
+        if broker_id in self.isr and len(self.isr) > 1:
+            self.isr = tuple(each for each in self.isr if each != broker_id)
+        candidates = [each for each in self.isr if each in self.living]
+        self.lead(self.leader if self.leader in candidates else candidates[0] if candidates else NO_LEADER)
+
+    def registered(self, broker_id: BrokerId, broker_epoch: int, *, is_clean: bool) -> None:
+        """A broker is there (again). After an unclean stop it leaves the ISR, unless it is the last, before it can lead."""
+        self.gone(broker_id)
+        self.living[broker_id] = broker_epoch
+        if not is_clean and broker_id in self.isr and len(self.isr) > 1:
+            self.isr = tuple(each for each in self.isr if each != broker_id)
+            self.partition_epoch += 1
+        if self.leader == NO_LEADER and broker_id in self.isr:
+            self.lead(broker_id)
+
+    def alter(self, change: IsrChange) -> AlteredPartition:
+        """The rules of Kafka's AlterPartition."""
+        isr = tuple(each.broker_id for each in change.new_isr)
+        if change.leader_epoch != self.leader_epoch:
+            return AlteredPartition(FencedLeaderEpoch.code)
+        if isr != self.isr:
+            if change.partition_epoch != self.partition_epoch:
+                return AlteredPartition(InvalidUpdateVersion.code)
+            for each in change.new_isr:
+                if self.living.get(each.broker_id) is None or each.broker_epoch not in (-1, self.living[each.broker_id]):
+                    return AlteredPartition(IneligibleReplica.code)
+            self.isr, self.partition_epoch = isr, self.partition_epoch + 1
+        return AlteredPartition(0, self.assignment().state, self.partition_epoch)
+
+
+class Replicated:
+    """The partition on its three brokers."""
+
+    def __init__(self, directory: Path, *, flush_messages: int | None = None, min_insync_replicas: int = 1) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.clock = ManualClock()
+        self.controller = Controller()
+        self.nodes = {each: Node(each, directory / str(each), ForgetfulFiles()) for each in BROKERS}
+        overrides = {"min.insync.replicas": str(min_insync_replicas)}
+        if flush_messages is not None:
+            overrides["flush.messages"] = str(flush_messages)
+        broker = BrokerSettings.from_properties({"broker.id": "1", "log.dirs": str(directory)})
+        # Small segments, so that a truncation drops some of them.
+        self._settings = replace(TopicSettings.of(broker, overrides), segment_bytes=900, index_interval_bytes=200)
+        self._epochs = 0
+        self._written = 0
+        self.committed: list[tuple[int, bytes]] = []  # every batch that was below a leader's high watermark: its end, its bytes
+        for each in BROKERS:
+            self.start(each)
+            self.tell(each)
+
+    # Brokers.
+
+    def start(self, broker_id: BrokerId) -> None:
+        """Starts a broker, which registers; it has yet to hear what it is."""
+        node = self.nodes[broker_id]
+        settings = BrokerSettings.from_properties({"broker.id": str(broker_id), "log.dirs": str(node.directory)})
+        node.logs = LogManager(settings.log_directories, settings, self.clock, offload_nothing, lambda _: self._settings, files=node.files)
+        node.logs.high_watermarks = lambda: {} if node.partition is None else {KEY: node.partition.high_watermark}
+        self.loop.run_until_complete(node.logs.start())
+        is_clean = node.logs.clean_shutdown_epoch == node.broker_epoch >= 0
+        log = node.logs.get(KEY) or node.logs.create(KEY, TOPIC_ID)
+        partition = Partition(KEY, TOPIC_ID, broker_id, log, self._settings)
+        recorded = node.logs.recorded_high_watermark(KEY)
+        if recorded is not None:
+            partition.high_watermark = min(max(recorded, log.log_start_offset), log.log_end_offset)
+        node.partition = partition
+        self._epochs += 1
+        node.broker_epoch = self._epochs
+        first = self.controller.partition_epoch == 0 and not self.controller.leader_epoch
+        if first:
+            self.controller.living[broker_id] = node.broker_epoch
+        else:
+            self.controller.registered(broker_id, node.broker_epoch, is_clean=is_clean)
+
+    def kill(self, broker_id: BrokerId, *, loses_power: bool, torn_bytes: int = 0) -> None:
+        """Ends a broker as kill -9 does, or with its machine. The controller has yet to notice."""
+        node = self.nodes[broker_id]
+        assert node.logs is not None
+        self.loop.run_until_complete(node.logs.shutdown(clean=False))
+        if loses_power:
+            node.files.lose_power(node.directory, torn_bytes)
+        node.logs = node.partition = node.answer = node.asked = None
+
+    def stop(self, broker_id: BrokerId) -> None:
+        """Stops a broker cleanly."""
+        node = self.nodes[broker_id]
+        assert node.logs is not None
+        assert node.partition is not None
+        node.partition.stop_leading()
+        self.loop.run_until_complete(node.logs.shutdown(broker_epoch=node.broker_epoch))
+        node.logs = node.partition = node.answer = node.asked = None
+        self.controller.gone(broker_id)
+
+    def checkpoint(self, broker_id: BrokerId) -> None:
+        """The round that writes recovery points and high watermarks."""
+        logs = self.nodes[broker_id].logs
+        if logs is not None:
+            self.loop.run_until_complete(logs.write_checkpoints())
+
+    def flush(self, broker_id: BrokerId) -> None:
+        """Brings the log to the disk, by age or as a group commit."""
+        partition = self.nodes[broker_id].partition
+        if partition is not None:
+            self.loop.run_until_complete(partition.log.flush())
+            partition.advance_high_watermark()
+            self.note_committed()
+
+    def close(self) -> None:
+        """Ends everything."""
+        for node in self.nodes.values():
+            if node.is_up:
+                self.kill(node.broker_id, loses_power=False)
+        self.loop.close()
+
+    # What goes to and fro.
+
+    def tell(self, broker_id: BrokerId) -> None:
+        """The controller's latest word reaches a broker."""
+        node, controller = self.nodes[broker_id], self.controller
+        if node.partition is None or broker_id not in controller.living:
+            return
+        assignment = controller.assignment()
+        if controller.leader == broker_id:
+            node.partition.become_leader(assignment, self.now_ms())
+        else:
+            node.partition.become_follower(assignment)
+        self.note_committed()
+
+    def append(self, broker_id: BrokerId, count: int) -> None:
+        """A producer with acks=all writes a batch to whoever believes to lead."""
+        partition = self.nodes[broker_id].partition
+        self._written += 1
+        records = [Record(each, 1, None, b"%d/%d" % (self._written, each) * 9) for each in range(count)]
+        batch = memoryview(build_batch(records))
+        if partition is not None:
+            try:
+                partition.append_as_leader(batch, 0, len(batch), -1, 1)
+            except ApiError:
+                return
+            partition.log.write_staged()
+            partition.appended()
+            self.note_committed()
+
+    def ask(self, broker_id: BrokerId, max_bytes: int = 300) -> None:
+        """A follower fetches from whom it believes to lead; the answer is on its way."""
+        node = self.nodes[broker_id]
+        follower = node.partition
+        if follower is None or follower.is_leader or node.answer is not None or follower.leader not in self.nodes:
+            return
+        leader = self.nodes[follower.leader].partition
+        if follower.must_settle:
+            self.loop.run_until_complete(follower.settle())
+        position = follower.fetch_position()
+        if leader is None:
+            return
+        try:
+            leader.check_leader_epoch(position.current_leader_epoch)
+            if position.last_fetched_epoch >= 0:
+                diverging = leader.divergence(position.last_fetched_epoch, position.fetch_offset)
+                if diverging is not None:
+                    node.answer = Answer(position.current_leader_epoch, diverging=diverging)
+                    return
+            assert position.fetch_offset <= leader.log.log_end_offset, "a follower is ahead and nobody noticed"
+            leader.record_follower_fetch(broker_id, node.broker_epoch, position.fetch_offset, position.log_start_offset, self.now_ms())
+            self.note_committed()
+            region = leader.read_as_leader(position.fetch_offset, max_bytes, at_least_one_batch=True)
+        except ApiError as error:
+            assert error.code in (6, 74, 75), error
+            return
+        node.answer = Answer(
+            position.current_leader_epoch,
+            b"" if region is None else region.read(),
+            None,
+            leader.high_watermark,
+            leader.log.log_start_offset,
+        )
+
+    def answer(self, broker_id: BrokerId) -> None:
+        """What the leader answered arrives."""
+        node = self.nodes[broker_id]
+        answer, node.answer = node.answer, None
+        follower = node.partition
+        if answer is None or follower is None:
+            return
+        if answer.diverging is None:
+            follower.append_as_follower(memoryview(answer.records), answer.leader_epoch, answer.high_watermark, answer.log_start_offset)
+        elif answer.leader_epoch == follower.leader_epoch:
+            follower.truncate_for(*answer.diverging)
+
+    def propose(self, broker_id: BrokerId, *, shrink: bool) -> None:
+        """A leader looks whether its ISR should be another, and asks for it."""
+        node = self.nodes[broker_id]
+        if node.partition is not None:
+            now_ms = self.now_ms()
+            change = node.partition.propose_shrink(now_ms, LAG_TIME_MAX_MS) if shrink else node.partition.propose_expansion(now_ms)
+            node.asked = change or node.asked
+
+    def alter(self, broker_id: BrokerId, *, is_heard: bool) -> None:
+        """The controller decides on what a leader has asked for. What is not heard is asked again."""
+        node = self.nodes[broker_id]
+        if node.asked is not None and node.partition is not None:
+            altered = self.controller.alter(node.asked)
+            if is_heard:
+                node.partition.isr_altered(node.asked, altered, self.now_ms())
+                node.asked = None
+                self.note_committed()
+
+    def register_anew(self, broker_id: BrokerId) -> None:
+        """A broker notices that its session has ended, and registers again."""
+        node = self.nodes[broker_id]
+        if node.partition is not None and broker_id not in self.controller.living:
+            node.partition.stop_leading()
+            self._epochs += 1
+            node.broker_epoch = self._epochs
+            self.controller.registered(broker_id, node.broker_epoch, is_clean=True)
+
+    def now_ms(self) -> int:
+        return round(self.clock.monotonic() * 1000)
+
+    # What must hold.
+
+    def stored(self, broker_id: BrokerId) -> list[tuple[int, bytes]]:
+        """The batches of a replica: end offset, and bytes."""
+        partition = self.nodes[broker_id].partition
+        assert partition is not None
+        log = partition.log
+        found: list[tuple[int, bytes]] = []
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            region = log.read(offset, 1 << 20, log.log_end_offset, True)
+            assert region is not None, f"nothing is read at {offset} of {log}"
+            data = region.read()
+            for position, header in batches(data):
+                assert header.base_offset == offset
+                offset = header.last_offset + 1
+                found.append((offset, data[position : position + header.size]))
+        return found
+
+    def note_committed(self) -> None:
+        """What a leader calls committed is so for ever: it was acknowledged, or seen."""
+        for node in self.nodes.values():
+            partition = node.partition
+            if partition is not None and partition.is_leader:
+                known = self.committed[-1][0] if self.committed else 0
+                if partition.high_watermark > known:
+                    self.committed += [each for each in self.stored(node.broker_id) if known < each[0] <= partition.high_watermark]
+
+    def check(self) -> None:
+        """No replica holds anything else below its high watermark than what was committed."""
+        for node in self.nodes.values():
+            partition = node.partition
+            if partition is not None:
+                assert partition.high_watermark <= partition.log.log_end_offset
+                below = [each for each in self.stored(node.broker_id) if each[0] <= partition.high_watermark]
+                assert below == self.committed[: len(below)], f"broker {node.broker_id}"
+
+    def converge(self) -> None:
+        """Everybody is up, hears everything and fetches to the end."""
+        for each in BROKERS:
+            if not self.nodes[each].is_up:
+                self.start(each)
+            self.register_anew(each)
+        leader = self.controller.leader
+        assert leader != NO_LEADER
+        for _ in range(100):
+            for each in BROKERS:
+                self.tell(each)
+                self.answer(each)
+                self.ask(each, 1 << 20)
+                self.answer(each)
+                self.flush(each)
+            self.propose(leader, shrink=False)
+            self.alter(leader, is_heard=True)
+            replicas = [node.partition for node in self.nodes.values() if node.partition is not None]
+            ends = {each.high_watermark for each in replicas} | {each.log.log_end_offset for each in replicas}
+            if len(ends) == 1 and len(self.controller.isr) == len(BROKERS):
+                break
+        assert len(ends) == 1, ends
+        stored = {each: self.stored(each) for each in BROKERS}
+        assert stored[BROKERS[0]] == stored[BROKERS[1]] == stored[BROKERS[2]]
+        assert stored[leader][: len(self.committed)] == self.committed
+        assert set(self.controller.isr) == set(BROKERS)
