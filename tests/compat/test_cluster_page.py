@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.compat.test_readme import examples, exchanges, type_in
 
 from ottla.testing import EmbeddedCluster
-from tests.compat.test_readme import examples, exchanges, type_in
 
 PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 
