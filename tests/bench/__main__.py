@@ -22,7 +22,7 @@ from tests.bench.servers import Servers
 from tests.bench.wire import UnexpectedAnswer
 
 # In the order of docs/benchmarks.md. `soak` takes minutes and runs only by name or with --soak.
-BENCHES: Final = ("produce", "fetch", "latency", "overhead", "partitions", "connections", "cold", "clients")
+BENCHES: Final = ("produce", "fetch", "latency", "overhead", "partitions", "connections", "cold", "clients", "groups")
 BY_NAME_ONLY: Final = ("soak",)
 
 
