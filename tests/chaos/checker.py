@@ -4,7 +4,9 @@ The anomalies are those of Jepsen's workload for Kafka and its kin (jepsen.tests
 
 lost write           acknowledged at an offset up to which consumers have read, and nobody ever got it
 unseen               acknowledged, and beyond everything that was read, though all was read to the end
-duplicate            one message at two offsets
+duplicate            one message at two offsets, from one producer id and epoch. A broker promises no more: librdkafka takes a
+                     new epoch after some errors and then sends again what may be in the log already. That is counted
+                     as sent again, and is no anomaly
 inconsistent offset  one offset at which two clients saw two messages
 nonmonotonic poll    a process polls an offset that is not above the one it polled before
 skipped poll         a process polls past an offset at which a message is known to be
@@ -73,6 +75,7 @@ class Verdict:
     failed: int = 0
     polled: int = 0
     unknown_but_written: int = 0
+    sent_again: int = 0
 
     @property
     def is_sound(self) -> bool:
@@ -80,15 +83,21 @@ class Verdict:
         return not self.counts
 
 
-def check(history: History) -> Verdict:
+# Says which producer id and epoch wrote what is at an offset of a partition, where that is known.
+Writer = tuple[int, int] | None
+WriterOf = Callable[[int, int], Writer]
+
+
+def check(history: History, writer_of: WriterOf = lambda partition, offset: None) -> Verdict:
     """Judges a whole history."""
-    return _Check(history).verdict
+    return _Check(history, writer_of).verdict
 
 
 class _Check:
     """One pass over a history. Words are made only for the anomalies that are told: to find a witness takes long."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, writer_of: WriterOf) -> None:
+        self._writer_of = writer_of
         self._sends = {each.process: each for each in history.sends}
         self._polls = history.polls
         self._logs: dict[int, ObservedLog] = {}
@@ -146,6 +155,9 @@ class _Check:
             self._tell(Anomaly.UNWRITTEN_READ, partition, partial(self._stray, partition, offset, value))
         elif (first := self._places[process][sequence]) != NO_OFFSET:
             self._other_places.setdefault(value, []).append(offset)
+            if self._writer_of(partition, first) != self._writer_of(partition, offset):
+                self.verdict.sent_again += 1
+                return
             words = partial(self._of_message, sends, sequence, "is at offset {} and at offset {}", first, offset)
             self._tell(Anomaly.DUPLICATE, partition, words)
         else:

@@ -135,6 +135,7 @@ class Worker:
             sends.give_up(sequence, self._now_ms())
             self._counts["unknown"] += 1
             self._errors[error.name()] += 1
+            sys.stderr.write(f"{self._now_ms() / 1000:.3f} s: message {sequence} of process {process}: {error.str()}\n")
 
     def _error(self, error: KafkaError) -> None:
         if error.fatal():

@@ -7,6 +7,7 @@ came, so the files of a partition, one after the other, must be the same everywh
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Final
 
 _BATCH: Final = struct.Struct(">qi")  # base offset, length of what follows
+_PRODUCER: Final = struct.Struct(">qh")  # id and epoch
+_PRODUCER_POSITION: Final = 43
 _CHUNK: Final = 1 << 20
 
 
@@ -36,6 +39,35 @@ def differences(data_directories: Mapping[int, Path], topic: str, partition_coun
                 text = f"the logs of broker {first_id} and broker {other_id} differ from the batch at offset {offset} on"
                 found.append(Difference(partition, f"partition {partition}: {text}"))
     return found
+
+
+class Writers:
+    """Which producer wrote what is at an offset, by the headers of the batches in a replica's files.
+
+    Args:
+        data_directory: the log directory of a broker that has stopped.
+        topic: the topic.
+    """
+
+    def __init__(self, data_directory: Path, topic: str) -> None:
+        self._data_directory = data_directory
+        self._topic = topic
+        self._found: dict[int, tuple[list[int], list[tuple[int, int]]]] = {}
+
+    def __call__(self, partition: int, offset: int) -> tuple[int, int] | None:
+        """Producer id and epoch; None when there is nothing at that offset."""
+        base_offsets, writers = self._found.get(partition) or self._read(partition)
+        index = bisect_right(base_offsets, offset) - 1
+        return writers[index] if index >= 0 else None
+
+    def _read(self, partition: int) -> tuple[list[int], list[tuple[int, int]]]:
+        base_offsets: list[int] = []
+        writers: list[tuple[int, int]] = []
+        for batch in _batches(self._data_directory / f"{self._topic}-{partition}"):
+            base_offsets.append(_offset(batch))
+            writers.append(_PRODUCER.unpack_from(batch, _PRODUCER_POSITION))
+        self._found[partition] = base_offsets, writers
+        return base_offsets, writers
 
 
 def _first_difference(one: Path, other: Path) -> int | None:

@@ -39,6 +39,7 @@ def print_tables(console: Console, options: Options, result: Result, left_out: M
     messages.add_row("acknowledged", f"{verdict.acknowledged:,}")
     messages.add_row("of unknown end", f"{verdict.unknown:,}, of which {verdict.unknown_but_written:,} are in the log")
     messages.add_row("not sent", f"{verdict.failed:,}")
+    messages.add_row("sent again by a client under a new epoch", f"{verdict.sent_again:,}")
     messages.add_row("polled", f"{verdict.polled:,}")
     messages.add_row(
         "longest time without an acknowledgement", f"{result.longest_silence_seconds:.0f} s, from {result.longest_silence_at:.0f} s on"
@@ -82,7 +83,7 @@ def write_json(path: Path, options: Options, result: Result, left_out: Mapping[K
         "verdict": {
             **{
                 name: getattr(result.verdict, name)
-                for name in ("sent", "acknowledged", "unknown", "unknown_but_written", "failed", "polled")
+                for name in ("sent", "acknowledged", "unknown", "unknown_but_written", "failed", "sent_again", "polled")
             },
             "anomalies": {str(each): result.verdict.counts[each] for each in Anomaly},
             "findings": [asdict(each) for each in result.verdict.findings],

@@ -15,7 +15,7 @@ from tests.chaos.brokers import BrokerTrouble
 from tests.chaos.checker import Verdict, check
 from tests.chaos.cluster import PARTITIONS, TOPIC, Cluster, NotHealthy
 from tests.chaos.faults import Faults, Injected
-from tests.chaos.replicas import Difference, differences
+from tests.chaos.replicas import Difference, Writers, differences
 from tests.chaos.schedule import Fault
 from tests.chaos.workload import Workload, WorkloadFailed
 
@@ -111,7 +111,8 @@ async def _run(options: Options, cluster: Cluster, result: Result, say: Callable
         history = await workload.finish()
         await _stop(cluster, result)
         say(f"{now():7.1f} s  judging {sum(map(len, history.sends))} messages sent and {sum(map(len, history.polls))} polled")
-        result.verdict = await asyncio.to_thread(check, history)
+        writers = Writers(next(iter(cluster.brokers.values())).data_directory, TOPIC)
+        result.verdict = await asyncio.to_thread(check, history, writers)
         directories = {broker_id: broker.data_directory for broker_id, broker in cluster.brokers.items()}
         result.differences = await asyncio.to_thread(differences, directories, TOPIC, PARTITIONS)
     finally:

@@ -170,6 +170,15 @@ def test_a_duplicate() -> None:
     assert story.only(Anomaly.DUPLICATE).endswith("is at offset 4 and at offset 5")
 
 
+def test_what_a_client_sends_again_under_a_new_epoch_is_no_duplicate() -> None:
+    story, values = sound_story()
+    story.poll(10, *enumerate([*values, values[4], values[4]]))
+    epochs = {5: (7, 1), 6: (7, 1)}
+    verdict = check(story.history, lambda partition, offset: epochs.get(offset, (7, 0)))
+    assert verdict.is_sound
+    assert verdict.sent_again == 2
+
+
 def test_an_inconsistent_offset() -> None:
     """Two replicas that went different ways, each read by a consumer."""
     story = Story()

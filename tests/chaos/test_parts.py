@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.chaos import messages
 from tests.chaos.clocks import FakeClock
 from tests.chaos.history import DAMAGED
-from tests.chaos.replicas import differences
+from tests.chaos.replicas import Writers, differences
 from tests.chaos.sessions import Session
 from tests.chaos.views import ClusterView, PartitionView, decode
 
@@ -99,6 +99,14 @@ def test_replicas_differ_at_the_first_batch_that_is_not_the_same_in_both(tmp_pat
         "partition 0: the logs of broker 1 and broker 2 differ from the batch at offset 5 on",
         "partition 0: the logs of broker 1 and broker 3 differ from the batch at offset 9 on",
     ]
+
+
+def test_the_writer_of_an_offset_is_the_producer_of_its_batch(tmp_path: Path) -> None:
+    def batch(offset: int, producer_id: int, epoch: int) -> bytes:
+        return _batch(offset, bytes(31) + struct.pack(">qh", producer_id, epoch) + bytes(10))
+
+    writer_of = Writers(_replica(tmp_path, [batch(0, 7, 0), batch(5, 8, 3)], [batch(9, 7, 1)]), "chaos")
+    assert [writer_of(0, offset) for offset in (0, 4, 5, 8, 9, 12)] == [(7, 0), (7, 0), (8, 3), (8, 3), (7, 1), (7, 1)]
 
 
 def test_a_clock_is_told_its_offset_by_a_file(tmp_path: Path) -> None:

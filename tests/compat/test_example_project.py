@@ -7,6 +7,7 @@ source is hidden from it, because the editable installation's path file is not a
 
 from __future__ import annotations
 
+import os
 import shutil
 import site
 import subprocess
@@ -46,13 +47,19 @@ def test_a_project_with_nothing_but_the_wheel_passes_its_tests(wheel: Path, tmp_
     project = tmp_path / "project"
     shutil.copytree(PROJECT, project, ignore=shutil.ignore_patterns("__pycache__"))
 
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     where = subprocess.run(
-        [python, "-c", "import ottla.testing; print(ottla.testing.__file__)"], cwd=project, capture_output=True, text=True, check=True
+        [python, "-c", "import ottla.testing; print(ottla.testing.__file__)"],
+        cwd=project,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert Path(where.stdout.strip()).is_relative_to(environment)
 
     done = subprocess.run(
-        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=project, capture_output=True, text=True, check=False
+        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=project, env=variables, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout

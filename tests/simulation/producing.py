@@ -42,6 +42,7 @@ class _Batch:
     encoded: bytes
     deadline: float
     is_in_flight: bool = False
+    leader: int = -1  # that it was sent to last
 
 
 class Producer:
@@ -94,7 +95,7 @@ class Producer:
             if self._producer_id < 0 and not await self._initialise():
                 continue
             self._append(self._random.randrange(self._partition_count))
-        self._changed.set()
+        self._wake()
         await asyncio.gather(*partitions)
         self._view.close()
 
@@ -142,15 +143,27 @@ class Producer:
         while line or not self._is_stopping:
             changed = self._changed
             in_flight = [each for each in line if each.is_in_flight]
-            ready = [each for each in line if not each.is_in_flight]
-            if ready and len(in_flight) < MOST_IN_FLIGHT and (not in_flight or in_flight[-1].base_sequence < ready[0].base_sequence):
-                if in_flight and line[0] is not in_flight[0]:
-                    pass  # one at the front failed: wait until those behind it have failed as well
-                else:
-                    ready[0].is_in_flight = True
-                    asyncio.get_running_loop().create_task(self._send(ready[0]))
-                    continue
-            await changed.wait()
+            ready = next((each for each in line if not each.is_in_flight), None)
+            if ready is not None and self._may_follow(ready, in_flight, line):
+                ready.is_in_flight = True
+                ready.leader = self._leader_of(partition)
+                asyncio.get_running_loop().create_task(self._send(ready))
+            else:
+                await changed.wait()
+
+    def _may_follow(self, batch: _Batch, in_flight: list[_Batch], line: deque[_Batch]) -> bool:
+        """Whether a batch may be sent behind those in flight: they begin with the first that is not acknowledged, and go the same way.
+
+        Kafka takes any sequence from a producer that it does not know, so whoever could arrive before the first must wait.
+        """
+        if not in_flight:
+            return True
+        if line[0] is not in_flight[0] or in_flight[-1].base_sequence > batch.base_sequence or len(in_flight) >= MOST_IN_FLIGHT:
+            return False
+        return all(each.leader == self._leader_of(batch.partition) for each in in_flight)
+
+    def _leader_of(self, partition: int) -> int:
+        return self._view.leaders.get((self._topic, partition), -1)
 
     async def _send(self, batch: _Batch) -> None:
         error, offset = await self._exchange(batch)
@@ -183,7 +196,7 @@ class Producer:
 
     async def _exchange(self, batch: _Batch) -> tuple[int, int]:
         """Error code and base offset; 7 (REQUEST_TIMED_OUT) where the network failed."""
-        leader = self._view.leaders.get((self._topic, batch.partition), -1)
+        leader = batch.leader
         if leader < 0:
             return 5, NO_OFFSET
         api = message(ApiKey.PRODUCE, 9)
@@ -196,12 +209,10 @@ class Producer:
             topic_data=(kinds.TopicProduceData(name=self._topic, partition_data=(data,)),),
         )
         try:
-            answer = await self._view.ask(leader, api, body, 8.0)
+            produced: tuple[int, int] = await self._view.ask(leader, api, body, 8.0)
         except OSError:
             return 7, NO_OFFSET
-        (topic,) = answer.responses
-        (found,) = topic.partition_responses
-        return int(found.error_code), found.base_offset
+        return produced
 
     async def _back_off(self, error: int) -> None:
         await asyncio.sleep(self._random.uniform(0.05, 0.3))

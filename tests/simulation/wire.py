@@ -10,8 +10,8 @@ import functools
 import importlib
 import itertools
 import struct
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 from tests.simulation.listening import ClientEnd, Connections
 
@@ -19,11 +19,32 @@ from ottla.broker.replication.following import Connect
 from ottla.model import Endpoint
 from ottla.protocol.api import ApiKey, is_flexible, response_header_size
 from ottla.protocol.messages import response_schema
+from ottla.protocol.primitives import read_array_length, read_string
 from ottla.protocol.schema_reader import message_reader
 from ottla.protocol.schema_writer import struct_writer
 
 _HEAD: Final = struct.Struct(">ihhih")
 _CORRELATION: Final = struct.Struct(">i")
+_PRODUCED: Final = struct.Struct(">ihq")
+
+
+class Produced(NamedTuple):
+    """What a Produce request for one partition is answered with."""
+
+    error: int
+    base_offset: int
+
+
+def _read_produced(frame: memoryview, position: int) -> tuple[Produced, int]:
+    """Of the answer to one partition, v9: what comes before the times, which no reader of ours knows."""
+    _, position = read_array_length(frame, position, len(frame), compact=True, element_size=1)
+    _, position = read_string(frame, position, len(frame), compact=True)
+    _, position = read_array_length(frame, position, len(frame), compact=True, element_size=1)
+    _, error, base_offset = _PRODUCED.unpack_from(frame, position)
+    return Produced(error, base_offset), position
+
+
+_READERS: Final[Mapping[tuple[ApiKey, int], Callable[[memoryview, int], tuple[Any, int]]]] = {(ApiKey.PRODUCE, 9): _read_produced}
 
 
 class Message:
@@ -36,7 +57,9 @@ class Message:
         self.version: Final = version
         self.request: Final[Any] = importlib.import_module(f"{name}.request")
         self._write = struct_writer(getattr(self.request, f"{key.api_name}Request"))
-        self._read = message_reader(getattr(importlib.import_module(f"{name}.response"), f"{key.api_name}Response"))
+        self._read = _READERS.get((key, version)) or message_reader(
+            getattr(importlib.import_module(f"{name}.response"), f"{key.api_name}Response")
+        )
         self._tags = b"\0" if is_flexible(key, version) else b""
         self._answer_header = response_header_size(key, version)
 
@@ -149,21 +172,18 @@ class ClientView:
         self._brokers = brokers
         self._name = name
         self._open: dict[int, BrokerConnection] = {}
+        self._opening: dict[int, asyncio.Lock] = {}
         self.leaders: dict[tuple[str, int], int] = {}
         self.leader_epochs: dict[tuple[str, int], int] = {}
 
     async def connection(self, broker_id: int) -> BrokerConnection:
-        """The connection to a broker, opened when it is not."""
-        known = self._open.get(broker_id)
-        if known is None or known.is_lost:
-            host, port = self._brokers[broker_id]
-            opened = await BrokerConnection.open(self._connections, host, port, self._name)
-            known = self._open.get(broker_id)  # another task may have been faster
+        """The connection to a broker, opened when it is not. Whoever asks first, gets it first."""
+        async with self._opening.setdefault(broker_id, asyncio.Lock()):
+            known = self._open.get(broker_id)
             if known is None or known.is_lost:
-                known = self._open[broker_id] = opened
-            else:
-                opened.close()
-        return known
+                host, port = self._brokers[broker_id]
+                known = self._open[broker_id] = await BrokerConnection.open(self._connections, host, port, self._name)
+            return known
 
     async def ask(self, broker_id: int, api: Message, body: Any, timeout_seconds: float) -> Any:
         return await (await self.connection(broker_id)).ask(api, body, timeout_seconds)

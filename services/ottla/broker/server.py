@@ -49,6 +49,7 @@ from ottla.network.listener import AnyListener, ConnectionLimits, Listener
 from ottla.network.tls import TlsSettings, client_context, server_context
 from ottla.storage.clean_shutdown import NO_BROKER_EPOCH
 from ottla.storage.log_manager import LogManager
+from ottla.storage.log_moves import LogMoves
 
 log = logging.getLogger(__name__)
 
@@ -199,6 +200,7 @@ class Broker:
         replicas.following = fetchers
         logs.high_watermarks = replicas.high_watermarks
         logs.directory_failed = self._directory_failed
+        log_moves = LogMoves(logs, settings.log_directories, offload, replicas.log_moved)
         applier = self._applier = ControlApplier(
             broker_id, lambda: service.registration, metadata, replicas, service, service.controlled_shutdown
         )
@@ -213,6 +215,7 @@ class Broker:
             metadata=metadata,
             replicas=replicas,
             logs=logs,
+            log_moves=log_moves,
             controller=service,
             producer_ids=ProducerIds(service.allocate_producer_ids),
             fetch_sessions=FetchSessions(settings.max_incremental_fetch_session_cache_slots, self._clock, self._random),
@@ -231,6 +234,7 @@ class Broker:
         stack.push_async_callback(service.close)
         await logs.start(service.cluster_id)
         stack.push_async_callback(self._close_logs)
+        stack.push_async_callback(log_moves.close)
         replicas.start(service.alter_partition, broker_epoch)
         stack.push_async_callback(replicas.close)
         groups.start()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ottla.cli.connection import (
-    ANSWER_SECONDS,
     DEFAULT_BOOTSTRAP_SERVER,
     BootstrapServer,
     ClientProperty,
@@ -23,10 +22,11 @@ from ottla.cli.output import count_of, say, say_json, table
 from ottla.model import TopicPartition
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaException
+    from confluent_kafka import KafkaError, KafkaException
 
 ELECTED: Final = "elected"
 NOT_NEEDED: Final = "not needed"
+LIBRDKAFKAS_SECONDS: Final = 60.0  # its socket.timeout.ms
 
 
 class Election(enum.StrEnum):
@@ -70,8 +70,8 @@ def elect_leaders(
         asked = [ClientPartition(each.topic, each.partition) for each in partitions_named(names, counts)]
     election_type = ElectionType.PREFERRED if election is Election.PREFERRED else ElectionType.UNCLEAN
     with told_plainly(bootstrap_server):
-        answer = admin.elect_leaders(election_type, asked, request_timeout=3 * ANSWER_SECONDS, operation_timeout=2 * ANSWER_SECONDS)
-        outcomes = outcomes_of(answer.result(3 * ANSWER_SECONDS + 5))
+        # Without the timeouts that it could be given: confluent-kafka 2.16 can not take them. librdkafka has its own.
+        outcomes = outcomes_of(admin.elect_leaders(election_type, asked).result(LIBRDKAFKAS_SECONDS + 5))
     if as_json:
         say_json([{"topic": each.topic, "partition": each.partition, "outcome": outcome} for each, outcome in outcomes.items()])
     else:
@@ -100,15 +100,17 @@ def partitions_named(names: Iterable[str], partition_counts: Mapping[str, int]) 
     return list(found)
 
 
-def outcomes_of(answer: Mapping[Any, KafkaException | None]) -> dict[TopicPartition, str]:
-    """What came of each, in a few words."""
-    from confluent_kafka import KafkaError
+def outcomes_of(answer: Mapping[Any, KafkaError | KafkaException | None]) -> dict[TopicPartition, str]:
+    """What came of each, in a few words. The client says that it gives exceptions, and gives errors."""
+    from confluent_kafka import KafkaError, KafkaException
 
     outcomes = {}
-    for each, exception in answer.items():
-        error = None if exception is None else exception.args[0]
-        is_needless = error is not None and error.code() == KafkaError.ELECTION_NOT_NEEDED
-        outcomes[TopicPartition(each.topic, each.partition)] = ELECTED if error is None else NOT_NEEDED if is_needless else error.str()
+    for each, found in answer.items():
+        error = found.args[0] if isinstance(found, KafkaException) else found
+        outcome = ELECTED
+        if error is not None and error.code() != KafkaError.NO_ERROR:
+            outcome = NOT_NEEDED if error.code() == KafkaError.ELECTION_NOT_NEEDED else error.str()
+        outcomes[TopicPartition(each.topic, each.partition)] = outcome
     return dict(sorted(outcomes.items()))
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.config.settings import LONG_MAX, MIB, Settings, setting
-from ottla.config.topic import ONE_BROKER
 
 # Kafka's own classes, which are known by their names here; others can not be loaded.
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
@@ -130,7 +129,6 @@ class ReplicationSettings(Settings):
         "auto.leader.rebalance.enable",
         "boolean",
         default=True,
-        without_effect=ONE_BROKER,
         doc="Give leadership back to preferred replicas.",
     )
     leader_imbalance_check_interval_seconds: int = setting(
@@ -138,32 +136,30 @@ class ReplicationSettings(Settings):
         "long",
         default=300,
         at_least=1,
-        without_effect=ONE_BROKER,
         doc="How often the controller looks for leaders to move.",
     )
     leader_imbalance_per_broker_percentage: int = setting(
         "leader.imbalance.per.broker.percentage",
         "int",
         default=10,
-        without_effect=ONE_BROKER,
         doc="The share of leaders away from their preferred broker that is left alone.",
     )
     controlled_shutdown_enable: bool = setting(
-        "controlled.shutdown.enable", "boolean", default=True, without_effect=ONE_BROKER, doc="Hand leaderships over before stopping."
+        "controlled.shutdown.enable", "boolean", default=True, doc="Hand leaderships over before stopping."
     )
     controlled_shutdown_max_retries: int = setting(
-        "controlled.shutdown.max.retries", "int", default=3, without_effect=ONE_BROKER, doc="How often handing over is tried."
+        "controlled.shutdown.max.retries", "int", default=3, doc="How often handing over is tried."
     )
     controlled_shutdown_retry_backoff_ms: int = setting(
-        "controlled.shutdown.retry.backoff.ms", "long", default=5_000, without_effect=ONE_BROKER, doc="The pause between those tries."
+        "controlled.shutdown.retry.backoff.ms", "long", default=5_000, doc="The pause between those tries."
     )
     controller_socket_timeout_ms: int = setting(
-        "controller.socket.timeout.ms", "int", default=30_000, without_effect=ONE_BROKER, doc="How long the controller waits for a broker."
+        "controller.socket.timeout.ms", "int", default=30_000, doc="How long the controller waits for a broker."
     )
     inter_broker_protocol_version: str = setting(
         "inter.broker.protocol.version",
         "string",
         default="3.9-IV0",
-        without_effect=ONE_BROKER,
+        without_effect="Brokers fetch from each other by Kafka 3.9's protocol, and control each other by Ottla's own.",
         doc="The Kafka release whose protocol brokers speak to each other.",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ottla.config.settings import DAY_MS, GIB, INT_MAX, KIB, LONG_MAX, MIB, MINUTE_MS, Settings, setting
-from ottla.config.topic import COMPRESSION_TYPES, NO_CLEANER, NO_DOWN_CONVERSION, ONE_BROKER, gzip_level_complaint
+from ottla.config.topic import COMPRESSION_TYPES, NO_CLEANER, NO_DOWN_CONVERSION, gzip_level_complaint
 
 
 def retention_complaint(time: int | None) -> str:
@@ -321,6 +321,5 @@ class TopicManagement(Settings):
         "boolean",
         default=False,
         dynamic="cluster-wide",
-        without_effect=ONE_BROKER,
         doc="Let a replica that is out of sync lead when no other is left. That loses records.",
     )

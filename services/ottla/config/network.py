@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.config.settings import INT_MAX, MIB, MINUTE_MS, Settings, setting
-from ottla.config.topic import ONE_BROKER
 
 ONE_LOOP: Final = "One event loop does all the work of a broker; more cores are used by more brokers."
 
@@ -153,7 +152,7 @@ class NetworkSettings(Settings):
         "request.timeout.ms",
         "int",
         default=30_000,
-        without_effect=ONE_BROKER,
+        without_effect="Requests between brokers have timeouts of their own: controller.socket.timeout.ms, replica.socket.timeout.ms.",
         doc="How long the broker waits for an answer to a request of its own.",
     )
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 NO_CLEANER: Final = "There is no log cleaner in this release: a compacted topic keeps all its records."
-ONE_BROKER: Final = "This release runs a broker on its own; nothing replicates."
 NO_DOWN_CONVERSION: Final = "Records are stored as magic 2 only and never converted down."
 
 _THROTTLED: Final = re.compile(r"(\*|\d+:\d+(,\d+:\d+)*)?")
@@ -232,7 +231,6 @@ class TopicSettings(Settings):
         "boolean",
         default=False,
         synonyms=[Synonym("unclean.leader.election.enable")],
-        without_effect=ONE_BROKER,
         doc="Let a replica that is out of sync lead when no other is left. That loses records.",
     )
     preallocate: bool = setting(

@@ -59,6 +59,7 @@ class AppendingLog:
         "_files",
         "_flushing",
         "_index_interval",
+        "_is_retired",
         "_lost_group",
         "_max_timestamp",
         "_max_timestamp_offset",
@@ -108,6 +109,7 @@ class AppendingLog:
         self._reader: Final = LogReader(self._segments, context.file_pool)
         self._sealed: list[Segment] = []  # their indexes are not on the disk yet
         self._failure: str | None = None
+        self._is_retired = False
         self._flushing: asyncio.Future[None] | None = None
         self._truncations = 0
         self._unsettled = False  # the checkpointed recovery point may lie beyond the end that a truncation left

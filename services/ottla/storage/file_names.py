@@ -55,6 +55,11 @@ def stray_directory_name(topic_partition: TopicPartition, unique_id: UUID) -> st
     return _marked_directory_name(topic_partition, unique_id, STRAY_DIRECTORY_SUFFIX)
 
 
+def future_directory_name(topic_partition: TopicPartition, unique_id: UUID) -> str:
+    """Where a replica's copy grows in another log directory until it takes the replica's place."""
+    return _marked_directory_name(topic_partition, unique_id, FUTURE_DIRECTORY_SUFFIX)
+
+
 def _marked_directory_name(topic_partition: TopicPartition, unique_id: UUID, mark: str) -> str:
     """The partition's name, an id and the mark.
 

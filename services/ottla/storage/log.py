@@ -304,6 +304,13 @@ class Log(AppendingLog):
             await self._flush_with_others(closing=True)
         self.release_files()
 
+    def retire(self) -> None:
+        """The log goes on as another, in another directory, that has all of it. Whoever waits for a flush here is let go."""
+        self._is_retired = True
+        self.recovery_point = self.log_end_offset
+        self._sealed = []
+        self.release_files()
+
     async def abandon(self) -> None:
         """Leaves everything as it is, as a crash would, but waits for the thread of a flush that runs."""
         while self._flushing is not None:
@@ -315,6 +322,11 @@ class Log(AppendingLog):
     def size(self) -> int:
         """The bytes of all segments' logs."""
         return sum(segment.size for segment in self._segments.all)
+
+    @property
+    def truncations(self) -> int:
+        """How often the end went back: then other bytes may lie where some lay before."""
+        return self._truncations
 
     @property
     def unflushed_messages(self) -> int:
@@ -360,6 +372,8 @@ class Log(AppendingLog):
     async def _flush_once(self, closing: bool) -> None:
         try:
             self._check_online()
+            if self._is_retired:
+                return
             end_offset, truncations = self.log_end_offset, self._truncations
             # With `flush.messages` this is where readers will be let up to.
             self._reader.remember(end_offset, self._active, self._active.size)

@@ -28,10 +28,11 @@ from ottla.storage.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
     MalformedCheckpoint,
     read_offsets,
+    sync_directory,
     write_offsets,
 )
 from ottla.storage.clean_shutdown import take_clean_shutdown
-from ottla.storage.file_names import DELETED_DIRECTORY_SUFFIX, is_marked_directory, partition_of_directory
+from ottla.storage.file_names import DELETED_DIRECTORY_SUFFIX, FUTURE_DIRECTORY_SUFFIX, is_marked_directory, partition_of_directory
 from ottla.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from ottla.storage.mounts import file_system_of
 from ottla.storage.partition_metadata import PARTITION_METADATA
@@ -78,7 +79,10 @@ def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: i
         ForeignLogDirectory: it is another broker's or another cluster's.
         OSError: it can not be read or written.
     """
+    made = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
+    for each in made:
+        sync_directory(each.parent)
     descriptor = _lock(path)
     try:
         _own(path, broker_id, cluster_id, now_ms)
@@ -143,7 +147,8 @@ def _list(path: Path, found: LogDirectory) -> None:
                 continue
             topic_partition = partition_of_directory(entry.name)
             if is_marked_directory(entry.name):
-                if entry.name.endswith(DELETED_DIRECTORY_SUFFIX):
+                if entry.name.endswith((DELETED_DIRECTORY_SUFFIX, FUTURE_DIRECTORY_SUFFIX)):
+                    # A copy that was not finished goes too: the log is where it was, and a move can be asked for again.
                     found.deleted.append(path / entry.name)
                 else:
                     log.warning("%s was set aside and is left alone", entry.path)

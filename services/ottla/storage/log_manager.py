@@ -87,6 +87,8 @@ class LogManager:
         self.topic_settings: Final = topic_settings
         # What the replicas know of high watermarks, for the checkpoint and so that retention stays below them.
         self.high_watermarks: Callable[[], Mapping[TopicPartition, int]] = dict
+        # Where partitions that have no log yet are to have it (AlterReplicaLogDirs).
+        self.wanted_directories: dict[TopicPartition, Path] = {}
         # Told a directory that has failed, and why, once its logs are offline.
         self.directory_failed: Callable[[Path, str], None] = lambda directory, reason: None
         self._paths: Final = tuple(directories)
@@ -315,7 +317,8 @@ class LogManager:
             raise KafkaStorageError(f"{topic_partition} may lie in a directory that is offline: {_listed(self._offline)}")
         metadata = None if topic_id is None or topic_id == ZERO_TOPIC_ID else encode_topic_id(topic_id)
         online = [path for path in self._directories if path not in self._offline]
-        for path in sorted(online, key=lambda each: self._partition_counts[each]):
+        wanted = self.wanted_directories.pop(topic_partition, None)
+        for path in sorted(online, key=lambda each: (each != wanted, self._partition_counts[each])):
             directory = path / partition_directory_name(topic_partition)
             try:
                 make_partition_directory(directory, metadata)
@@ -327,6 +330,20 @@ class LogManager:
                 continue
             return self._add(topic_partition, directory, loaded)
         raise KafkaStorageError(f"{topic_partition}: no log directory takes it; offline: {_listed(self._offline) or 'none'}")
+
+    def replace(self, topic_partition: TopicPartition, directory: Path, loaded: LoadedLog) -> Log:
+        """Goes on with a log in another directory, where all of it lies already; what it leaves behind is deleted later."""
+        former = self._logs.pop(topic_partition)
+        path = former.directory.parent
+        self._partition_counts[path] -= 1
+        former.retire()
+        aside = path / deleted_directory_name(topic_partition, self._new_id())
+        try:
+            former.directory.rename(aside)
+            self._deletes.add([str(aside)], former.settings.file_delete_delay_ms)
+        except OSError as error:
+            self._fail_directory(path, error)
+        return self._add(topic_partition, directory, loaded)
 
     async def delete(self, topic_partition: TopicPartition) -> None:
         """Takes a partition's log away. Its directory gets another name at once; the files go later."""

@@ -78,6 +78,8 @@ def _write_small_files(job: SyncJob, operations: FileOperations) -> None:
         with contextlib.suppress(FileNotFoundError):
             _fsync(str(job.directory / PARTITION_METADATA), operations)
         sync_directory(job.directory)
+        # A new partition's directory is itself a name that is lost with the power.
+        sync_directory(job.directory.parent)
 
 
 def _fsync(path: str, operations: FileOperations) -> None:

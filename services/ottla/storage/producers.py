@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ottla.errors import InvalidProducerEpoch, InvalidRecord, InvalidTransactionState, OutOfOrderSequenceNumber
+from ottla.errors import InvalidProducerEpoch, InvalidRecord, InvalidTransactionState, KafkaStorageError, OutOfOrderSequenceNumber
 from ottla.model import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 from ottla.record.batch import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker
@@ -35,6 +35,14 @@ REMEMBERED_BATCHES: Final = 5
 SEQUENCE_MASK: Final = 0x7FFFFFFF
 NO_OFFSET: Final = -1
 NO_COORDINATOR_EPOCH: Final = -1
+
+
+class EarlierBatchNotWritten(KafkaStorageError):
+    """A producer's batch could not be written, and this one comes after it.
+
+    As a gap in the sequences it would end the producer's epoch: librdkafka then sends again, under new sequences, also what
+    other partitions may have already. As what it is, both are sent again in their order.
+    """
 
 
 class Duplicate(NamedTuple):
@@ -85,6 +93,7 @@ class ProducerState:
     __slots__ = (
         "batches",
         "coordinator_epoch",
+        "has_unwritten",
         "last_timestamp",
         "next_sequence",
         "producer_epoch",
@@ -98,6 +107,7 @@ class ProducerState:
         self.producer_id: Final = producer_id
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.next_sequence = 0
+        self.has_unwritten = False  # the batch that comes next has been here and could not be written
         # (base_sequence, last_sequence, base_offset, last_offset, timestamp): plain tuples, a named one costs 0.2 µs more
         self.batches: deque[tuple[int, int, int, int, int]] = deque(maxlen=REMEMBERED_BATCHES)
         self.last_timestamp = NO_TIMESTAMP
@@ -119,6 +129,7 @@ class ProducerState:
         self.producer_epoch = producer_epoch
         self.batches.clear()
         self.next_sequence = 0
+        self.has_unwritten = False
 
 
 class ProducerStates:
@@ -139,6 +150,7 @@ class ProducerStates:
 
         Raises:
             OutOfOrderSequenceNumber: a gap, an older batch than those remembered, or a new epoch that does not start at 0.
+            EarlierBatchNotWritten: a gap that a full disk has left.
             InvalidProducerEpoch: a newer instance of this producer has written already.
             InvalidTransactionState: a plain batch while a transaction of this producer is open.
             InvalidRecord: a producer id without a sequence.
@@ -165,7 +177,13 @@ class ProducerStates:
             for batch in state.batches:
                 if batch[0] == base_sequence and batch[1] == last_sequence:
                     return Duplicate(*batch[2:])
-            if base_sequence != state.next_sequence:
+            ahead = (base_sequence - state.next_sequence) & SEQUENCE_MASK
+            if state.has_unwritten and 0 < ahead <= SEQUENCE_MASK >> 1:
+                raise EarlierBatchNotWritten(
+                    f"producer {producer_id}: the batch of sequence {state.next_sequence} could not be written, and has to come before "
+                    f"{base_sequence}"
+                )
+            if ahead:
                 raise OutOfOrderSequenceNumber(
                     f"producer {producer_id}, epoch {epoch}: sequence {base_sequence} came, {state.next_sequence} is expected"
                 )
@@ -208,6 +226,7 @@ class ProducerStates:
         next_sequence = base_sequence + header.last_offset_delta + 1
         state.batches.append((base_sequence, (next_sequence - 1) & SEQUENCE_MASK, base_offset, last_offset, timestamp))
         state.next_sequence = next_sequence & SEQUENCE_MASK
+        state.has_unwritten = False
         state.last_timestamp = timestamp
         if attributes & TRANSACTIONAL_MASK and state.transaction_first_offset == NO_OFFSET:
             state.transaction_first_offset = base_offset
@@ -281,6 +300,7 @@ class ProducerStates:
         for state in self._states.values():
             while state.batches and state.batches[-1][2] >= offset:
                 state.next_sequence = state.batches.pop()[0]
+                state.has_unwritten = True
             if state.batches:
                 state.last_timestamp = state.batches[-1][4]
             if state.transaction_first_offset >= offset:
@@ -323,6 +343,7 @@ class ProducerStates:
                 base_offset = entry.last_offset - entry.offset_delta
                 state.batches.append((base_sequence, entry.last_sequence, base_offset, entry.last_offset, entry.timestamp))
             state.next_sequence = (entry.last_sequence + 1) & SEQUENCE_MASK
+            state.has_unwritten = entry.last_offset < 0 and state.next_sequence > 0
             if entry.current_transaction_first_offset >= 0:
                 state.transaction_first_offset = entry.current_transaction_first_offset
                 self._ongoing[entry.current_transaction_first_offset] = entry.producer_id

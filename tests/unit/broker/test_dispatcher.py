@@ -279,7 +279,10 @@ def test_a_group_that_can_not_be_written_is_refused_whole_and_loses_nothing_else
 
 
 def test_an_idempotent_producer_may_send_again_what_a_full_disk_refused(tmp_path: Path) -> None:
-    """Its sequences are forgotten with the group, so the same batch is not taken for a duplicate."""
+    """Its sequences are forgotten with the group, so the same batch is not taken for a duplicate.
+
+    One that comes too early is not told of a gap, for which librdkafka takes a new epoch, but what the one before was told.
+    """
 
     async def scenario(broker: Wired) -> None:
         broker.topic("events")
@@ -293,7 +296,7 @@ def test_an_idempotent_producer_may_send_again_what_a_full_disk_refused(tmp_path
             assert await client.produced() == (1, [(KAFKA_STORAGE_ERROR, -1)])
             assert await client.produced() == (1, [(KAFKA_STORAGE_ERROR, -1)])
         client.write(produce(("events", 0, third)), produce(("events", 0, second)), produce(("events", 0, third)))
-        assert await client.produced() == (1, [(45, -1)])  # OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await client.produced() == (1, [(KAFKA_STORAGE_ERROR, -1)])
         assert await client.produced() == (1, [(0, 1)])
         assert await client.produced() == (1, [(0, 2)])
 

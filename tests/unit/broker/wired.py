@@ -40,6 +40,7 @@ from ottla.protocol.api import ApiKey, response_header_size
 from ottla.record.batch import batches
 from ottla.record.records import Record, build_batch, read_records
 from ottla.storage.log_manager import LogManager
+from ottla.storage.log_moves import LogMoves
 from ottla.testing.clock import DEFAULT_START_MS, ManualClock
 
 BROKER = BrokerId(1)
@@ -267,6 +268,7 @@ async def wired(
         metadata=MetadataCache(),
         replicas=replicas,
         logs=logs,
+        log_moves=LogMoves(logs, settings.log_directories, offload, replicas.log_moved),
         controller=cast("Any", None),
         producer_ids=cast("Any", None),
         fetch_sessions=FetchSessions(10, clock, Random(1)),

@@ -1,10 +1,12 @@
-"""Which partitions the words of `ottla elect-leaders` stand for."""
+"""Which partitions the words of `ottla elect-leaders` stand for, and what it says came of them."""
 
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
 
-from ottla.cli.elect_leaders import partitions_named
+from ottla.cli.elect_leaders import outcomes_of, partitions_named
 from ottla.cli.errors import CommandFailed
 from ottla.model import TopicPartition
 
@@ -34,3 +36,20 @@ def test_what_does_not_exist_is_named(name: str, complaint: str) -> None:
     with pytest.raises(CommandFailed) as raised:
         partitions_named([name], COUNTS)
     assert str(raised.value) == complaint
+
+
+def test_what_came_of_each_is_told_in_a_few_words() -> None:
+    """Whichever of its two kinds the client gives."""
+    refused = KafkaError(KafkaError.PREFERRED_LEADER_NOT_AVAILABLE, "2 is away")
+    answer: dict[ClientPartition, KafkaError | KafkaException | None] = {
+        ClientPartition("clicks", 2): KafkaException(refused),
+        ClientPartition("clicks", 1): KafkaError(KafkaError.ELECTION_NOT_NEEDED),
+        ClientPartition("clicks", 0): None,
+        ClientPartition("views", 0): refused,
+    }
+    assert outcomes_of(answer) == {
+        TopicPartition("clicks", 0): "elected",
+        TopicPartition("clicks", 1): "not needed",
+        TopicPartition("clicks", 2): "2 is away",
+        TopicPartition("views", 0): "2 is away",
+    }

@@ -28,6 +28,7 @@ class Broker:
         self.clock = ManualClock()
         self.files = FailingFiles()
         self.overrides: Mapping[str, str] = {}
+        self.new_id: Callable[[], UUID] = lambda: UUID(int=7)
         names = {"broker_id": "0", **properties}
         self.settings = BrokerSettings.from_properties(
             {"log.dirs": ",".join(map(str, directories)), **{name.replace("_", "."): value for name, value in names.items()}}
@@ -41,7 +42,7 @@ class Broker:
             offload_nothing,
             lambda topic: TopicSettings.of(self.settings, self.overrides),
             files=self.files,
-            new_id=lambda: UUID(int=7),
+            new_id=self.new_id,
         )
 
 

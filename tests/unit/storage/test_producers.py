@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ottla.errors import InvalidProducerEpoch, InvalidRecord, InvalidTransactionState, OutOfOrderSequenceNumber
 from ottla.record.batch import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker
-from ottla.storage.producers import CompletedTransaction, Duplicate, ProducerStates
+from ottla.storage.producers import CompletedTransaction, Duplicate, EarlierBatchNotWritten, ProducerStates
 
 LAST_SEQUENCE = 2**31 - 1
 COMMIT = EndTransactionMarker(ControlRecordType.COMMIT, 1)
@@ -237,10 +237,12 @@ def test_batches_that_could_not_be_written_are_taken_back() -> None:
     append(states, batch(5, 10, producer_id=8), 40)
     states.forget_from(20)
     assert states.check(batch(10, 10)) == Duplicate(10, 19, 5)
-    with pytest.raises(OutOfOrderSequenceNumber, match="sequence 30 came, 20 is expected"):
+    with pytest.raises(EarlierBatchNotWritten, match="sequence 20 could not be written, and has to come before 30"):
         states.check(batch(30, 10))
     assert append(states, batch(20, 10), 20) is None
-    with pytest.raises(OutOfOrderSequenceNumber, match="sequence 15 came, 5 is expected"):
+    with pytest.raises(OutOfOrderSequenceNumber, match="sequence 40 came, 30 is expected"):
+        states.check(batch(40, 10))
+    with pytest.raises(EarlierBatchNotWritten, match="sequence 5 could not be written, and has to come before 15"):
         states.check(batch(15, producer_id=8))
     assert append(states, batch(5, 10, producer_id=8), 30) is None
 
@@ -251,7 +253,7 @@ def test_a_producer_whose_only_batch_was_taken_back_still_waits_for_it_after_a_r
     states.forget_from(0)
     restarted = ProducerStates()
     restarted.restore(states.snapshot())
-    with pytest.raises(OutOfOrderSequenceNumber, match="sequence 60 came, 50 is expected"):
+    with pytest.raises(EarlierBatchNotWritten, match="sequence 50 could not be written, and has to come before 60"):
         restarted.check(batch(60))
     assert append(restarted, batch(50, 10), 0) is None
 

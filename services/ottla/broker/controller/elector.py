@@ -21,7 +21,7 @@ from ottla.clock import Clock
 from ottla.coordination import znodes
 from ottla.coordination.errors import BadVersion, ConnectionLoss, NodeExists, NoNode, SessionExpired
 from ottla.coordination.interface import Coordination, Create, Operation, SetData, Watch
-from ottla.errors import OttlaError
+from ottla.errors import ApiError, OttlaError
 from ottla.model import BrokerId
 
 log: Final = logging.getLogger(__name__)
@@ -77,7 +77,11 @@ class Elector:
         Raises:
             CoordinationError: it can not be found out who is the controller.
         """
-        await self._elect()
+        try:
+            await self._elect()
+        except ApiError as error:
+            log.warning("broker %d could not begin as the controller, trying again: %s", self._broker_id, error)
+            self._happened()
         self._watching = asyncio.ensure_future(self._watch())
 
     def close(self) -> None:
@@ -114,7 +118,8 @@ class Elector:
             except SessionExpired:
                 return  # the next session has an elector of its own
             except Exception as error:
-                log.error("the election of a controller goes on: %s", error, exc_info=not isinstance(error, OttlaError))
+                is_expected = isinstance(error, OttlaError)
+                log.warning("the election of a controller goes on after a failure: %s", error, exc_info=not is_expected)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 self._happened()
 

@@ -49,6 +49,8 @@ T = TypeVar("T")
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _LONGEST_PAUSE_SECONDS: Final = 0.5
 
+# A controller that is given some time answers at its end.
+_ANSWER_MARGIN_SECONDS: Final = 1.0
 # A client that gets no producer id asks again.
 _PRODUCER_IDS_SECONDS: Final = 5.0
 
@@ -252,7 +254,7 @@ class Forwarding:
                 controller = await self._find()
                 was_repeated, was_made = was_made, True
                 try:
-                    async with asyncio.timeout_at(deadline):
+                    async with asyncio.timeout_at(deadline + _ANSWER_MARGIN_SECONDS):
                         return await call(controller, max(0.0, deadline - loop.time())), was_repeated
                 except TimeoutError as error:
                     raise RequestTimedOut(f"{what}: the controller gave no answer within {timeout_seconds:g} s") from error

@@ -28,7 +28,8 @@ _ATTEMPTS: Final = 10
 
 async def make_skeleton(coordination: Coordination) -> None:
     """Makes the znodes that every cluster has and that are missing."""
-    missing = [path for path in znodes.SKELETON if await coordination.exists(path) is None]
+    found = await coordination.get_many(znodes.SKELETON)
+    missing = [path for path, each in zip(znodes.SKELETON, found, strict=True) if each is None]
     if missing:
         try:
             await coordination.transaction([Create(path) for path in missing])

@@ -44,7 +44,7 @@ class PartitionOperations:
         registration = self.state.brokers.get(broker_id)
         if registration is None:
             raise BrokerIdNotRegistered(f"broker {broker_id} wants to stop and is not registered")
-        if broker_epoch < registration.broker_epoch:
+        if 0 <= broker_epoch < registration.broker_epoch:
             raise StaleBrokerEpoch(f"broker {broker_id} wants to stop in epoch {broker_epoch}, and is in {registration.broker_epoch}")
         log.info("broker %d wants to stop", broker_id)
         self.state.shutting_down.add(broker_id)

@@ -31,6 +31,8 @@ state_change_log: Final = logging.getLogger("ottla.state_change")
 
 # Znodes in one transaction: as many as the coordination service and this loop handle in a few milliseconds.
 _AT_ONCE: Final = 500
+# Changes of which each is said in a line of its own.
+_FEW: Final = 100
 
 
 class Performer:
@@ -110,13 +112,34 @@ class Performer:
     async def _perform(self, decision: Decision, except_brokers: Collection[BrokerId]) -> None:
         for part in _parts(decision):
             await self._write(part)
-            for change in part.changes:
-                state_change_log.info("%s: %s, because %s", change.topic_partition, change.state, change.reason)
+            self._log(part.changes)
             gone = [each.name for each in part.gone]
             self._state.take_in(part)
             self.announce(part, except_brokers=except_brokers)
             for name in gone:
                 log.info("deleted topic %s", name)
+
+    def _log(self, changes: Sequence[PartitionChange]) -> None:
+        """Says each change, before it is taken in; of a great many only how many there are, unless all are asked for."""
+        level = logging.INFO if len(changes) <= _FEW else logging.DEBUG
+        if len(changes) > _FEW:
+            state_change_log.info("%d partitions change: %s, and others", len(changes), changes[0].reason)
+        if not state_change_log.isEnabledFor(level):
+            return
+        for change in changes:
+            key, new = change.topic_partition, change.state
+            old = self._state.topics[key.topic].partitions[key.partition].state
+            state_change_log.log(
+                level,
+                "%s: leader %d -> %d, ISR %s -> %s, leader epoch %d: %s",
+                key,
+                old.leader,
+                new.leader,
+                list(old.isr),
+                list(new.isr),
+                new.leader_epoch,
+                change.reason,
+            )
 
     async def _write(self, part: Decision) -> None:
         operations = await self._changing(part.changes)

@@ -111,7 +111,8 @@ class TopicOperations:
         self.state.put_topic(topic)
 
     def _living(self) -> list[BrokerRegistration]:
-        return [each for broker_id, each in sorted(self.state.brokers.items()) if broker_id in self.state.living()]
+        living = self.state.living()
+        return [each for broker_id, each in sorted(self.state.brokers.items()) if broker_id in living]
 
 
 def _first(states: Sequence[PartitionState]) -> list[KnownPartition]:

@@ -57,7 +57,7 @@ class Turns:
     def take_beside(self, what: str, operation: Callable[[], Awaitable[None]]) -> None:
         """Runs an operation in its turn, which nobody waits for."""
         if not self._is_over:
-            self._begin(what, operation)
+            self._begin(what, operation).add_done_callback(lambda task: _log_failure(what, task))
 
     def _begin(self, what: str, operation: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(self._run(what, operation))
@@ -94,3 +94,9 @@ class Turns:
         self._operations.pop(task, None)
         if not task.cancelled():
             task.exception()  # looked at here, as whoever asked for the operation may have gone with its connection
+
+
+def _log_failure(what: str, task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, NotController):
+        log.error("%s failed: %s", what, error)

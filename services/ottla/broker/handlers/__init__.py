@@ -8,6 +8,7 @@ from typing import Final
 _MODULES: Final = (
     "alter_configs",
     "alter_partition_reassignments",
+    "alter_replica_log_dirs",
     "api_versions",
     "create_partitions",
     "create_topics",

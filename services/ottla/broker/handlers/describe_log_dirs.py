@@ -1,7 +1,8 @@
 """DescribeLogDirs (key 35), versions 1-4: what lies on each disk of this broker (KIP-113).
 
 v3 adds an error for the whole request, v4 the size of the volume (KIP-827). A directory that has failed is listed with
-KAFKA_STORAGE_ERROR. There are no moves between directories, so offset_lag is 0 and is_future_key false.
+KAFKA_STORAGE_ERROR. A replica on its way to another directory is in both, in the new one as future key with how many
+offsets it lacks.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ def describe_log_dirs(request: Any, context: RequestContext, parts: BrokerParts)
                 topics[topic].append(
                     schema("DescribeLogDirsPartition", partition_index=index, partition_size=size, offset_lag=0, is_future_key=False)
                 )
+        for (topic, index), future in sorted(parts.log_moves.ongoing.items()):
+            if future.directory == directory.path and (asked is None or (topic, index) in asked):
+                fields = {"partition_index": index, "partition_size": future.size, "offset_lag": future.offset_lag}
+                topics[topic].append(schema("DescribeLogDirsPartition", **fields, is_future_key=True))
         results.append(
             schema(
                 "DescribeLogDirsResult",

@@ -11,7 +11,7 @@ is returned here may leave only after that.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Final
+from typing import Final, TypeGuard
 
 from ottla.broker.handlers.registry import BrokerParts, RequestContext
 from ottla.broker.replication.opening import opened_for_topic
@@ -34,6 +34,7 @@ from ottla.model import INTERNAL_TOPICS, TopicPartition
 from ottla.protocol import produce as codec
 from ottla.protocol.produce import PartitionAnswer, PartitionData, ProduceRequest, RepeatedRequest, TopicData
 from ottla.record.batch import HEADER_SIZE, read_header
+from ottla.storage.producers import EarlierBatchNotWritten
 
 # Kafka's tools write to internal topics under this client id.
 ADMIN_CLIENT_ID: Final = "__admin_client"
@@ -178,7 +179,7 @@ def _stage(
                     _check_codec(buffer, start, stop, version)
                 base_offset, last_offset, log_append_time = partition.append_as_leader(buffer, start, stop, acks, now_ms)
             except ApiError as error:
-                if isinstance(error, KafkaStorageError) and (name, index) in parts.replicas.partitions:
+                if _has_lost_group(error) and (name, index) in parts.replicas.partitions:
                     parts.replicas.appends.failed(parts.replicas.get(name, index), error)
                 topic_answers.append(PartitionAnswer(index, error.code, error_message=error.message))
                 continue
@@ -203,6 +204,11 @@ def _stage(
     if requirements:
         return DelayedProduce(version, context.correlation_id, request.timeout_ms, answers, requirements)
     return codec.encode_response(version, context.correlation_id, list(answers.items()))
+
+
+def _has_lost_group(error: ApiError) -> TypeGuard[KafkaStorageError]:
+    """Whether the disk failed under what was staged before; one that has failed earlier has taken nothing."""
+    return isinstance(error, KafkaStorageError) and not isinstance(error, EarlierBatchNotWritten)
 
 
 def _opens_batches(request: ProduceRequest, parts: BrokerParts) -> Iterator[bool]:
@@ -249,10 +255,9 @@ def stage_repeated(
         return None
     try:
         base_offset, _, log_append_time = partition.append_as_leader(buffer, *found, acks, now_ms)
-    except KafkaStorageError as error:
-        replicas.appends.failed(partition, error)
-        return None
-    except ApiError:
+    except ApiError as error:
+        if _has_lost_group(error):
+            replicas.appends.failed(partition, error)
         return None
     if not partition.has_staged:
         replicas.appends.stage(partition)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ottla.config.broker import BrokerSettings
     from ottla.lifecycle import Offload
     from ottla.storage.log_manager import LogManager
+    from ottla.storage.log_moves import LogMoves
 
 Pieces = list[bytes | FileRegion]
 
@@ -55,6 +56,7 @@ class BrokerParts:
     metadata: MetadataCache
     replicas: ReplicaManager
     logs: LogManager
+    log_moves: LogMoves
     controller: ControllerService
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 # The loop has other work than one large answer.
 YIELD_AFTER_BYTES: Final = 1024 * 1024
-YIELD_AFTER_PARTITIONS: Final = 500
+YIELD_AFTER_PARTITIONS: Final = 200
 # An idle connection is closed before the leader closes it (connections.max.idle.ms), which would look like a failure.
 KEPT_OPEN_SECONDS: Final = 60.0
 MAX_CORRELATION_ID: Final = (1 << 31) - 1
@@ -93,11 +93,12 @@ class FetchLane:
         self._connected_to: Endpoint | None = None
         self._correlation_id = 0
         self._failures = 0  # exchanges in a row
+        self._is_stopped = False
 
     async def run(self) -> None:
-        """Fetches until cancelled."""
+        """Fetches until stopped and cancelled."""
         try:
-            while True:
+            while not self._is_stopped:
                 await self._gather()
                 try:
                     await self._fetch()
@@ -109,6 +110,10 @@ class FetchLane:
                     await self._fail(error)
         finally:
             await self._disconnect()
+
+    def stop(self) -> None:
+        """To be called before the task is cancelled: a library may lose a cancellation that meets another event."""
+        self._is_stopped = True
 
     def remove(self, followed: Followed) -> None:
         """Asks for it no more; what is on the way for it is dropped."""
@@ -157,10 +162,8 @@ class FetchLane:
         connection = await self._connected()
         session = self._session
         await self._settle()
-        if session is not self._session:
-            return
-        wanted = self._wanted()
-        if not self._partitions:
+        wanted = await self._wanted()
+        if session is not self._session or not self._partitions:
             return
         settings = self._surroundings.settings()
         asked = session.request(wanted)
@@ -211,11 +214,17 @@ class FetchLane:
             elif isinstance(result, BaseException):
                 raise result
 
-    def _wanted(self) -> dict[Key, FetchPartition]:
+    async def _wanted(self) -> dict[Key, FetchPartition]:
         """From where on each partition is to be asked for, of those whose place the leader may not know."""
         max_bytes = self._surroundings.settings().replica_fetch_max_bytes
-        wanted = {}
-        for followed in self._to_ask():
+        to_ask = self._to_ask()
+        self._changed.clear()
+        wanted: dict[Key, FetchPartition] = {}
+        for count, followed in enumerate(to_ask, 1):
+            if count % YIELD_AFTER_PARTITIONS == 0:
+                await asyncio.sleep(0)
+            if self._partitions.get(followed.key) is not followed:
+                continue
             replica = self._replica(followed)
             if replica is None:
                 self._give_up(followed)
@@ -234,7 +243,8 @@ class FetchLane:
                     self._put_off(followed, seconds)
                     continue
             wanted[followed.key] = FetchPartition(followed.key[1], leader_epoch, offset, last_epoch, log_start_offset, max_bytes)
-        self._changed.clear()
+        if len(to_ask) >= YIELD_AFTER_PARTITIONS:  # some may have gone, and others come in their place, while the loop had its turns
+            wanted = {each.key: wanted[each.key] for each in to_ask if each.key in wanted and self._partitions.get(each.key) is each}
         return wanted
 
     async def _take_in(self, session: FollowerSession, frame: memoryview, position: int) -> list[Followed]:

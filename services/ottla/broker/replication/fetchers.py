@@ -83,7 +83,8 @@ class Fetcher:
     def stop(self) -> None:
         """Ends the lanes; their tasks are over a little later."""
         self._queue.close()
-        for task in self.tasks:
+        for lane, task in zip(self._lanes, self.tasks, strict=True):
+            lane.stop()
             task.cancel()
 
     def _endpoint(self) -> Endpoint:

@@ -23,6 +23,7 @@ from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
 from ottla.errors import NONE, ApiError, FencedLeaderEpoch, KafkaStorageError, UnknownTopicOrPartition
 from ottla.model import INTERNAL_TOPICS, NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
+from ottla.storage.log import Log
 from ottla.storage.log_manager import LogManager
 
 log = logging.getLogger(__name__)
@@ -318,6 +319,13 @@ class ReplicaManager:
         for key in failed:
             self._role_changed(key)
         return tuple(failed)
+
+    def log_moved(self, topic_partition: TopicPartition, moved: Log) -> None:
+        """A partition's log lies in another directory from now on; it has the same records."""
+        partition = self._partitions.get(topic_partition)
+        if partition is not None:
+            partition.log = moved
+            self._written(partition)  # the end of the copy may have to be synced, for those who wait for that
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """What goes into the checkpoint."""

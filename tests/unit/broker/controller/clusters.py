@@ -86,12 +86,10 @@ class FakeBroker:
         self._check(request)
         self.service.forget_topics(request.deleted_topics)
         self.service.learn_topic_overrides(request.topic_configs)
-        named = request.all_topics
-        self.metadata = {
-            key: each
-            for key, each in self.metadata.items()
-            if key.topic not in request.deleted_topics and (named is None or key.topic in named)
-        }
+        if request.deleted_topics or request.all_topics is not None:
+            named = {each.topic for each in self.metadata} if request.all_topics is None else set(request.all_topics)
+            kept = named.difference(request.deleted_topics)
+            self.metadata = {key: each for key, each in self.metadata.items() if key.topic in kept}
         self.metadata.update((each.topic_partition, each) for each in request.partitions)
         self.brokers = {each.broker_id: each for each in request.brokers}
 
@@ -179,6 +177,23 @@ class Cluster:
         await until(lambda: all(set(each.brokers) == {1, 2, 3} for each in self.brokers.values()))
         return services
 
+    @property
+    def controller(self) -> ControllerService:
+        """The broker that is the controller."""
+        (active,) = [each for each in self.services.values() if each.is_active]
+        return active
+
+    async def settled(self, *leaders: int) -> None:
+        """Waits until every broker says of every partition that one of these leads it, and each of them knows what it leads."""
+
+        def agrees() -> bool:
+            metadata = [states(each.metadata) for each in self.brokers.values()]
+            told = {key: broker_id for broker_id, broker in self.brokers.items() for key in broker.leads()}
+            led = {key: leader for key, (leader, _) in metadata[0].items()}
+            return all(each == metadata[0] for each in metadata) and led == told and set(led.values()) <= set(leaders)
+
+        await until(agrees)
+
     async def kill(self, broker_id: BrokerId) -> None:
         """Ends a broker's session, as that of one that was killed ends after its timeout, and everything that it does."""
         transport = next(transport for service, transport in self._all if service is self.services[broker_id])
@@ -207,6 +222,14 @@ class Cluster:
         await walk(root)
         await session.close()
         return sorted(found)
+
+    async def gone(self, path: str) -> None:
+        """Waits until there is no such znode."""
+        session, gone = await self.zookeeper.session(), asyncio.Event()
+        while await session.exists(path, lambda _: gone.set()) is not None:
+            await gone.wait()
+            gone.clear()
+        await session.close()
 
     async def data(self, path: str) -> bytes:
         session = await self.zookeeper.session()

@@ -45,6 +45,7 @@ from ottla.protocol.api import ApiKey, response_header_size
 from ottla.protocol.schema_fields import schema_fields
 from ottla.record.records import Record, build_batch
 from ottla.storage.log_manager import LogManager
+from ottla.storage.log_moves import LogMoves
 
 
 class Rules:
@@ -202,6 +203,8 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
         await controller.start(BrokerRegistration(broker_id, (Endpoint("PLAINTEXT", "broker.test", 9092),), "rack-1"))
         await asyncio.wait_for(metadata.told.wait(), 20)
         handlers.load()
+        log_moves = LogMoves(logs, settings.log_directories, offload_nothing, replicas.log_moved)
+        stack.push_async_callback(log_moves.close)
         parts = BrokerParts(
             settings=settings,
             clock=clock,
@@ -210,6 +213,7 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
             metadata=metadata,
             replicas=replicas,
             logs=logs,
+            log_moves=log_moves,
             controller=controller,
             producer_ids=ProducerIds(controller.allocate_producer_ids),
             fetch_sessions=FetchSessions(10, clock, Random(1)),

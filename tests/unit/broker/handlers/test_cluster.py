@@ -69,6 +69,63 @@ def test_log_directories_need_describe_on_the_cluster(run: Any) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_replica_moves_to_another_log_directory(run: Any, version: int) -> None:
+    """KIP-113. What comes while it moves is there afterwards, and a directory that is none of the broker's is refused."""
+
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights", 2)
+        broker.publish("flights", 0, 1, 2, 3)
+        partition = broker.parts.replicas.get("flights", 0)
+        here = partition.log.directory.parent
+        (there,) = set(broker.parts.settings.log_directories) - {here}
+        topics = [{"name": "flights", "partitions": [0]}, {"name": "unknown", "partitions": [4]}]
+        nowhere = {"path": "/nowhere", "topics": [{"name": "flights", "partitions": [1]}]}
+        response = await broker.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, version, dirs=[{"path": str(there), "topics": topics}, nowhere])
+        assert {
+            (topic.topic_name, each.partition_index): int(each.error_code) for topic in response.results for each in topic.partitions
+        } == {
+            ("flights", 0): 0,
+            ("unknown", 4): 9,
+            ("flights", 1): 57,
+        }
+
+        async def described() -> dict[tuple[str, bool], tuple[int, int]]:
+            answer = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, topics=[{"topic": "flights", "partitions": [0]}])
+            return {
+                (result.log_dir, each.is_future_key): (each.partition_size, each.offset_lag)
+                for result in answer.results
+                for topic in result.topics
+                for each in topic.partitions
+            }
+
+        size = partition.log.size
+        assert await described() == {(str(here), False): (size, 0), (str(there), True): (0, 3)}
+        broker.publish("flights", 0, 4)
+        for _ in range(1000):
+            if not broker.parts.log_moves.ongoing:
+                break
+            await broker.pause()
+        assert partition.log.directory == there / "flights-0"
+        broker.publish("flights", 0, 5)
+        assert partition.log.log_end_offset == partition.high_watermark == 5
+        assert await described() == {(str(there), False): (partition.log.size, 0)}
+
+    run(scenario)
+
+
+def test_moving_replicas_needs_alter_on_the_cluster(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        broker.rules.denied.add((Operation.ALTER, "kafka-cluster"))
+        path = str(broker.parts.settings.log_directories[0])
+        dirs = [{"path": path, "topics": [{"name": "flights", "partitions": [0]}]}]
+        response = await broker.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, dirs=dirs)
+        assert [each.error_code for topic in response.results for each in topic.partitions] == [31]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("version", range(7))
 def test_this_broker_coordinates_everything(run: Any, version: int) -> None:
     async def scenario(broker: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.security.authorizer import Operation
+from ottla.errors import ApiError, NotController, RequestTimedOut, TopicAlreadyExists
 from ottla.model import BrokerId, BrokerRegistration, Endpoint
 from ottla.protocol.api import ApiKey
 
@@ -210,5 +211,25 @@ def test_an_internal_topic_is_not_created_by_asking_for_it(run: Any) -> None:
     async def scenario(broker: Any) -> None:
         response = await broker.ask(ApiKey.METADATA, 12, topics=named("__consumer_offsets"), allow_auto_topic_creation=True)
         assert [(each.error_code, each.is_internal) for each in response.topics] == [(3, True)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "error", [NotController("no controller is known"), RequestTimedOut("it did not answer"), TopicAlreadyExists("there")]
+)
+def test_a_topic_that_can_not_be_created_at_once_has_no_leader_yet(run: Any, error: ApiError) -> None:
+    """Clients ask again for LEADER_NOT_AVAILABLE; that the controller is away is none of their business."""
+
+    async def scenario(broker: Any) -> None:
+        class Away:
+            cluster_id = broker.parts.controller.cluster_id
+
+            async def create_topic(self, *arguments: Any, **keywords: Any) -> None:
+                raise error
+
+        broker.parts = replace(broker.parts, controller=Away())
+        response = await broker.ask(ApiKey.METADATA, 12, topics=named("new"), allow_auto_topic_creation=True)
+        assert [(each.name, int(each.error_code)) for each in response.topics] == [("new", 5)]
 
     run(scenario)

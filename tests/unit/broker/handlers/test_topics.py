@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -144,6 +146,29 @@ def test_a_timeout_of_nothing_is_told_and_the_topic_comes_all_the_same(run: Any)
                 break
             await broker.pause()
         assert broker.parts.metadata.topic("late") is not None
+
+    run(scenario)
+
+
+def test_topics_of_one_request_are_created_side_by_side_and_answered_in_order(run: Any) -> None:
+    """Method: a controller that lets nobody go before all have come."""
+
+    async def scenario(broker: Any) -> None:
+        names = [f"t{number}" for number in range(15)]
+        everybody = asyncio.Barrier(len(names) + 1)
+        controller = broker.parts.controller
+
+        class Patient:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(controller, name)
+
+            async def create_topic(self, new_topic: Any, *more: Any) -> Any:
+                await everybody.wait()
+                return await controller.create_topic(new_topic, *more)
+
+        broker.parts = replace(broker.parts, controller=Patient())
+        created = await create(broker, *(topic(name) for name in names), topic("a/b"))
+        assert [(each.name, int(each.error_code)) for each in created] == [*((name, 0) for name in names), ("a/b", 17)]
 
     run(scenario)
 

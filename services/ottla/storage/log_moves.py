@@ -1,0 +1,236 @@
+"""Moving logs from one log directory to another while they are in use (KIP-113).
+
+    <target>/<topic>-<partition>.<id>-future     the copy grows here, beside the loop
+    <target>/<topic>-<partition>                 its name when it has taken the log's place
+
+A copy catches up in rounds. When only a little is missing, the rest is copied and the two change places in one step of
+the loop, so that no append can come between; what was a directory of the log is deleted later, as that of a deleted
+partition is. One log moves at a time, for they would only keep each other's disk busy.
+
+A move that a stop interrupts is forgotten, and its copy deleted at the next start. One event loop owns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import UUID, uuid4
+
+from ottla.errors import KafkaStorageError, LogDirNotFound, ReplicaNotAvailable
+from ottla.lifecycle import Offload
+from ottla.model import TopicPartition
+from ottla.storage.checkpoints import sync_directory
+from ottla.storage.file_names import future_directory_name, partition_directory_name
+from ottla.storage.log import Log
+from ottla.storage.log_copy import CopyPlan, LogCopy, SourceChanged, carry_out
+from ottla.storage.log_manager import LogManager
+from ottla.storage.recovery import LoadedLog
+
+log = logging.getLogger(__name__)
+
+# What may be missing when the two change places: copied in well under a millisecond.
+LAST_BYTES: Final = 256 * 1024
+# After so many rounds a log that is written to faster than it is copied is told of; it goes on all the same.
+MANY_ROUNDS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class FutureReplica:
+    """A log on its way, as DescribeLogDirs shows it."""
+
+    directory: Path  # the log directory that it goes to
+    size: int
+    offset_lag: int
+
+
+class _Ended(Exception):
+    """The move has no point any more: it was called off, or there is no such log now."""
+
+
+class _Move:
+    """One log's way. `is_cancelled` is looked at between rounds."""
+
+    def __init__(self, source: Log, target: Path) -> None:
+        self.source: Final = source
+        self.target: Final = target
+        self.copy = LogCopy(source)
+        self.is_cancelled = False
+
+
+class LogMoves:
+    """The moves of one broker.
+
+    Args:
+        logs: whose logs move.
+        directories: `log.dirs`.
+        offload: runs the rounds.
+        moved: told each log that has taken another's place, in the same step of the loop.
+        new_id: for the names of copies.
+    """
+
+    def __init__(
+        self,
+        logs: LogManager,
+        directories: Sequence[Path],
+        offload: Offload,
+        moved: Callable[[TopicPartition, Log], None],
+        new_id: Callable[[], UUID] = uuid4,
+    ) -> None:
+        self._logs: Final = logs
+        self._directories: Final = tuple(directories)
+        self._offload: Final = offload
+        self._moved: Final = moved
+        self._new_id: Final = new_id
+        self._waiting: dict[TopicPartition, _Move] = {}  # in order; the first is at work
+        self._working: asyncio.Task[None] | None = None
+
+    def move(self, topic_partition: TopicPartition, path: str) -> None:
+        """Begins to move a log, or to move it elsewhere; one that lies there already stays. The move goes on beside.
+
+        Raises:
+            LogDirNotFound: the path is none of `log.dirs`.
+            KafkaStorageError: the directory is offline, or the log is.
+            ReplicaNotAvailable: the partition has no log here; when it gets one it will be there.
+        """
+        target = next((each for each in self._directories if str(each) == path or str(each.absolute()) == path), None)
+        if target is None:
+            raise LogDirNotFound(f"Log dir {path} is not found in the config.")
+        if target in self._logs.offline_directories:
+            raise KafkaStorageError(f"Log directory {path} is offline")
+        source = self._logs.get(topic_partition)
+        if source is None:
+            self._logs.wanted_directories[topic_partition] = target
+            raise ReplicaNotAvailable(f"{topic_partition} has no log here; it will have it in {path}")
+        if source.is_offline:
+            raise KafkaStorageError(f"{topic_partition} is offline")
+        ongoing = self._waiting.get(topic_partition)
+        if ongoing is not None and ongoing.target == target and ongoing.source is source:
+            return
+        if ongoing is not None:
+            self._call_off(topic_partition)
+        if source.directory.parent != target:
+            self._waiting[topic_partition] = _Move(source, target)
+            log.info("%s is to move from %s to %s", topic_partition, source.directory.parent, target)
+            if self._working is None:
+                self._working = asyncio.ensure_future(self._work())
+
+    @property
+    def ongoing(self) -> dict[TopicPartition, FutureReplica]:
+        """The logs on their way."""
+        return {
+            key: FutureReplica(each.target, each.copy.size, max(0, each.source.log_end_offset - each.copy.end_offset))
+            for key, each in self._waiting.items()
+        }
+
+    async def close(self) -> None:
+        """Ends what is under way, after the round that runs."""
+        for key in list(self._waiting):
+            self._call_off(key)
+        if self._working is not None:
+            await asyncio.gather(self._working, return_exceptions=True)
+
+    def _call_off(self, topic_partition: TopicPartition) -> None:
+        self._waiting.pop(topic_partition).is_cancelled = True
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                key, move = next(iter(self._waiting.items()))
+                await self._carry_out(key, move)
+                if self._waiting.get(key) is move:
+                    del self._waiting[key]
+        finally:
+            self._working = None
+
+    async def _carry_out(self, key: TopicPartition, move: _Move) -> None:
+        future = move.target / future_directory_name(key, self._new_id())
+        try:
+            await self._offload(future.mkdir)
+            moved = await self._copied(key, move, future)
+            await self._settle(moved, move)
+            log.info("%s lies in %s now", key, moved.directory)
+        except _Ended as reason:
+            log.info("%s is not moved to %s: %s", key, move.target, reason)
+        except (OSError, KafkaStorageError) as error:
+            log.error("%s could not be moved to %s: %s", key, move.target, error)
+        except Exception:  # the next one in line shall have its turn
+            log.exception("%s could not be moved to %s", key, move.target)
+        finally:
+            await self._offload(shutil.rmtree, future, ignore_errors=True)
+
+    async def _copied(self, key: TopicPartition, move: _Move, future: Path) -> Log:
+        """Copies until the copy has taken the log's place, and gives it."""
+        rounds = 0
+        while True:
+            self._check(key, move)
+            if move.copy.is_void:
+                await self._offload(_empty, future)
+                move.copy = LogCopy(move.source)
+            plan = move.copy.plan()
+            if rounds and plan.size <= LAST_BYTES and _is_quiet(move.source):
+                try:
+                    return self._change_places(key, move, plan, future)
+                except SourceChanged as error:
+                    log.debug("%s: %s", key, error)
+            rounds += 1
+            if rounds % MANY_ROUNDS == 0:
+                log.warning("%s: after %d rounds of copying %d bytes are missing still", key, rounds, plan.size)
+            with contextlib.suppress(SourceChanged):
+                await self._offload(carry_out, plan, move.source.directory, future, synced=True)
+                if not move.copy.is_void:
+                    move.copy.done()
+
+    def _check(self, key: TopicPartition, move: _Move) -> None:
+        """Raises _Ended when there is nothing more to do."""
+        if move.is_cancelled:
+            raise _Ended("it was called off")
+        if self._logs.get(key) is not move.source or move.source.is_offline:
+            raise _Ended("its log is gone")
+        if move.target in self._logs.offline_directories:
+            raise _Ended("the directory has failed")
+
+    def _change_places(self, key: TopicPartition, move: _Move, plan: CopyPlan, future: Path) -> Log:
+        """The last round and the change, without a wait in between."""
+        source, copy = move.source, move.copy
+        synced_offset = min(source.recovery_point, copy.end_offset)
+        carry_out(plan, source.directory, future, synced=False)
+        copy.done()
+        directory = move.target / partition_directory_name(key)
+        future.rename(directory)
+        loaded = LoadedLog(
+            copy.segments_in(directory),
+            source.log_start_offset,
+            source.log_end_offset,
+            synced_offset,
+            source.leader_epochs,
+            source.producers,
+            copy.newest_snapshot(),
+            source.topic_id,
+        )
+        loaded.leader_epochs.is_dirty = True  # its file in the copy may be older
+        moved = self._logs.replace(key, directory, loaded)
+        self._moved(key, moved)
+        return moved
+
+    async def _settle(self, moved: Log, move: _Move) -> None:
+        """Brings to the disk that the log lies elsewhere now: names, checkpoints, and the end that was not synced yet."""
+        for path in (move.target, move.source.directory.parent):
+            await self._offload(sync_directory, path)
+        await moved.flush()
+        await self._logs.write_checkpoints()
+
+
+def _is_quiet(source: Log) -> bool:
+    """Whether nothing of the log is between memory and disk that the copy would lack."""
+    return source.next_offset == source.log_end_offset and not source.must_settle
+
+
+def _empty(directory: Path) -> None:
+    for each in directory.iterdir():
+        each.unlink()

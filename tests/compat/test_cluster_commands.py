@@ -1,0 +1,187 @@
+"""The commands for a cluster against three brokers, and the same requests by another client."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from ottla.cli.main import run
+from ottla.testing import EmbeddedCluster
+from ottla.testing.zookeeper import ZooKeeperServer
+
+THROTTLED = {"leader.replication.throttled.rate", "follower.replication.throttled.rate"}
+Ottla = Callable[..., str]
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(brokers=3, settings={"auto.leader.rebalance.enable": "false"}) as three:
+        yield three
+
+
+@pytest.fixture
+def ottla(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ottla:
+    """Runs a command and gives what it prints; expects success, unless another code is given."""
+
+    def call(cluster: EmbeddedCluster, *arguments: str, code: int = 0) -> str:
+        monkeypatch.setenv("OTTLA_BOOTSTRAP_SERVER", cluster.bootstrap_servers)
+        found = run(arguments)
+        printed = capsys.readouterr()
+        assert found == code, printed.out + printed.err
+        return printed.err if code else printed.out
+
+    return call
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, f"still not so: {what}"
+        time.sleep(0.05)
+
+
+def publish(cluster: EmbeddedCluster, topic: str, size: int) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+    for _ in range(size // 1000):
+        producer.produce(topic, os.urandom(1000))
+        producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+def overridden(cluster: EmbeddedCluster, kind: ResourceType, name: str) -> dict[str, str]:
+    """What is set for a broker while it runs, or for a topic itself."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    resource = ConfigResource(kind, name)
+    entries: dict[str, Any] = admin.describe_configs([resource])[resource].result(20)
+    return {key: each.value for key, each in entries.items() if each.source in (1, 2)}
+
+
+def test_a_broker_that_is_gone_is_seen_at_a_glance(cluster: EmbeddedCluster, ottla: Ottla) -> None:
+    ottla(cluster, "topics", "create", "copied", "-p", "3", "-r", "3", "-c", "min.insync.replicas=3")
+    cluster.create_topic("alone", partitions=3)
+    until(lambda: all(len(cluster.isr("copied", each)) == 3 for each in range(3)), "all replicas are in sync")
+    ottla(cluster, "cluster", "--check")
+    assert ottla(cluster, "topics", "describe", "--under-replicated") == "Every replica is in sync.\n"
+
+    gone = next(each for each in (1, 2, 3) if each != cluster.controller_id)
+    cluster.kill(gone)
+    until(lambda: gone not in cluster.isr("copied", 0), "the ISR is without the broker")
+    facts = json.loads(ottla(cluster, "cluster", "--json"))
+    assert [each["broker_id"] for each in facts["brokers"]] == [each for each in (1, 2, 3) if each != gone]
+    assert {each["topic"] for each in facts["under_replicated"]} == {"copied"}
+    assert len(facts["under_min_isr"]) == 3
+    assert [each["topic"] for each in facts["offline"]] == ["alone"]
+    assert facts["missing_brokers"] == [{"broker_id": gone, "replica_count": 4}]
+    complaint = ottla(cluster, "cluster", "--check", code=1)
+    wrong = ["1 of 6 partitions offline", "3 of 6 partitions under min.insync.replicas", "3 of 6 partitions under-replicated"]
+    assert f"{'; '.join(wrong)}; no sign of broker {gone}" in complaint
+    (described,) = json.loads(ottla(cluster, "topics", "describe", "--under-replicated", "--json"))
+    assert described["topic"] == "copied" and len(described["partitions"]) == 3
+    assert "alone-" not in ottla(cluster, "topics", "describe", "alone")  # a partition without a leader is shown, and hides nothing
+
+    cluster.start_broker(gone)
+    until(lambda: all(len(cluster.isr("copied", each)) == 3 for each in range(3)), "it has caught up")
+    ottla(cluster, "cluster", "--check")
+    led = [each["leader"] for each in json.loads(ottla(cluster, "topics", "describe", "copied", "--json"))[0]["partitions"]]
+    assert gone not in led
+    assert "elected" in ottla(cluster, "elect-leaders", "preferred", "copied")
+    led = [each["leader"] for each in json.loads(ottla(cluster, "topics", "describe", "copied", "--json"))[0]["partitions"]]
+    assert sorted(led) == [1, 2, 3]
+    assert "not needed" in ottla(cluster, "elect-leaders", "preferred", "copied:0")
+
+
+def test_partitions_move_with_a_throttle_that_is_gone_afterwards(cluster: EmbeddedCluster, ottla: Ottla, tmp_path: Path) -> None:
+    cluster.create_topic("clicks", partitions=2)
+    publish(cluster, "clicks", 300_000)
+    back, plan = tmp_path / "back.json", tmp_path / "plan.json"
+    before = json.loads(ottla(cluster, "topics", "describe", "clicks", "--json"))[0]
+    plan.write_text(ottla(cluster, "reassign", "generate", "-t", "clicks", "--to-brokers", "1,2,3", "-r", "3"))
+    printed = ottla(cluster, "reassign", "execute", str(plan), "--throttle", "100MB", "--rollback", str(back))
+    assert printed.endswith("Every partition is where the plan wants it.\n")
+    after = json.loads(ottla(cluster, "topics", "describe", "clicks", "--json"))[0]
+    assert [sorted(each["isr"]) for each in after["partitions"]] == [[1, 2, 3], [1, 2, 3]]
+    assert sum(each["end_offset"] for each in after["partitions"]) == 300
+    assert overridden(cluster, ResourceType.TOPIC, "clicks") == {}
+    assert all(not THROTTLED & set(overridden(cluster, ResourceType.BROKER, str(each))) for each in (1, 2, 3))
+    ottla(cluster, "reassign", "execute", str(back))
+    again = json.loads(ottla(cluster, "topics", "describe", "clicks", "--json"))[0]
+    assert [each["replicas"] for each in again["partitions"]] == [each["replicas"] for each in before["partitions"]]
+    assert "0 replicas" not in ottla(cluster, "reassign", "execute", "-t", "clicks", "--to-brokers", "1,2", "-r", "2")
+
+
+def test_a_slow_move_is_listed_waits_for_nobody_and_is_taken_back(cluster: EmbeddedCluster, ottla: Ottla, tmp_path: Path) -> None:
+    cluster.create_topic("clicks", partitions=1)
+    publish(cluster, "clicks", 6_000_000)  # more than one answer has: a throttle holds back the next one
+    leader = cluster.leader("clicks")
+    target = next(each for each in (1, 2, 3) if each != leader)
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": "clicks", "partition": 0, "replicas": [target]}]}))
+    ottla(cluster, "reassign", "execute", str(plan), "--throttle", "1kB", "--no-wait")
+    (ongoing,) = json.loads(ottla(cluster, "reassign", "list", "--json"))
+    assert (ongoing["topic"], ongoing["partition"], ongoing["adding"], ongoing["removing"]) == ("clicks", 0, [target], [leader])
+    assert "1 of 1 partition not where the plan wants it" in ottla(cluster, "reassign", "status", str(plan), code=1)
+    assert "--additional" in ottla(cluster, "reassign", "execute", str(plan), code=1)
+    assert overridden(cluster, ResourceType.TOPIC, "clicks") == {
+        "leader.replication.throttled.replicas": f"0:{leader}",
+        "follower.replication.throttled.replicas": f"0:{target}",
+    }
+    assert set(overridden(cluster, ResourceType.BROKER, str(target))) >= THROTTLED
+
+    assert ottla(cluster, "reassign", "cancel", str(plan)) == "Cancelled the reassignment of 1 partition.\n"
+    assert "No partition is on its way" in ottla(cluster, "reassign", "list")
+    assert (cluster.leader("clicks"), cluster.isr("clicks")) == (leader, [leader])
+    assert overridden(cluster, ResourceType.TOPIC, "clicks") == {}
+    assert not THROTTLED & set(overridden(cluster, ResourceType.BROKER, str(target)))
+    assert ottla(cluster, "reassign", "cancel", "--all") == "No partition is on its way.\n"
+
+
+def test_a_plan_that_can_not_be_is_refused_before_anything_moves(cluster: EmbeddedCluster, ottla: Ottla, tmp_path: Path) -> None:
+    cluster.create_topic("clicks")
+    plan = tmp_path / "plan.json"
+    partitions = [{"topic": "clicks", "partition": 0, "replicas": [9]}, {"topic": "clicks", "partition": 7, "replicas": [1]}]
+    plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    error = ottla(cluster, "reassign", "execute", str(plan), code=1)
+    assert "clicks-7 does not exist; broker 9 is not there; there are 1, 2, 3" in error
+    assert "broker 9 is not there" in ottla(cluster, "reassign", "generate", "-t", "clicks", "--to-brokers", "9", code=1)
+    assert "'views' does not exist" in ottla(cluster, "reassign", "generate", "-t", "views", "--to-brokers", "1", code=1)
+
+
+def test_kafka_python_moves_partitions_and_elects_leaders(cluster: EmbeddedCluster) -> None:
+    from kafka import KafkaAdminClient, TopicPartition
+    from kafka.protocol.admin import ElectionType
+
+    cluster.create_topic("clicks", replication_factor=2)
+    one, other = cluster.isr("clicks")
+    third = next(each for each in (1, 2, 3) if each not in (one, other))
+    partition = TopicPartition("clicks", 0)
+    with closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)) as admin:
+        admin.alter_partition_reassignments({partition: [third, one]})
+        until(lambda: cluster.isr("clicks") == sorted([third, one]) and cluster.leader("clicks") in (third, one), "it has moved")
+        assert not admin.list_partition_reassignments()
+        admin.elect_leaders(ElectionType.PREFERRED, {"clicks": [0]})
+    until(lambda: cluster.leader("clicks") == third, "the preferred leader leads")
+
+
+def test_a_drained_broker_leads_nothing_and_lives(zookeeper_server: ZooKeeperServer, ottla: Ottla, tmp_path: Path) -> None:
+    connect = f"{zookeeper_server.address}/{tmp_path.name}"
+    settings = {"zookeeper.connect": connect, "auto.leader.rebalance.enable": "false"}
+    with EmbeddedCluster(brokers=3, settings=settings) as cluster:
+        for number in range(4):
+            cluster.create_topic(f"clicks-{number}", partitions=3, replication_factor=3)
+        until(lambda: all(len(cluster.isr(f"clicks-{each}", 2)) == 3 for each in range(4)), "all replicas are in sync")
+        ottla(cluster, "cluster", "--check")
+        printed = ottla(cluster, "broker", "drain", "2", "--zookeeper", connect, "-b", cluster.bootstrap_servers)
+        assert printed == "Broker 2 hands over what it leads.\nBroker 2 leads nothing any more.\n"
+        assert cluster.running_brokers == [1, 2, 3]
+        facts = json.loads(ottla(cluster, "cluster", "--json"))
+        assert [(each["broker_id"], each["leader_count"] > 0) for each in facts["brokers"]] == [(1, True), (2, False), (3, True)]
+        assert facts["offline"] == []

@@ -1,0 +1,59 @@
+"""A partition moves to another disk under a producer and a consumer, by a client that is not ours."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from kafka import KafkaAdminClient
+
+from ottla.testing import EmbeddedCluster
+
+MESSAGES = 60_000
+
+
+@pytest.mark.parametrize("flush_messages", ["9223372036854775807", "1"])
+def test_a_partition_moves_back_and_forth_while_it_is_written_to_and_read(tmp_path: Path, flush_messages: str) -> None:
+    """With `flush.messages=1` each acknowledgement waits for an fsync, in whichever directory the log is by then."""
+    count = MESSAGES if flush_messages != "1" else 3_000
+    directories = [tmp_path / "a", tmp_path / "b"]
+    settings = {"log.dirs": ",".join(map(str, directories)), "log.segment.bytes": "1048576", "log.flush.interval.messages": flush_messages}
+    with EmbeddedCluster(topics={"clicks": 1}, settings=settings) as cluster:
+        address = {"bootstrap.servers": cluster.bootstrap_servers}
+        failed: list[Any] = []
+        producer = Producer({**address, "acks": "all", "enable.idempotence": True, "linger.ms": 1})
+        consumer = Consumer({**address, "group.id": "none", "enable.auto.commit": False})
+        consumer.assign([TopicPartition("clicks", 0, 0)])
+        found: list[int] = []
+        seen: set[Path] = set()
+        with closing(consumer), closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)) as admin:
+            for number in range(count):
+                while True:
+                    try:
+                        producer.produce("clicks", b"%d" % number, on_delivery=lambda error, _: failed.append(error) if error else None)
+                        break
+                    except BufferError:
+                        producer.poll(0.01)
+                if number % (count // 10) == 0:
+                    here = where_it_is(directories)
+                    seen.add(here)
+                    target = next(each for each in directories if each != here)
+                    admin.alter_replica_log_dirs({("clicks", 0, 1): str(target)})
+                    producer.poll(0.05)
+                    found += [int(message.value() or b"") for message in consumer.consume(500, 0.02)]
+            assert producer.flush(60) == 0
+            deadline = time.monotonic() + 60
+            while len(found) < count and time.monotonic() < deadline:
+                found += [int(message.value() or b"") for message in consumer.consume(5_000, 0.5)]
+        assert not failed
+        assert found == list(range(count))
+        assert seen == set(directories)
+
+
+def where_it_is(directories: list[Path]) -> Path:
+    """The log directory that has the partition under its name."""
+    return next(each for each in directories if (each / "clicks-0").is_dir())

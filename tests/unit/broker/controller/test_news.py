@@ -1,0 +1,159 @@
+"""What waits to be told to one broker: merged, in order, and never told out of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.broker.control import PartitionAssignment, PartitionToStop
+from ottla.broker.controller.news import AT_ONCE, News
+from ottla.model import BrokerId, PartitionState, TopicPartition
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+def assigned(key: TopicPartition, epoch: int = 0, is_new: bool = False) -> PartitionAssignment:
+    state = PartitionState(BrokerId(1), epoch, (BrokerId(1),), (BrokerId(1),))
+    return PartitionAssignment(key.topic, UUID(int=1), key.partition, state, epoch, is_new=is_new)
+
+
+def stop(key: TopicPartition, delete: bool = True) -> PartitionToStop:
+    return PartitionToStop(key, 0, delete)
+
+
+def test_what_is_to_be_stopped_is_told_first_then_leaders_then_metadata() -> None:
+    news = News()
+    news.add(leader_and_isr=[assigned(A)], metadata=[assigned(A)], stops=[stop(B)], topic_configs=["a"])
+    assert news.take() == News(stops={B: stop(B)})
+    assert news.take() == News(leader_and_isr={A: assigned(A)})
+    assert news.take() == News(metadata={A: assigned(A)}, topic_configs={"a": None}, has_brokers=True)
+    assert news.take() is None
+
+
+def test_what_is_newer_replaces_what_waits_and_a_new_replica_stays_new() -> None:
+    news = News()
+    news.add(leader_and_isr=[assigned(A, 0, is_new=True)], metadata=[assigned(A, 0)])
+    news.add(leader_and_isr=[assigned(A, 1)], metadata=[assigned(A, 1)])
+    taken = news.take()
+    assert taken is not None
+    assert taken.leader_and_isr == {A: replace(assigned(A, 1), is_new=True)}
+    news.add(leader_and_isr=[assigned(A, 2)])
+    news.add_untold(taken)
+    assert news.leader_and_isr == {A: replace(assigned(A, 2), is_new=True)}
+    assert news.metadata == {A: assigned(A, 1)}
+
+
+def test_a_replica_that_is_stopped_is_not_led_before_and_may_be_after() -> None:
+    news = News()
+    news.add(leader_and_isr=[assigned(A, 1)])
+    news.add(stops=[stop(A)])
+    assert news == News(stops={A: stop(A)})
+    news.add(leader_and_isr=[assigned(A, 0, is_new=True)])
+    assert news.take() == News(stops={A: stop(A)})
+    assert news.take() == News(leader_and_isr={A: assigned(A, 0, is_new=True)})
+
+
+def test_a_leadership_that_could_not_be_told_is_forgotten_when_the_replica_was_stopped_meanwhile() -> None:
+    news = News()
+    news.add(leader_and_isr=[assigned(A)])
+    taken = news.take()
+    assert taken is not None
+    news.add(stops=[stop(A)])
+    news.add_untold(taken)
+    assert news == News(stops={A: stop(A)})
+
+
+def test_files_that_were_to_be_deleted_are_deleted_whatever_comes_later() -> None:
+    news = News()
+    news.add(stops=[stop(A, delete=True)])
+    news.add(stops=[stop(A, delete=False)])
+    assert news.stops == {A: stop(A, delete=True)}
+    taken = news.take()
+    assert taken is not None
+    news.add(stops=[stop(A, delete=False)])
+    news.add_untold(taken)
+    assert news.stops == {A: stop(A, delete=True)}
+
+
+def test_a_topic_that_is_deleted_and_made_again_is_told_as_both() -> None:
+    news = News()
+    news.add(metadata=[assigned(A, 5), assigned(B)], topic_configs=["a", "b"])
+    news.add(deleted_topics=["a"])
+    assert (news.metadata, news.topic_configs) == ({B: assigned(B)}, {"b": None})
+    news.add(metadata=[assigned(A, 0)], topic_configs=["a"])
+    taken = news.take()
+    assert taken == News(
+        metadata={A: assigned(A, 0), B: assigned(B)}, deleted_topics={"a": None}, topic_configs={"a": None, "b": None}, has_brokers=True
+    )
+    news.add(deleted_topics=["b"])
+    news.add_untold(taken)
+    assert set(news.metadata) == {A}
+    assert set(news.deleted_topics) == {"a", "b"}
+
+
+def test_many_partitions_are_told_in_several_requests() -> None:
+    news = News()
+    keys = [TopicPartition("a", index) for index in range(2 * AT_ONCE + 1)]
+    news.add(metadata=map(assigned, keys), deleted_topics=["b"], all_topics=True)
+    sizes = []
+    while (taken := news.take()) is not None:
+        sizes.append((len(taken.metadata), len(taken.deleted_topics), taken.has_all_topics))
+    assert sizes == [(AT_ONCE, 1, True), (AT_ONCE, 0, False), (1, 0, False)]
+
+
+class Told:
+    """A broker that does what it is told."""
+
+    def __init__(self) -> None:
+        self.replicas: dict[TopicPartition, int] = {}
+        self.metadata: dict[TopicPartition, int] = {}
+
+    def tell(self, news: News) -> None:
+        for key in news.stops:
+            self.replicas.pop(key, None)
+        self.replicas.update({key: each.partition_epoch for key, each in news.leader_and_isr.items()})
+        self.metadata = {key: each for key, each in self.metadata.items() if key.topic not in news.deleted_topics}
+        self.metadata.update({key: each.partition_epoch for key, each in news.metadata.items()})
+
+
+KEYS = st.sampled_from([A, B, TopicPartition("a", 1)])
+EVENTS = st.one_of(
+    st.tuples(st.just("changed"), KEYS),
+    st.tuples(st.just("stopped"), KEYS),
+    st.tuples(st.just("deleted"), KEYS),
+    st.tuples(st.sampled_from(["told", "lost", "untold"]), st.none()),
+)
+
+
+@given(st.lists(EVENTS, max_size=30))
+def test_whatever_is_merged_lost_and_repeated_the_broker_ends_as_if_told_all_in_order(
+    events: list[tuple[str, TopicPartition | None]],
+) -> None:
+    """Method: beside the merged news, a broker that hears each thing at once. `lost` is a request that took place unheard of."""
+    news, broker, model = News(), Told(), Told()
+    for epoch, (event, key) in enumerate(events):
+        if key is not None:
+            match event:
+                case "changed":
+                    parts = News(leader_and_isr={key: assigned(key, epoch)}, metadata={key: assigned(key, epoch)})
+                    news.add(leader_and_isr=parts.leader_and_isr.values(), metadata=parts.metadata.values())
+                case "stopped":
+                    parts = News(stops={key: stop(key)})
+                    news.add(stops=parts.stops.values())
+                case _:
+                    parts = News(deleted_topics={key.topic: None})
+                    news.add(deleted_topics=[key.topic])
+            model.tell(parts)
+            continue
+        taken = news.take()
+        if taken is not None:
+            if event != "untold":
+                broker.tell(taken)
+            if event != "told":
+                news.add_untold(taken)
+    while (taken := news.take()) is not None:
+        broker.tell(taken)
+    assert (broker.replicas, broker.metadata) == (model.replicas, model.metadata)

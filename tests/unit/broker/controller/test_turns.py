@@ -1,0 +1,95 @@
+"""One operation at a time, each to its end, and what makes a term fail."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ottla.broker.controller.turns import Turns
+from ottla.coordination.errors import BadVersion, ConnectionLoss, CoordinationError, MalformedZnode, RequestTooLarge, SessionExpired
+from ottla.errors import ApiError, InvalidRequest, NotController, RequestTimedOut, TopicAlreadyExists, UnknownServerError
+
+
+def test_operations_do_not_overlap_and_go_on_when_nobody_waits_any_more() -> None:
+    async def main() -> None:
+        turns, events, may_end = Turns(lambda _: None), list[str](), asyncio.Event()
+
+        async def first() -> str:
+            events.append("first begins")
+            await may_end.wait()
+            events.append("first ends")
+            return "first"
+
+        async def second() -> str:
+            events.append("second")
+            return "second"
+
+        waiting = asyncio.ensure_future(turns.take("the first", first))
+        later = asyncio.ensure_future(turns.take("the second", second))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        may_end.set()
+        assert await later == "second"
+        assert events == ["first begins", "first ends", "second"]
+
+    asyncio.run(main())
+
+
+def test_who_waits_for_a_turn_when_the_term_ends_is_told_so_and_what_began_ends() -> None:
+    async def main() -> None:
+        turns, failures, may_end = Turns(lambda why: failures.append(why)), list[str](), asyncio.Event()
+
+        async def begun() -> bool:
+            return await may_end.wait()
+
+        async def never() -> None:
+            raise AssertionError
+
+        first = asyncio.ensure_future(turns.take("the first", begun))
+        second = asyncio.ensure_future(turns.take("the second", never))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        turns.close()
+        turns.take_beside("the third", never)
+        may_end.set()
+        assert await first
+        with pytest.raises(NotController, match="the second: this broker is not the controller any more"):
+            await second
+        await turns.wait_closed(1)
+        assert failures == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("raised", "answered", "fails"),
+    [
+        (TopicAlreadyExists("it is there"), TopicAlreadyExists, False),
+        (MalformedZnode("/a: no"), UnknownServerError, False),
+        (RequestTooLarge("/a"), InvalidRequest, False),
+        (ConnectionLoss("no answer"), RequestTimedOut, True),
+        (SessionExpired("over"), NotController, True),
+        (BadVersion("/a: has version 2, not 1"), NotController, True),
+        (NotController("another one"), NotController, True),
+        (ZeroDivisionError("a fault of ours"), ZeroDivisionError, True),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, Exception) else None,
+)
+def test_what_leaves_the_state_doubtful_fails_the_term(
+    raised: ApiError | CoordinationError | Exception, answered: type[Exception], fails: bool
+) -> None:
+    async def main() -> None:
+        failures: list[str] = []
+        turns = Turns(failures.append)
+
+        async def operation() -> None:
+            raise raised
+
+        with pytest.raises(answered):
+            await turns.take("the operation", operation)
+        assert bool(failures) == fails
+
+    asyncio.run(main())

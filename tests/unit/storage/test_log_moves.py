@@ -1,0 +1,442 @@
+"""A log moves to another directory while it is written to, cut, rolled and shortened.
+
+Method: the offload is a gate. Whatever a move does beside the loop waits there until the test lets it through, and the
+test does to the log what it wants to in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.errors import KafkaStorageError, LogDirNotFound, ReplicaNotAvailable
+from ottla.model import TopicPartition
+from ottla.storage.log import Log
+from ottla.storage.log_copy import carry_out
+from ottla.storage.log_manager import LogManager
+from ottla.storage.log_moves import LAST_BYTES, LogMoves
+
+from .brokers import CLICKS, Broker, run
+from .logs import batch_of, fill
+
+KEY = CLICKS[0]
+
+
+class Gate:
+    """An offload that runs the rounds of a copy when the test says so, and all else at once."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self._open = asyncio.Semaphore(0)
+        self.arrived = asyncio.Event()
+
+    async def __call__(self, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        if function is carry_out:
+            self.rounds += 1
+            self.arrived.set()
+            await self._open.acquire()
+        return function(*arguments, **keywords)
+
+    async def wait(self) -> None:
+        """Until a round stands before the gate."""
+        await asyncio.wait_for(self.arrived.wait(), 10)
+
+    def let_through(self) -> None:
+        """One round."""
+        self.arrived.clear()
+        self._open.release()
+
+
+@dataclass
+class Moving:
+    """A broker of two directories whose first log is about to move from the first to the second."""
+
+    broker: Broker
+    logs: LogManager
+    moves: LogMoves
+    gate: Gate
+    moved: list[tuple[TopicPartition, Log]]
+
+    @property
+    def log(self) -> Log:
+        found = self.logs.get(KEY)
+        assert found is not None
+        return found
+
+    @property
+    def target(self) -> Path:
+        return self.broker.directories[1]
+
+    def start(self) -> None:
+        self.moves.move(KEY, str(self.target))
+
+    async def finish(self) -> None:
+        """Lets everything through until nothing moves any more."""
+        async with asyncio.timeout(20):
+            while self.moves.ongoing:
+                if self.gate.arrived.is_set():
+                    self.gate.let_through()
+                await self.pause()
+            await self.moves.close()
+
+    async def pause(self) -> None:
+        """Lets others run."""
+        await asyncio.sleep(0)
+
+    def names(self, directory: int) -> list[str]:
+        """The directories that are not of the broker's own."""
+        return sorted(each.name for each in self.broker.directories[directory].iterdir() if each.is_dir())
+
+
+async def moving(path: Path, **properties: str) -> Moving:
+    broker = Broker(path / "a", path / "b", **properties)
+    numbers = itertools.count(7)
+    broker.new_id = lambda: UUID(int=next(numbers))
+    logs = broker.manager()
+    await logs.start()
+    logs.create(KEY, uuid4())
+    gate, moved = Gate(), list[tuple[TopicPartition, Log]]()
+    return Moving(
+        broker, logs, LogMoves(logs, broker.directories, gate, lambda *each: moved.append(each), lambda: UUID(int=9)), gate, moved
+    )
+
+
+def contents(log: Log) -> bytes:
+    """Every byte that a reader gets from the log's start to its end."""
+    found = bytearray()
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        region = log.read(offset, 1 << 20, log.log_end_offset, True)
+        assert region is not None
+        data = os.pread(region.file.fd, region.size, region.position)
+        found += data
+        offset = 1 + max(last for _, last in _offsets(data))
+    return bytes(found)
+
+
+def _offsets(data: bytes) -> list[tuple[int, int]]:
+    from .logs import offsets_of
+
+    return offsets_of(data)
+
+
+def test_a_log_lies_elsewhere_with_all_that_was_appended_meanwhile(tmp_path: Path) -> None:
+    async def scene() -> None:
+        it = await moving(tmp_path)
+        source = it.log
+        expected = b"".join(fill(source, 30))
+        it.start()
+        await it.gate.wait()
+        assert it.names(1) == [f"clicks-0.{UUID(int=9).hex}-future"]
+        expected += b"".join(fill(source, 10, leader_epoch=3))
+        assert it.moves.ongoing[KEY].offset_lag == 40
+        await it.finish()
+        moved = it.log
+        assert it.moved == [(KEY, moved)]
+        assert moved.directory == it.target / "clicks-0"
+        assert contents(moved) == expected
+        assert (moved.log_start_offset, moved.log_end_offset, moved.topic_id) == (0, 40, source.topic_id)
+        assert list(moved.leader_epochs.entries) == [(0, 0), (3, 30)]
+        assert moved.recovery_point == 40
+        assert it.names(0) == [f"clicks-0.{UUID(int=7).hex}-delete"]
+        expected += b"".join(fill(moved, 5))
+        assert contents(moved) == expected
+        await it.logs.shutdown()
+
+        again = it.broker.manager()
+        await again.start()
+        found = again.get(KEY)
+        assert again.was_clean and found is not None and found.directory == it.target / "clicks-0"
+        assert contents(found) == expected
+        await again.shutdown()
+
+    run(scene)
+
+
+def test_what_moved_survives_a_crash(tmp_path: Path) -> None:
+    """The recovery point of the new directory is true: nothing before it is looked at, and everything is there."""
+
+    async def scene() -> None:
+        it = await moving(tmp_path, log_segment_bytes="20000")
+        expected = b"".join(fill(it.log, 400))
+        it.start()
+        await it.finish()
+        await it.logs.shutdown(clean=False)
+        again = it.broker.manager()
+        await again.start()
+        found = again.get(KEY)
+        assert found is not None and contents(found) == expected
+        assert not again.damaged
+        await again.shutdown()
+
+    run(scene)
+
+
+def test_producers_are_known_after_the_move(tmp_path: Path) -> None:
+    async def scene() -> None:
+        it = await moving(tmp_path, log_segment_bytes="2000")
+        for sequence in range(30):
+            batch = batch_of(it.log.log_end_offset, producer_id=5, producer_epoch=1, base_sequence=sequence)
+            it.log.append_as_received(memoryview(batch))
+        before = it.log.producers.snapshot()
+        it.start()
+        await it.finish()
+        assert it.log.producers.snapshot() == before
+        await it.logs.shutdown()
+        again = it.broker.manager()
+        await again.start()
+        found = again.get(KEY)
+        assert found is not None and found.producers.snapshot() == before
+        await again.shutdown()
+
+    run(scene)
+
+
+def test_a_truncation_makes_the_copy_begin_anew(tmp_path: Path) -> None:
+    """Other bytes may lie at the same places afterwards, even as many of them."""
+
+    async def scene() -> None:
+        it = await moving(tmp_path)
+        fill(it.log, 10)
+        it.start()
+        await it.gate.wait()
+        it.gate.let_through()
+        await asyncio.sleep(0)
+        it.log.truncate_to(4)
+        await it.log.settle()
+        kept = contents(it.log)
+        expected = kept + b"".join(fill(it.log, 6, timestamp=9_000, leader_epoch=2))
+        await it.finish()
+        assert it.log.directory.parent == it.target
+        assert contents(it.log) == expected
+
+    run(scene)
+
+
+def test_retention_and_rolls_go_on_meanwhile(tmp_path: Path) -> None:
+    async def scene() -> None:
+        it = await moving(tmp_path, log_segment_bytes="2000", log_retention_bytes="6000", log_retention_ms="-1")
+        fill(it.log, 100)
+        it.start()
+        await it.gate.wait()
+        it.log.delete_old_segments(0)
+        fill(it.log, 50)
+        it.log.delete_old_segments(0)
+        start, expected = it.log.log_start_offset, contents(it.log)
+        assert start > 100
+        await it.finish()
+        assert (it.log.log_start_offset, contents(it.log)) == (start, expected)
+        assert sum(each.suffix == ".log" for each in it.log.directory.iterdir()) == len(it.log.segments)
+
+    run(scene)
+
+
+def test_a_large_log_is_copied_in_rounds_and_the_last_bytes_in_one_step(tmp_path: Path) -> None:
+    async def scene() -> None:
+        it = await moving(tmp_path)
+        fill(it.log, 1)
+        it.start()
+        for _ in range(3):
+            await it.gate.wait()
+            fill(it.log, 5, size=LAST_BYTES // 4)  # more than the last step may copy
+            it.gate.let_through()
+            await asyncio.sleep(0)
+            assert it.moves.ongoing
+        await it.finish()
+        assert it.log.log_end_offset == 16 and it.log.directory.parent == it.target
+
+    run(scene)
+
+
+def test_a_log_that_is_deleted_or_called_off_does_not_arrive(tmp_path: Path) -> None:
+    async def scene() -> None:
+        it = await moving(tmp_path)
+        fill(it.log, 10)
+        it.start()
+        await it.gate.wait()
+        it.moves.move(KEY, str(it.broker.directories[0]))  # it stays where it is
+        assert it.moves.ongoing == {}
+        it.gate.let_through()
+        await it.moves.close()
+        assert (it.names(0), it.names(1), it.moved) == (["clicks-0"], [], [])
+
+        it.start()
+        await it.gate.wait()
+        await it.logs.delete(KEY)
+        await it.finish()
+        assert (it.names(1), it.moved) == ([], [])
+
+    run(scene)
+
+
+def test_a_broker_that_stops_leaves_no_copy_and_one_that_was_killed_sweeps_it_up(tmp_path: Path) -> None:
+    async def scene() -> None:
+        it = await moving(tmp_path)
+        fill(it.log, 10)
+        it.start()
+        await it.gate.wait()
+        closing = asyncio.ensure_future(it.moves.close())
+        await asyncio.sleep(0)
+        it.gate.let_through()
+        await asyncio.wait_for(closing, 10)
+        assert (it.names(0), it.names(1)) == (["clicks-0"], [])
+        await it.logs.shutdown()
+
+        left_behind = it.target / f"clicks-0.{uuid4().hex}-future"
+        left_behind.mkdir()
+        (left_behind / "00000000000000000000.log").write_bytes(b"half")
+        again = it.broker.manager()
+        await again.start()
+        assert list(again.logs) == [KEY]
+        it.broker.clock.advance(seconds=120)
+        await again._deletes.run_due()
+        assert not left_behind.exists()
+        await again.shutdown()
+
+    run(scene)
+
+
+def test_a_full_disk_ends_the_move_and_nothing_else(tmp_path: Path) -> None:
+    async def scene() -> None:
+        it = await moving(tmp_path)
+        fill(it.log, 10)
+        await it.logs.write_checkpoints()
+
+        async def full(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+            if function is carry_out:
+                raise OSError(28, "No space left on device")
+            return function(*arguments, **keywords)
+
+        moves = LogMoves(it.logs, it.broker.directories, full, lambda *each: it.moved.append(each))
+        moves.move(KEY, str(it.target))
+        async with asyncio.timeout(10):
+            while moves.ongoing:
+                await it.pause()
+        assert (it.names(0), it.names(1), it.moved) == (["clicks-0"], [], [])
+        assert not it.logs.offline_directories
+        fill(it.log, 1)
+
+    run(scene)
+
+
+def test_who_waits_for_a_flush_while_the_log_moves_is_answered(tmp_path: Path) -> None:
+    async def scene() -> None:
+        it = await moving(tmp_path)
+        fill(it.log, 10)
+        source = it.log
+        it.start()
+        await it.gate.wait()
+        flushing = asyncio.ensure_future(source.flush())
+        await it.finish()
+        await asyncio.wait_for(flushing, 10)
+        await asyncio.wait_for(source.flush(), 10)
+        assert it.log.recovery_point == 10
+
+    run(scene)
+
+
+def test_what_can_not_move_is_refused(tmp_path: Path) -> None:
+    async def scene() -> None:
+        it = await moving(tmp_path)
+        with pytest.raises(LogDirNotFound):
+            it.moves.move(KEY, str(tmp_path / "c"))
+        with pytest.raises(ReplicaNotAvailable):
+            it.moves.move(CLICKS[5], str(it.target))
+        # It is not here yet, and is made where it was wanted.
+        for key in CLICKS[1:5]:
+            it.logs.create(key, None)
+        assert it.logs.create(CLICKS[5], None).directory.parent == it.target
+        it.moves.move(CLICKS[5], str(it.target))
+        assert it.moves.ongoing == {}
+        it.logs._fail_directory(it.target, OSError(5, "broken"))
+        with pytest.raises(KafkaStorageError):
+            it.moves.move(KEY, str(it.target))
+
+    run(scene)
+
+
+Step = Callable[[Moving], Awaitable[None]]
+
+
+async def _append(it: Moving) -> None:
+    fill(it.log, 3, size=150)
+
+
+async def _cut(it: Moving) -> None:
+    it.log.truncate_to(max(it.log.log_start_offset, it.log.log_end_offset - 4))
+
+
+async def _restart_at(it: Moving) -> None:
+    it.log.truncate_fully_and_start_at(it.log.log_end_offset + 5)
+
+
+async def _retain(it: Moving) -> None:
+    it.log.delete_old_segments(0)
+
+
+async def _flush(it: Moving) -> None:
+    await it.log.settle()
+    await it.log.flush()
+
+
+async def _round(it: Moving) -> None:
+    if it.gate.arrived.is_set():
+        it.gate.let_through()
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def _move(it: Moving) -> None:
+    """To wherever it is not."""
+    here = it.log.directory.parent
+    it.moves.move(KEY, str(next(each for each in it.broker.directories if each != here)))
+
+
+STEPS: list[Step] = [_append, _append, _round, _round, _round, _move, _cut, _restart_at, _retain, _flush]
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.sampled_from(STEPS), max_size=40))
+def test_whatever_happens_meanwhile_a_log_that_moves_is_as_one_that_stays(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Step]
+) -> None:
+    """Method: the same steps without the moves, on a second broker; then both are killed and started again."""
+
+    async def outcome(moves_too: bool) -> list[object]:
+        it = await moving(tmp_path_factory.mktemp("moving"), log_segment_bytes="1000", log_retention_bytes="3000", log_retention_ms="-1")
+        for step in steps:
+            if moves_too or step not in (_move, _round):
+                await step(it)
+        await it.log.settle()
+        await it.finish()
+        # Epochs of what is gone may come back from their file after a crash, for a log that stays too.
+        found = [_facts(it.log), list(it.log.leader_epochs.entries)]
+        await it.logs.write_checkpoints()
+        await it.logs.shutdown(clean=False)
+        again = it.broker.manager()
+        await again.start()
+        log = again.get(KEY)
+        assert log is not None
+        found.append(_facts(log))
+        await again.shutdown()
+        return found
+
+    async def scene() -> None:
+        assert await outcome(moves_too=True) == await outcome(moves_too=False)
+
+    run(scene)
+
+
+def _facts(log: Log) -> object:
+    segments = [(each.base_offset, each.size) for each in log.segments]
+    return log.log_start_offset, log.log_end_offset, contents(log), segments
