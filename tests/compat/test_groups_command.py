@@ -46,3 +46,14 @@ def test_what_can_not_be_meant_is_refused(ottla: Ottla) -> None:
     assert "give one of" in ottla("groups", "reset-offsets", "g", code=2).stderr
     assert "give one of" in ottla("groups", "reset-offsets", "g", "--to-latest", "--to-earliest", code=2).stderr
     assert "has committed nothing" in ottla("groups", "reset-offsets", "unheard-of", "--to-latest", code=1).stderr
+
+
+def test_a_group_reads_on_where_the_last_command_stopped(ottla: Ottla, ottla_bootstrap_servers: str) -> None:
+    topic = "read-by-a-group"
+    ottla("topics", "create", topic, "-p", "6")
+    publish(ottla_bootstrap_servers, topic, 0, 12)
+    first = ottla("consume", topic, "--group", "readers", "--count", "5").stdout.split()
+    second = ottla("consume", topic, "--group", "readers").stdout.split()
+    assert sorted(map(int, first + second)) == list(range(12))
+    assert ottla("consume", topic, "--group", "readers").stdout == ""
+    assert "the group says what is read" in ottla("consume", topic, "--group", "readers", "-p", "0", code=2).stderr
