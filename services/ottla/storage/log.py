@@ -32,6 +32,7 @@ from ottla.storage.producer_snapshots import snapshot_offsets, snapshot_path
 from ottla.storage.retention import SegmentFacts, policies_of
 from ottla.storage.segment import Segment, SegmentView
 from ottla.storage.time_lookup import TimestampedOffset, first_at_or_after, first_with_max_timestamp
+from ottla.storage.transaction_index import AbortedTransaction, TransactionIndex
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,32 @@ class Log(AppendingLog):
             return
         if segment in self._segments.all and position <= segment.size:
             self._reader.remember(offset, segment, position)
+
+    def aborted_transactions(self, offset: int, region: FileRegion, up_to: int) -> list[AbortedTransaction]:
+        """The aborted transactions with anything in a region that `read` has just given; it may name some that lie behind it.
+
+        Args:
+            offset: that was read at.
+            up_to: as for `read`.
+
+        Raises:
+            KafkaStorageError: an index can not be read.
+        """
+        found: list[AbortedTransaction] = []
+        try:
+            segments = self._segments.since(offset)
+            indexes = [index for each in segments if len(index := each.transaction_index)]
+            if not indexes:
+                return found
+            read_from = next((each for each in segments if each.file is region.file), None)
+            if read_from is not None:
+                up_to = self._reader.end_offset_bound(read_from, region, up_to)
+            for index in indexes:
+                if index.collect(offset, up_to, found):
+                    break
+        except OSError as error:
+            raise self._storage_error(f"looking for aborted transactions from offset {offset}", error) from error
+        return found
 
     async def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
         """The first record whose timestamp is at least `timestamp`; None when all are older."""
@@ -379,6 +406,7 @@ class Log(AppendingLog):
             self._reader.remember(end_offset, self._active, self._active.size)
             ended = [each for each in ([*self._sealed, self._active] if closing else self._sealed) if each.size]
             index_writes = [each.pending_index_writes() for each in ended]
+            aborted = [(index, index.unsynced) for index in self._written_transaction_indexes()]
             snapshots, self._snapshots = self._snapshots, []
             try:
                 job = SyncJob(
@@ -388,6 +416,7 @@ class Log(AppendingLog):
                     snapshots,
                     self.leader_epochs.entries if self.leader_epochs.is_dirty else None,
                     self._directory_changed,
+                    [index.path for index, unsynced in aborted if unsynced],
                 )
             except OSError as error:
                 raise self._storage_error(f"flushing up to offset {end_offset}", error) from error
@@ -400,6 +429,8 @@ class Log(AppendingLog):
             if truncations != self._truncations:
                 return  # other records may lie at these offsets now
             self.recovery_point = max(self.recovery_point, end_offset)
+            for index, unsynced in aborted:
+                index.synced(unsynced)
             if done.indexes:
                 for each, both in zip(ended, index_writes, strict=True):
                     each.index_writes_done(both)
@@ -409,6 +440,23 @@ class Log(AppendingLog):
                 self._directory_changed = self.leader_epochs.is_dirty = True
         finally:
             self._flushing = None
+
+    def _written_transaction_indexes(self) -> list[TransactionIndex]:
+        """Those of the segments that are to be synced, with everything in the file.
+
+        Raises:
+            KafkaStorageError: it can not be brought there, so the recovery point must not move.
+        """
+        found = []
+        for each in self._segments.since(self.recovery_point):
+            index = each.used_transaction_index
+            if index is not None:
+                try:
+                    self._directory_changed |= index.write()
+                except OSError as error:
+                    raise self._storage_error("writing the aborted transactions", error) from error
+                found.append(index)
+        return found
 
     def _facts(self, up_to: int) -> list[SegmentFacts]:
         """What retention may know of the segments that end by `up_to`; an empty active one is never a candidate."""

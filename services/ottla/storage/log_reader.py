@@ -82,6 +82,18 @@ class LogReader:
         segment.recently_used = True
         return FileRegion(file, position, size, warm)
 
+    def end_offset_bound(self, segment: Segment, region: FileRegion, up_to: int) -> int:
+        """An offset that lies behind all records of a region, and not far behind, as far as the index tells; at most `up_to`."""
+        following = self._segments.after(segment)
+        if following is not None:
+            up_to = min(up_to, following.base_offset)
+        end = region.position + region.size
+        if end < segment.size:
+            last_offset = segment.offset_index.last_offset_from(end)
+            if last_offset is not None:
+                up_to = min(up_to, segment.base_offset + last_offset + 1)
+        return up_to
+
     def would_block(self, offset: int) -> bool:
         """Whether `read` of this offset would have to wait for the disk to find its place."""
         found = self._positions.get(offset)

@@ -37,9 +37,10 @@ from ottla.storage.index_check import offset_index_problem, time_index_problem
 from ottla.storage.indexes import TAIL
 from ottla.storage.leader_epochs import LeaderEpochCache
 from ottla.storage.partition_metadata import PARTITION_METADATA, MalformedPartitionMetadata, read_topic_id
-from ottla.storage.producer_replay import note_batch, restore_producers
+from ottla.storage.producer_replay import restore_producers
 from ottla.storage.producers import ProducerStates
 from ottla.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from ottla.storage.transaction_index_recovery import check_transaction_indexes, note_batch_and_abort
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +108,8 @@ def load_log(
             log.warning("%s: closed cleanly and yet not sound, so it is recovered: %s", directory.name, end.reason)
             unsound = end.reason
             clean, recovery_point = False, min(recovery_point, segments[-1].base_offset)
+    trusted = segments if clean else [each for each in segments if each.base_offset < recovery_point]
+    check_transaction_indexes(directory, trusted, snapshots)
     if clean:
         log_end_offset = recovery_point = end.next_offset
         snapshot_offset = restore_producers(producers, directory, snapshots, [each.view() for each in segments], log_end_offset)
@@ -293,6 +296,8 @@ def _recover_segment(
     index_interval_bytes: int,
 ) -> Stop:
     builder = _IndexBuilder(segment, index_interval_bytes)
+    index = segment.transaction_index
+    index.truncate(next_offset if position else 0)
     descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
     try:
         sound = SoundBatches(descriptor, position, segment.size, next_offset, segment.base_offset + MAX_RELATIVE_OFFSET)
@@ -304,10 +309,11 @@ def _recover_segment(
                 leader_epochs.assign(leader_epoch, base_offset)
             if producer_id >= 0:
                 header = BatchHeader._make(fields)
-                note_batch(producers, header, os.pread(descriptor, header.size, at) if header.is_control else b"")
+                note_batch_and_abort(producers, header, os.pread(descriptor, header.size, at) if header.is_control else b"", index)
     finally:
         os.close(descriptor)
     builder.finish()
+    index.write()
     return sound.stop
 
 
