@@ -15,7 +15,7 @@ import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -36,6 +36,7 @@ from ottla.storage.file_names import DELETED_DIRECTORY_SUFFIX, FUTURE_DIRECTORY_
 from ottla.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from ottla.storage.mounts import file_system_of
 from ottla.storage.partition_metadata import PARTITION_METADATA
+from ottla.storage.recovery import LoadedLog, load_log
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,17 @@ class LogDirectory:
         self.lock = -1
 
 
+@dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    """A log directory as DescribeLogDirs shows it; sizes are -1 where it is offline."""
+
+    path: Path
+    error: str | None
+    total_bytes: int
+    usable_bytes: int
+    partitions: Mapping[TopicPartition, int]
+
+
 def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: int) -> LogDirectory:
     """Locks a log directory, checks whose it is, and looks what is in it; makes it when it is not there.
 
@@ -99,6 +111,20 @@ def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: i
         os.close(descriptor)
         raise
     return found
+
+
+def load_logs(directory: LogDirectory, partitions: Sequence[tuple[TopicPartition, Path]], intervals: Sequence[int]) -> list[LoadedLog]:
+    """Loads a few logs; runs in a thread."""
+    return [
+        load_log(
+            path,
+            index_interval_bytes=interval,
+            recovery_point=directory.recovery_points.get(key, 0),
+            log_start_offset=directory.log_start_offsets.get(key, 0),
+            clean=directory.is_clean,
+        )
+        for (key, path), interval in zip(partitions, intervals, strict=True)
+    ]
 
 
 def write_checkpoint(path: Path, name: str, offsets: Mapping[TopicPartition, int]) -> None:

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -30,14 +30,14 @@ from ottla.config.topic import TopicSettings
 from ottla.errors import KafkaStorageError, OttlaError
 from ottla.lifecycle import Offload
 from ottla.model import ZERO_TOPIC_ID, TopicPartition
-from ottla.storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from ottla.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_shutdown
 from ottla.storage.delayed_deletes import DelayedDeletes
 from ottla.storage.file_names import deleted_directory_name, partition_directory_name, stray_directory_name
 from ottla.storage.file_pool import FilePool
 from ottla.storage.log import Log
+from ottla.storage.log_checkpoints import LogCheckpoints
 from ottla.storage.log_context import FileOperations, LogContext
-from ottla.storage.log_directory import LogDirectory, make_partition_directory, open_directory, write_checkpoint
+from ottla.storage.log_directory import LogDirDescription, LogDirectory, load_logs, make_partition_directory, open_directory
 from ottla.storage.log_sync import PASSING
 from ottla.storage.partition_metadata import encode_topic_id
 from ottla.storage.periodic import Periodic
@@ -50,17 +50,6 @@ CLOSED_AT_ONCE: Final = 8
 LOOKED_AT_ONCE: Final = 50  # logs between two chances for other work, in rounds over all of them
 MOST_FLUSH_TICK_MS: Final = 1000
 DELETE_TICK_MS: Final = 500
-
-
-@dataclass(frozen=True, slots=True)
-class LogDirDescription:
-    """A log directory as DescribeLogDirs shows it; sizes are -1 where it is offline."""
-
-    path: Path
-    error: str | None
-    total_bytes: int
-    usable_bytes: int
-    partitions: Mapping[TopicPartition, int]
 
 
 class LogManager:
@@ -105,8 +94,7 @@ class LogManager:
         self._partition_counts: dict[Path, int] = {}
         self._recorded_high_watermarks: dict[TopicPartition, int] = {}
         self._damaged: dict[TopicPartition, str] = {}
-        self._writing: Final = {path: asyncio.Lock() for path in self._paths}  # a directory's checkpoints
-        self._checkpointing: dict[Path, asyncio.Task[None]] = {}
+        self._checkpoints: Final = LogCheckpoints(self._paths, self._logs, self._known_high_watermarks, offload)
         self._sealed: dict[TopicPartition, None] = {}  # logs that rolled and wait for an fsync, in order
         self._sealed_event = asyncio.Event()
         self._periodic: Final = Periodic()
@@ -226,7 +214,7 @@ class LogManager:
                 if path in self._offline or path in unclean:
                     continue
                 try:
-                    await self._write_checkpoints_of(directory)
+                    await self._checkpoints.write_all(directory)
                     await self._offload(write_clean_shutdown, path, broker_epoch)
                 except OSError as error:
                     log.error("%s: closed, but not marked as closed: %s", path, error)
@@ -273,7 +261,7 @@ class LogManager:
                 return
             intervals = [self.topic_settings(key.topic).index_interval_bytes for key, _ in few]
             try:
-                loaded = await self._offload(_load_logs, directory, few, intervals)
+                loaded = await self._offload(load_logs, directory, few, intervals)
             except OSError as error:
                 self._fail_directory(directory.path, error)
                 return
@@ -426,7 +414,7 @@ class LogManager:
         for directory in list(self._directories.values()):
             if directory.path not in self._offline:
                 try:
-                    await self._write_checkpoints_of(directory)
+                    await self._checkpoints.write_all(directory)
                 except OSError as error:
                     self._checkpoint_failed(directory.path, error)
 
@@ -435,28 +423,15 @@ class LogManager:
         for directory in list(self._directories.values()):
             if directory.path not in self._offline:
                 try:
-                    await self._write(directory, HIGH_WATERMARK_CHECKPOINT, self._high_watermarks_of)
+                    await self._checkpoints.write_high_watermarks(directory)
                 except OSError as error:
                     self._checkpoint_failed(directory.path, error)
 
     async def _write_recovery_points(self, path: Path) -> None:
-        """Writes the recovery points of a directory now; all who ask while that goes on share the next time.
+        await self._checkpoints.write_recovery_points(self._directories[path])
 
-        Raises:
-            OSError: they could not be written.
-        """
-        running = self._checkpointing.get(path)
-        if running is not None:
-            await asyncio.wait([running])  # it may have looked before there was anything to say
-        if path not in self._checkpointing:
-            self._checkpointing[path] = asyncio.ensure_future(self._write_recovery_points_once(path))
-        await asyncio.shield(self._checkpointing[path])
-
-    async def _write_recovery_points_once(self, path: Path) -> None:
-        try:
-            await self._write(self._directories[path], RECOVERY_POINT_CHECKPOINT, self._recovery_points_of)
-        finally:
-            del self._checkpointing[path]
+    def _known_high_watermarks(self) -> Mapping[TopicPartition, int]:
+        return {**self._recorded_high_watermarks, **self.high_watermarks()}
 
     def expire_producers(self) -> int:
         """Forgets idempotent producers that have been idle for `producer.id.expiration.ms`, and says how many."""
@@ -490,36 +465,6 @@ class LogManager:
             return False
         return True
 
-    async def _write_checkpoints_of(self, directory: LogDirectory) -> None:
-        await self._write(directory, RECOVERY_POINT_CHECKPOINT, self._recovery_points_of)
-        await self._write(directory, LOG_START_OFFSET_CHECKPOINT, self._log_start_offsets_of)
-        await self._write(directory, HIGH_WATERMARK_CHECKPOINT, self._high_watermarks_of)
-
-    async def _write(self, directory: LogDirectory, name: str, offsets_of: Callable[[Path], dict[TopicPartition, int]]) -> None:
-        async with self._writing[directory.path]:  # or an older one could come last
-            offsets = offsets_of(directory.path)
-            if directory.written.get(name) != offsets:  # an idle broker writes nothing
-                await self._offload(write_checkpoint, directory.path, name, offsets)
-                directory.written[name] = offsets
-
-    def _logs_in(self, path: Path) -> Iterator[Log]:
-        return (each for each in self._logs.values() if each.directory.parent == path)
-
-    def _recovery_points_of(self, path: Path) -> dict[TopicPartition, int]:
-        return {each.topic_partition: each.recovery_point for each in self._logs_in(path)}
-
-    def _log_start_offsets_of(self, path: Path) -> dict[TopicPartition, int]:
-        return {
-            each.topic_partition: each.log_start_offset
-            for each in self._logs_in(path)
-            if each.log_start_offset > each.segments[0].base_offset
-        }
-
-    def _high_watermarks_of(self, path: Path) -> dict[TopicPartition, int]:
-        current = self.high_watermarks()
-        known = {**self._recorded_high_watermarks, **current}
-        return {each.topic_partition: known[each.topic_partition] for each in self._logs_in(path) if each.topic_partition in known}
-
     def _note_sealed(self, topic_partition: TopicPartition) -> None:
         self._sealed[topic_partition] = None
         self._sealed_event.set()
@@ -546,20 +491,6 @@ class LogManager:
     def _check_any_online(self) -> None:
         if len(self._offline) == len(self._paths):
             raise KafkaStorageError(f"no log directory can be used: {_listed(self._offline)}")
-
-
-def _load_logs(directory: LogDirectory, partitions: Sequence[tuple[TopicPartition, Path]], intervals: Sequence[int]) -> list[LoadedLog]:
-    """Loads a few logs; runs in a thread."""
-    return [
-        load_log(
-            path,
-            index_interval_bytes=interval,
-            recovery_point=directory.recovery_points.get(key, 0),
-            log_start_offset=directory.log_start_offsets.get(key, 0),
-            clean=directory.is_clean,
-        )
-        for (key, path), interval in zip(partitions, intervals, strict=True)
-    ]
 
 
 def _listed(offline: Mapping[Path, str]) -> str:
