@@ -14,6 +14,7 @@ from uuid import UUID
 
 from ottla.broker.groups.group import Group
 from ottla.broker.groups.shard import OffsetsPartition, ShardSettings
+from ottla.broker.replication.internal_keys import partition_of
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.clock import Clock
 from ottla.errors import ApiError, CoordinatorLoadInProgress, InvalidGroupId, NotCoordinator
@@ -24,22 +25,6 @@ log: Final = logging.getLogger(__name__)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 _RETRY_SECONDS: Final = 1.0
-
-
-def java_hash(text: str) -> int:
-    """Java's `String.hashCode`: over UTF-16 code units, as a signed 32-bit number."""
-    value = 0
-    encoded = text.encode("utf-16-be", "surrogatepass")
-    for index in range(0, len(encoded), 2):
-        value = (31 * value + (encoded[index] << 8 | encoded[index + 1])) & 0xFFFFFFFF
-    return value - (1 << 32) if value & 0x80000000 else value
-
-
-def partition_of(group_id: str, partition_count: int) -> int:
-    """The partition of `__consumer_offsets` that a group belongs to, as every broker and tool computes it."""
-    hashed = java_hash(group_id)
-    # As Kafka's Utils.abs: the smallest number has no positive counterpart in 32 bits.
-    return (0 if hashed == -(1 << 31) else abs(hashed)) % partition_count
 
 
 class GroupCoordinator:
@@ -153,6 +138,12 @@ class GroupCoordinator:
         if not partition.is_loaded:
             raise CoordinatorLoadInProgress(f"{partition.key} is being read")
         return partition
+
+    def transaction_ended(self, index: int, producer_id: int, is_commit: bool) -> None:
+        """The marker of a producer's transaction is committed in that partition of the offsets topic."""
+        partition = self._partitions.get(index)
+        if partition is not None:
+            partition.transaction_ended(producer_id, is_commit)
 
     def groups(self) -> Iterator[Group]:
         """All groups that are coordinated here."""

@@ -16,7 +16,7 @@ Pure: no log, no clock. Source: Kafka's `GroupMetadata`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from ottla.broker.groups.records import NO_EXPIRY, CommittedOffset
@@ -109,8 +109,9 @@ class GroupOffsets:
             if is_commit:
                 self.commit(partition, *appended)
 
-    def has_pending(self, producer_id: int) -> bool:
-        return producer_id in self._pending
+    def producer_ids(self) -> Collection[int]:
+        """The producers with an undecided transaction that has offsets of this group."""
+        return self._pending.keys()
 
     # Expiry.
 
@@ -139,8 +140,3 @@ class GroupOffsets:
             if is_over:
                 found.append(partition)
         return found
-
-
-def pending_of(offsets: Mapping[str, GroupOffsets], producer_id: int) -> list[str]:
-    """The groups that a producer's transaction has offsets for."""
-    return [group_id for group_id, each in offsets.items() if each.has_pending(producer_id)]

@@ -39,6 +39,7 @@ from ottla.broker.groups.subscriptions import subscribed_topics
 from ottla.broker.groups.transitions import GroupState
 from ottla.broker.groups.validation import check_commit
 from ottla.broker.replication.internal_topics import InternalTopics, KeyValue
+from ottla.broker.replication.partition import Partition
 from ottla.clock import Clock
 from ottla.errors import (
     ApiError,
@@ -118,6 +119,8 @@ class OffsetsPartition:
         self._unique = unique
         self._settings = settings
         self._groups: dict[str, GroupEntry] = {}
+        self._in_transactions: dict[int, set[str]] = {}  # the groups that a producer's undecided transaction has offsets for
+        self._ended_meanwhile: list[tuple[int, bool]] = []  # transactions that ended while the partition was being read
         self._is_closed = False
         self._storing: set[asyncio.Task[None]] = set()
 
@@ -138,7 +141,11 @@ class OffsetsPartition:
             return
         for group_id, each in loaded.items():
             self._groups[group_id] = self._restored(group_id, each)
+            for producer_id in each.offsets.producer_ids():
+                self._in_transactions.setdefault(producer_id, set()).add(group_id)
         self.is_loaded = True
+        for ended in self._ended_meanwhile:
+            self.transaction_ended(*ended)
         for entry in self._groups.values():
             self._arm(entry)
         log.info(
@@ -242,6 +249,60 @@ class OffsetsPartition:
         for index, partition in enumerate(accepted):
             entry.offsets.commit(partition, offsets[partition], base_offset + index)
         return outcomes
+
+    async def commit_in_transaction(
+        self,
+        group_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        generation_id: int,
+        member_id: str,
+        instance_id: str | None,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+    ) -> dict[TopicPartition, ApiError | None]:
+        """TxnOffsetCommit: stores offsets that count once the producer's transaction is committed (KIP-447).
+
+        From the moment that they are in the log nobody is told the group's offsets of these partitions as stable, whether
+        or not this append is answered in time: the marker that comes decides of it.
+
+        Raises:
+            ApiError: nothing was stored, for what is wrong with the group or the member.
+        """
+        self._check()
+        entry = self._groups.get(group_id)
+        if entry is None:
+            if generation_id >= 0:
+                raise IllegalGeneration(f"group {group_id} is not known, and so is its generation {generation_id}")
+            entry = self._add(group_id)
+        check_commit(entry.group, generation_id, member_id, instance_id, transactional=True)
+        if entry.group.has(member_id):
+            entry.group.hear_from(entry.group.get(member_id), self._now_ms())
+        outcomes, records = self._offset_records(group_id, offsets)
+        accepted = [each for each, error in outcomes.items() if error is None]
+        if not accepted:
+            return outcomes
+        try:
+            base_offset, partition = self._internal.append_in_transaction(
+                self.key, records, self._settings.codec, producer_id, producer_epoch
+            )
+            self._in_transactions.setdefault(producer_id, set()).add(group_id)
+            for index, each in enumerate(accepted):
+                entry.offsets.add_pending(producer_id, each, offsets[each], base_offset + index)
+            await self._committed(partition, base_offset + len(records))
+        except ApiError as error:
+            failed = _as_commit_error(error)
+            return {each: outcome or failed for each, outcome in outcomes.items()}
+        return outcomes
+
+    def transaction_ended(self, producer_id: int, is_commit: bool) -> None:
+        """The marker of a producer's transaction is committed in this partition."""
+        if not self.is_loaded:
+            self._ended_meanwhile.append((producer_id, is_commit))
+            return
+        for group_id in self._in_transactions.pop(producer_id, ()):
+            entry = self._groups.get(group_id)
+            if entry is not None:
+                entry.offsets.complete(producer_id, is_commit)
 
     def _offset_records(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
@@ -375,10 +436,12 @@ class OffsetsPartition:
     async def _append(self, records: Sequence[KeyValue]) -> int:
         """Appends and waits until it is committed; gives the offset of the first record."""
         base_offset, partition = self._internal.append(self.key, records, self._settings.codec)
-        end_offset = base_offset + len(records)
+        await self._committed(partition, base_offset + len(records))
+        return base_offset
+
+    async def _committed(self, partition: Partition, end_offset: int) -> None:
         if not self._internal.is_committed(partition, end_offset):
             await self._internal.committed(partition, end_offset, self._settings.commit_timeout_seconds)
-        return base_offset
 
     async def _append_as_group(self, records: Sequence[KeyValue]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Writing to and reading from a partition that this broker leads and whose records are for the broker itself.
+"""Writing to and reading from a partition that this broker leads, as a broker does for itself.
 
 Groups and transactions keep their state in topics, so it is replicated and found again like any other data. A
 coordinator appends here as a producer with acks=all would, and goes on when the high watermark has passed; it loads its
@@ -19,6 +19,7 @@ from ottla.errors import ApiError, NotLeaderOrFollower, RequestTimedOut
 from ottla.lifecycle import Offload
 from ottla.model import TopicPartition
 from ottla.record.batch import batches
+from ottla.record.control_records import EndTransactionMarker
 from ottla.record.records import Record, build_batch
 
 KeyValue: TypeAlias = tuple[bytes | None, bytes | None]
@@ -91,14 +92,48 @@ class InternalTopics:
     def append_batch(self, key: TopicPartition, batch: bytes) -> tuple[int, Partition]:
         """As `append`, with the batch as it is to lie in the log but for offsets and epoch."""
         partition = self._replicas.get(*key)
-        appends = self._replicas.appends
         base_offset, _, _ = partition.append_as_leader(memoryview(batch), 0, len(batch), ACKS_ALL, self._clock.time_ms())
+        self._write(partition)
+        return base_offset, partition
+
+    def append_in_transaction(
+        self, key: TopicPartition, records: Sequence[KeyValue], codec: int, producer_id: int, producer_epoch: int
+    ) -> tuple[int, Partition]:
+        """As `append`, as a part of a producer's transaction; as from `Partition.append_in_transaction`."""
+        now_ms = self._clock.time_ms()
+        batch = build_batch(
+            (Record(index, now_ms, *each) for index, each in enumerate(records)),
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=True,
+        )
+        partition = self._replicas.get(*key)
+        base_offset = partition.append_in_transaction(memoryview(batch))
+        self._write(partition)
+        return base_offset, partition
+
+    def append_marker(
+        self, key: TopicPartition, producer_id: int, producer_epoch: int, marker: EndTransactionMarker
+    ) -> tuple[int, Partition]:
+        """Appends the marker of a transaction to any partition that this broker leads; as from `Partition.append_marker`."""
+        partition = self._replicas.get(*key)
+        offset = partition.append_marker(producer_id, producer_epoch, marker, self._clock.time_ms())
+        self._write(partition)
+        return offset, partition
+
+    def partition(self, key: TopicPartition) -> Partition:
+        """The partition as this broker holds it. Raises UnknownTopicOrPartition."""
+        return self._replicas.get(*key)
+
+    def _write(self, partition: Partition) -> None:
+        """Brings what is staged to the file."""
+        appends = self._replicas.appends
         if not partition.has_staged:
             appends.stage(partition)
         failed = appends.complete()
-        if failed and key in failed:
-            raise failed[key]
-        return base_offset, partition
+        if failed and partition.topic_partition in failed:
+            raise failed[partition.topic_partition]
 
     def is_committed(self, partition: Partition, end_offset: int) -> bool:
         """Whether there is nothing to wait for."""

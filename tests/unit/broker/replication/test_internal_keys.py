@@ -1,4 +1,4 @@
-"""Which partition a group belongs to, and the partitions of this broker."""
+"""Which partition of an internal topic a group or a transactional id belongs to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.groups.coordinator import java_hash, partition_of
+from ottla.broker.replication.internal_keys import java_hash, partition_of
 
 
 @pytest.mark.parametrize(("text", "expected"), [("", 0), ("hello", 99162322), ("é", 233), ("polygenelubricants", -(1 << 31))])
