@@ -6,7 +6,7 @@
 A write that fails takes its whole group back: the file is cut to the last whole batch before it, and offsets, indexes,
 producers' states and leader epochs are as if it had never come.
 
-`Log` adds reading, retention and flushes; nobody else derives from this.
+`CompactableLog` adds what a cleaner does, and `Log` reading, retention and flushes; nobody else derives from this.
 """
 
 from __future__ import annotations

@@ -50,9 +50,8 @@ def sound_batches(path: str, size: int, base_offset: int, buffer_bytes: int, pro
                 batch_offset, length, _, magic, crc, _, last_offset_delta = fields[:7]
                 after = at + LOG_OVERHEAD + length
                 if length < SMALLEST_LENGTH or position + after > size:
-                    raise CorruptLog(
-                        f"{path}: a batch of {LOG_OVERHEAD + length} bytes at position {position + at}, where {size - position - at} are left"
-                    )
+                    left = size - position - at
+                    raise CorruptLog(f"{path}: a batch of {LOG_OVERHEAD + length} bytes at position {position + at}, where {left} are left")
                 if magic != 2:
                     raise CorruptLog(f"{path}: magic {magic} at position {position + at}")
                 if after > end:

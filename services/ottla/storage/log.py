@@ -18,13 +18,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from ottla.errors import KafkaStorageError, OffsetOutOfRange
 from ottla.record.region import FileRegion
-from ottla.storage.appending import UNKNOWN, AppendingLog
+from ottla.storage.appending import UNKNOWN
+from ottla.storage.compactable_log import CompactableLog
 from ottla.storage.log_reader import locate_in_files
 from ottla.storage.log_sync import SyncJob, sync
 from ottla.storage.producer_replay import restore_producers
@@ -39,7 +41,7 @@ log = logging.getLogger(__name__)
 LOOKUP_ATTEMPTS: Final = 3
 
 
-class Log(AppendingLog):
+class Log(CompactableLog):
     """A partition's log. Made from what `recovery.load_log` found on the disk."""
 
     __slots__ = ()
@@ -88,8 +90,8 @@ class Log(AppendingLog):
         try:
             self._write_indexes(segment)
             position = await self._context.offload(locate_in_files, segment.view(), offset)
-        except OSError as error:
-            # Deleted or truncated meanwhile, or the disk is broken: read says which.
+        except (OSError, struct.error) as error:
+            # Deleted, truncated or cleaned meanwhile, or the disk is broken: read says which.
             log.debug("%s: no place found for offset %d: %s", self.topic_partition, offset, error)
             return
         if segment in self._segments.all and position <= segment.size:
@@ -126,7 +128,7 @@ class Log(AppendingLog):
         for attempt in range(LOOKUP_ATTEMPTS):
             try:
                 return await self._context.offload(first_at_or_after, self._views(), timestamp, self.log_start_offset)
-            except OSError as error:
+            except (OSError, struct.error) as error:
                 self._lookup_failed(error, attempt)
         raise AssertionError("unreachable")
 
@@ -135,7 +137,7 @@ class Log(AppendingLog):
         for attempt in range(LOOKUP_ATTEMPTS):
             try:
                 return await self._context.offload(first_with_max_timestamp, self._views(), self.log_start_offset)
-            except OSError as error:
+            except (OSError, struct.error) as error:
                 self._lookup_failed(error, attempt)
         raise AssertionError("unreachable")
 
@@ -378,6 +380,7 @@ class Log(AppendingLog):
         # Nothing was cut of what the checkpoint takes for synced: then it is as right as before.
         self._unsettled |= self.recovery_point > offset
         self.recovery_point = min(self.recovery_point, offset)
+        self.cleaned_up_to = min(self.cleaned_up_to, offset)
         self._snapshots = [each for each in self._snapshots if each[0] <= offset]
         self._sealed = [each for each in self._sealed if each.base_offset < self._active.base_offset]
         self._snapshot_offset = min(self._snapshot_offset, offset)
@@ -479,10 +482,12 @@ class Log(AppendingLog):
         self._write_indexes(self._active)
         return [segment.view() for segment in self._segments.all]
 
-    def _lookup_failed(self, error: OSError, attempt: int) -> None:
-        """Retention may delete a segment under a look-up, which then looks again; any other error is the disk's."""
-        if not isinstance(error, FileNotFoundError) or attempt + 1 == LOOKUP_ATTEMPTS:
+    def _lookup_failed(self, error: OSError | struct.error, attempt: int) -> None:
+        """Retention may delete a segment under a look-up, or a cleaner put a smaller one there; then it looks again."""
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             raise self._storage_error("looking for a timestamp", error) from error
+        if attempt + 1 == LOOKUP_ATTEMPTS:
+            raise KafkaStorageError(f"{self.topic_partition}: looking for a timestamp: {error}") from error
 
 
 def _consume(flushing: asyncio.Future[None]) -> None:

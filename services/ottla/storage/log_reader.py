@@ -57,7 +57,8 @@ class LogReader:
         segment, position = self._positions.get(offset) or self._locate(offset, os.pread)
         while position >= segment.size:
             following = self._segments.after(segment)
-            if following is None:
+            # After a compaction the place of `up_to` may be the end of this segment too.
+            if following is None or following.base_offset >= up_to:
                 return None
             segment, position = following, 0
         if up_to == log_end_offset:

@@ -28,7 +28,6 @@ from ottla.storage.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
-    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     offset_in,
@@ -40,11 +39,10 @@ from ottla.storage.partition_metadata import PARTITION_METADATA, MalformedPartit
 from ottla.storage.producer_replay import restore_producers
 from ottla.storage.producers import ProducerStates
 from ottla.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from ottla.storage.swaps import COMPANION_SUFFIXES, complete_swaps
 from ottla.storage.transaction_index_recovery import check_transaction_indexes, note_batch_and_abort
 
 log = logging.getLogger(__name__)
-
-COMPANION_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
 
 @dataclass(slots=True)
@@ -59,6 +57,7 @@ class LoadedLog:
     producers: ProducerStates
     snapshot_offset: int  # of the newest producer snapshot; the log's first offset when there is none
     topic_id: UUID | None = None
+    cleaned_up_to: int = 0
     is_new: bool = False
     unsound: str | None = None  # why a log that was closed cleanly had to be recovered
 
@@ -69,6 +68,7 @@ def load_log(
     index_interval_bytes: int,
     recovery_point: int = 0,
     log_start_offset: int = 0,
+    cleaned_up_to: int = 0,
     clean: bool = False,
 ) -> LoadedLog:
     """Loads a partition's log, and repairs it where it has to be.
@@ -78,6 +78,7 @@ def load_log(
         index_interval_bytes: for indexes that are made anew.
         recovery_point: everything before it is on the disk, says the checkpoint.
         log_start_offset: the checkpointed one.
+        cleaned_up_to: the checkpointed one.
         clean: the last stop was a clean one.
 
     Raises:
@@ -144,6 +145,8 @@ def load_log(
         producers,
         snapshot_offset,
         _load_topic_id(directory, names),
+        # A log that has lost what was clean is dirty from its begin: other records may come to lie there.
+        cleaned_up_to if cleaned_up_to <= log_end_offset else 0,
         is_new,
         unsound,
     )
@@ -152,20 +155,15 @@ def load_log(
 def sweep(directory: Path) -> set[str]:
     """Removes or completes what an interrupted deletion or cleaning left; gives the names of what remains.
 
-    `.deleted` and `.cleaned` go; a `.swap` was complete when it got that name, so it takes its place; an index
-    without its log goes.
+    A swap that a cleaning had begun is ended or undone (`swaps`); `.deleted` and `.cleaned` go; an index without its
+    log goes.
     """
     names = {each.name for each in directory.iterdir()}
+    complete_swaps(directory, names)
     for name in sorted(names):
         if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX)):
             (directory / name).unlink(missing_ok=True)
             names.discard(name)
-        elif name.endswith(SWAP_SUFFIX):
-            final = name.removesuffix(SWAP_SUFFIX)
-            (directory / name).replace(directory / final)
-            names.discard(name)
-            names.add(final)
-            log.info("%s: %s has taken its place", directory.name, final)
     for name in sorted(names):
         stem, dot, suffix = name.rpartition(".")
         if dot + suffix in COMPANION_SUFFIXES and stem + LOG_SUFFIX not in names:
