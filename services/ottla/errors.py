@@ -589,6 +589,12 @@ class UnsupportedEndpointType(ApiError):
     code, retriable = 115, False
 
 
+class TransactionAbortable(ApiError):
+    """The transaction can not go on; its producer has to abort it, and may go on with another one."""
+
+    code, retriable = 120, False
+
+
 def error_of(code: int, message: str = "") -> ApiError:
     """The exception for a wire code.
 

@@ -38,6 +38,7 @@ from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import AllowAll, Authorizer
+from ottla.broker.transactions.wiring import transactions_of
 from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.interface import Coordination
@@ -206,6 +207,19 @@ class Broker:
         )
         internal = InternalTopics(replicas, produces, self._clock, offload)
         groups = self._groups = group_coordinator(settings, internal, self._clock, self._random, offload, metadata)
+        producer_ids = ProducerIds(service.allocate_producer_ids)
+        transactions = transactions_of(
+            settings,
+            internal,
+            self._clock,
+            offload,
+            metadata,
+            producer_ids.next_id,
+            transport.broker,
+            self._transaction_ended,
+            lambda: service.settings.transaction_partition_verification_enable,
+        )
+        applier.transactions, self._transactions = transactions.calls, transactions.coordinator
         replicas.leads_internal = self._leads_internal
         parts = BrokerParts(
             settings=settings,
@@ -217,11 +231,12 @@ class Broker:
             logs=logs,
             log_moves=log_moves,
             controller=service,
-            producer_ids=ProducerIds(service.allocate_producer_ids),
+            producer_ids=producer_ids,
             fetch_sessions=FetchSessions(settings.max_incremental_fetch_session_cache_slots, self._clock, self._random),
             fetch_purgatory=fetches,
             throttles=throttles,
             groups=groups,
+            transactions=transactions,
         )
         handlers.load()
         dispatcher = Dispatcher(parts, produces, settings.queued_max_requests)
@@ -239,6 +254,8 @@ class Broker:
         stack.push_async_callback(replicas.close)
         groups.start()
         stack.push_async_callback(groups.close)
+        transactions.coordinator.start()
+        stack.push_async_callback(transactions.coordinator.close)
         stack.push_async_callback(fetchers.close)
         stack.push_async_callback(self._close_listeners)
         stack.callback(produces.expire_all)
@@ -288,11 +305,16 @@ class Broker:
 
     def _leads_internal(self, key: TopicPartition, leader_epoch: int | None) -> None:
         """What this broker coordinates follows from what it leads of the internal topics."""
+        coordinator = self._groups if key.topic == OFFSETS_TOPIC else self._transactions
+        if leader_epoch is None:
+            coordinator.resign(key.partition)
+        else:
+            coordinator.lead(key.partition, leader_epoch)
+
+    def _transaction_ended(self, key: TopicPartition, producer_id: int, is_commit: bool) -> None:
+        """Offsets that were committed in a transaction count, or do not, once its end is known in their partition."""
         if key.topic == OFFSETS_TOPIC:
-            if leader_epoch is None:
-                self._groups.resign(key.partition)
-            else:
-                self._groups.lead(key.partition, leader_epoch)
+            self._groups.transaction_ended(key.partition, producer_id, is_commit)
 
     def _directory_failed(self, directory: Path, reason: str) -> None:
         """A log directory has failed: others are to lead what was in it. With the last of them nothing is left to serve."""

@@ -50,6 +50,8 @@ def dev_properties(
         "num.partitions": str(partitions),
         "group.initial.rebalance.delay.ms": "0",
         "offsets.topic.replication.factor": str(min(3, brokers)),
+        "transaction.state.log.replication.factor": str(min(3, brokers)),
+        "transaction.state.log.min.isr": str(min(2, brokers)),
         **overrides,
     }
 

@@ -1,13 +1,10 @@
-"""The broker's settings of consumer groups and transactions, accepted so that a file written for Kafka loads."""
+"""The broker's settings of consumer groups and transactions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from ottla.config.settings import DAY_MS, HOUR_MS, INT_MAX, MIB, MINUTE_MS, Settings, setting
-
-NO_TRANSACTIONS: Final = "This release has no transactions."
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -95,7 +92,6 @@ class TransactionSettings(Settings):
         "int",
         default=7 * DAY_MS,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="How long an unused transactional id is kept.",
     )
     transaction_max_timeout_ms: int = setting(
@@ -103,7 +99,6 @@ class TransactionSettings(Settings):
         "int",
         default=15 * MINUTE_MS,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="The longest transaction a producer may ask for.",
     )
     transaction_state_log_replication_factor: int = setting(
@@ -111,7 +106,6 @@ class TransactionSettings(Settings):
         "int",
         default=3,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="Replicas of the transaction topic.",
     )
     transaction_state_log_min_isr: int = setting(
@@ -119,7 +113,6 @@ class TransactionSettings(Settings):
         "int",
         default=2,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="The min.insync.replicas of the transaction topic.",
     )
     transaction_state_log_num_partitions: int = setting(
@@ -127,7 +120,6 @@ class TransactionSettings(Settings):
         "int",
         default=50,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="Partitions of the transaction topic.",
     )
     transaction_state_log_segment_bytes: int = setting(
@@ -135,7 +127,6 @@ class TransactionSettings(Settings):
         "int",
         default=100 * MIB,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="Segment size of the transaction topic.",
     )
     transaction_state_log_load_buffer_size: int = setting(
@@ -143,7 +134,6 @@ class TransactionSettings(Settings):
         "int",
         default=5 * MIB,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="Bytes read at a time while transaction states are loaded.",
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
@@ -151,7 +141,6 @@ class TransactionSettings(Settings):
         "int",
         default=10_000,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="How often transactions are looked through for timed out ones.",
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
@@ -159,7 +148,6 @@ class TransactionSettings(Settings):
         "int",
         default=HOUR_MS,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="How often transactional ids are looked through for expired ones.",
     )
     transaction_partition_verification_enable: bool = setting(
@@ -167,6 +155,5 @@ class TransactionSettings(Settings):
         "boolean",
         default=True,
         dynamic="cluster-wide",
-        without_effect=NO_TRANSACTIONS,
         doc="Check that a partition is part of the transaction before writing to it.",
     )

@@ -229,6 +229,9 @@ class EmbeddedCluster:
                 "group.initial.rebalance.delay.ms": "0",
                 "offsets.topic.num.partitions": "4",
                 "offsets.topic.replication.factor": str(min(3, self._broker_count)),
+                "transaction.state.log.num.partitions": "4",
+                "transaction.state.log.replication.factor": str(min(3, self._broker_count)),
+                "transaction.state.log.min.isr": str(min(2, self._broker_count)),
                 **self._settings,
             }
         )

@@ -1,9 +1,8 @@
 """FindCoordinator (key 10), versions 0-6: which broker coordinates a group or a transactional id.
 
 v1 adds transactional ids (key_type 1), v4 asks for several keys at once (KIP-699), v6 knows share groups (key_type 2),
-which are refused. The answer is the leader of the key's partition of `__consumer_offsets`, which is made at the first
-question. There is no transaction coordinator yet: a transactional id is answered with this broker, where InitProducerId
-says that transactions are not served.
+which are refused. The answer is the leader of the key's partition of `__consumer_offsets` or `__transaction_state`,
+which are made at the first question.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from ottla.broker.handlers.internal_topics import internal_topic
 from ottla.broker.handlers.listeners import reachable_brokers
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import Operation, Resource, ResourceKind
+from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC
 from ottla.errors import NONE, ApiError, CoordinatorNotAvailable, InvalidRequest, TransactionalIdAuthorizationFailed
-from ottla.model import BrokerId
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
 
@@ -52,10 +51,12 @@ async def find_coordinator(request: Any, context: RequestContext, parts: BrokerP
 async def _coordinator(key: str, key_type: int, context: RequestContext, parts: BrokerParts) -> Coordinator:
     try:
         _check(key, key_type, context, parts)
-        broker_id = BrokerId(parts.settings.broker_id)
         if key_type == GROUP:
             topic = await internal_topic(OFFSETS_TOPIC, parts)
             broker_id = topic.partitions[parts.groups.partition_of(key)].leader
+        else:
+            topic = await internal_topic(TRANSACTIONS_TOPIC, parts)
+            broker_id = topic.partitions[parts.transactions.coordinator.partition_of(key)].leader
         found = reachable_brokers(parts, context).get(broker_id)
         if found is None:
             raise CoordinatorNotAvailable(f"{key}: its coordinator {broker_id} has no listener {context.listener_name}, or does not live")

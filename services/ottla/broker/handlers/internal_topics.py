@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from ottla.broker.control import NewTopic
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
 from ottla.broker.handlers.registry import BrokerParts
+from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC
 from ottla.config.broker import BrokerSettings
 from ottla.errors import ApiError, CoordinatorNotAvailable, TopicAlreadyExists
 from ottla.model import TopicDescription
@@ -34,6 +35,16 @@ async def internal_topic(name: str, parts: BrokerParts) -> TopicDescription:
 
 
 def _new_topic(name: str, settings: BrokerSettings) -> NewTopic:
+    if name == TRANSACTIONS_TOPIC:
+        transaction_configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(settings.transaction_state_log_min_isr),
+            "segment.bytes": str(settings.transaction_state_log_segment_bytes),
+            "unclean.leader.election.enable": "false",
+        }
+        count, factor = settings.transaction_state_log_num_partitions, settings.transaction_state_log_replication_factor
+        return NewTopic(name, count, factor, configs=transaction_configs)
     assert name == OFFSETS_TOPIC, name
     configs: Mapping[str, str] = {
         "cleanup.policy": "compact",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ottla.broker.replication.replicas import ReplicaManager
     from ottla.broker.replication.throttles import ReplicationThrottles
     from ottla.broker.security.authorizer import Authorizer
+    from ottla.broker.transactions.wiring import Transactions
     from ottla.clock import Clock
     from ottla.config.broker import BrokerSettings
     from ottla.lifecycle import Offload
@@ -63,6 +64,7 @@ class BrokerParts:
     fetch_purgatory: Purgatory
     throttles: ReplicationThrottles
     groups: GroupCoordinator
+    transactions: Transactions
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ottla.broker.control import TransactionMarker
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.transactions import decisions
 from ottla.broker.transactions.loading import TransactionsLoader
-from ottla.broker.transactions.markers import Marker
 from ottla.broker.transactions.records import encode, encode_key
 from ottla.broker.transactions.states import PREPARED, TransactionState
 from ottla.broker.transactions.transaction import Transaction
@@ -81,7 +81,7 @@ class TransactionPartition:
         leader_epoch: int,
         internal: InternalTopics,
         clock: Clock,
-        send_markers: Callable[[Marker], Awaitable[None]],
+        send_markers: Callable[[TransactionMarker], Awaitable[None]],
         new_producer_id: Callable[[], Awaitable[int]],
         limits: TransactionLimits,
     ) -> None:
@@ -124,12 +124,15 @@ class TransactionPartition:
             self.leader_epoch,
         )
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Another broker leads the partition, or this one stops: it goes on there from what is written."""
         self._is_closed = True
         self._entries.clear()
         for task in self._beside:
             task.cancel()
+
+    async def ended(self) -> None:
+        """Waits until nothing of it runs any more; after `close`."""
         await asyncio.gather(*self._beside, return_exceptions=True)
 
     # What producers ask for.
@@ -259,7 +262,7 @@ class TransactionPartition:
     async def _complete(self, entry: _Entry) -> None:
         """Has the markers of a decided transaction written, and then says so."""
         decided = entry.transaction
-        marker = Marker(
+        marker = TransactionMarker(
             decided.producer_id,
             decided.epoch,
             decided.state is TransactionState.PREPARE_COMMIT,

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
+from tests.unit.broker.wired import internal_leaderships
 
 from ottla.broker import handlers
 from ottla.broker.applying import ControlApplier
@@ -28,13 +29,17 @@ from ottla.broker.control_local import LocalControl
 from ottla.broker.controller.changes import SettingsChange, TopicConfigChanged
 from ottla.broker.controller.service import ControllerService
 from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.groups.coordinator import OFFSETS_TOPIC
+from ottla.broker.groups.wiring import group_coordinator
 from ottla.broker.handlers.registry import APIS, BrokerParts, EncodedBody, RequestContext
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Purgatory
+from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import Operation, Resource
+from ottla.broker.transactions.wiring import transactions_of
 from ottla.clock import SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.embedded import EmbeddedZooKeeper
@@ -205,6 +210,25 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
         handlers.load()
         log_moves = LogMoves(logs, settings.log_directories, offload_nothing, replicas.log_moved)
         stack.push_async_callback(log_moves.close)
+        producer_ids = ProducerIds(controller.allocate_producer_ids)
+        internal = InternalTopics(replicas, produces, clock, offload_nothing)
+        groups = group_coordinator(settings, internal, clock, Random(1), offload_nothing, metadata)
+        transactions = transactions_of(
+            settings,
+            internal,
+            clock,
+            offload_nothing,
+            metadata,
+            producer_ids.next_id,
+            transport.broker,
+            lambda key, producer_id, is_commit: (
+                groups.transaction_ended(key.partition, producer_id, is_commit) if key.topic == OFFSETS_TOPIC else None
+            ),
+            lambda: settings.transaction_partition_verification_enable,
+        )
+        replicas.leads_internal = internal_leaderships(groups, transactions.coordinator)
+        stack.push_async_callback(groups.close)
+        stack.push_async_callback(transactions.coordinator.close)
         parts = BrokerParts(
             settings=settings,
             clock=clock,
@@ -215,9 +239,11 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
             logs=logs,
             log_moves=log_moves,
             controller=controller,
-            producer_ids=ProducerIds(controller.allocate_producer_ids),
+            producer_ids=producer_ids,
             fetch_sessions=FetchSessions(10, clock, Random(1)),
             fetch_purgatory=fetches,
             throttles=ReplicationThrottles(clock, settings),
+            groups=groups,
+            transactions=transactions,
         )
         await scenario(BrokerWithoutSockets(parts, rules))

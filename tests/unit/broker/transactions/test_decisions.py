@@ -79,10 +79,10 @@ def test_partitions_are_added_once_and_begin_the_transaction() -> None:
     assert decisions.with_partitions(first, 7, 0, [CLICKS], 6) is None
     more = decisions.with_partitions(first, 7, 0, [VIEWS], 6)
     assert more is not None
-    assert (more.partitions, more.start_timestamp) == ({CLICKS, VIEWS}, 5)
+    assert (more.partitions, more.start_timestamp) == (frozenset({CLICKS, VIEWS}), 5)
     again = decisions.with_partitions(complete(), 7, 0, [VIEWS], 30)
     assert again is not None
-    assert (again.partitions, again.start_timestamp) == ({VIEWS}, 30)
+    assert (again.partitions, again.start_timestamp) == (frozenset({VIEWS}), 30)
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
