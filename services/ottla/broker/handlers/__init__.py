@@ -6,6 +6,8 @@ import importlib
 from typing import Final
 
 _MODULES: Final = (
+    "add_offsets_to_txn",
+    "add_partitions_to_txn",
     "alter_configs",
     "alter_partition_reassignments",
     "alter_replica_log_dirs",
@@ -19,8 +21,11 @@ _MODULES: Final = (
     "describe_configs",
     "describe_groups",
     "describe_log_dirs",
+    "describe_producers",
     "describe_topic_partitions",
+    "describe_transactions",
     "elect_leaders",
+    "end_txn",
     "fetch",
     "find_coordinator",
     "heartbeat",
@@ -31,6 +36,7 @@ _MODULES: Final = (
     "list_groups",
     "list_offsets",
     "list_partition_reassignments",
+    "list_transactions",
     "metadata",
     "offset_commit",
     "offset_delete",
@@ -38,6 +44,8 @@ _MODULES: Final = (
     "offset_for_leader_epoch",
     "produce",
     "sync_group",
+    "txn_offset_commit",
+    "write_txn_markers",
 )
 
 
