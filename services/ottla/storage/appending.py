@@ -334,7 +334,7 @@ class AppendingLog:
         if self._staged_position + size > self._roll_at:
             return True
         if self._roll_timestamp == NO_AGE:
-            return self._context.clock.time_ms() - self._created_ms > self.settings.segment_ms - self._jitter_ms()
+            return self._context.clock.time_ms() - self._created_ms > self.settings.roll_ms - self._jitter_ms()
         return max_timestamp > self._roll_timestamp
 
     def _load_active(self) -> None:
@@ -356,11 +356,11 @@ class AppendingLog:
         """Up to which timestamp batches go into a segment whose first batch has this one."""
         if first_timestamp < 0:
             return NO_AGE
-        return first_timestamp + self.settings.segment_ms - self._jitter_ms()
+        return first_timestamp + self.settings.roll_ms - self._jitter_ms()
 
     def _jitter_ms(self) -> int:
         """A part of `segment.jitter.ms` that differs from segment to segment and is the same each time."""
-        jitter_ms = min(self.settings.segment_jitter_ms, self.settings.segment_ms)
+        jitter_ms = min(self.settings.segment_jitter_ms, self.settings.roll_ms)
         return crc32c(f"{self.topic_partition}/{self._active.base_offset}".encode()) % jitter_ms if jitter_ms else 0
 
     def _indexes_full(self, segment: Segment) -> bool:

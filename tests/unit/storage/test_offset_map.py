@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from ottla.storage import offset_map
 from ottla.storage.offset_map import NOT_FOUND, SLOT_SIZE, OffsetMap
 
