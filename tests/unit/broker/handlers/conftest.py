@@ -52,6 +52,15 @@ from ottla.record.records import Record, build_batch
 from ottla.storage.log_manager import LogManager
 from ottla.storage.log_moves import LogMoves
 
+# As a single broker can have them.
+INTERNAL_TOPICS_OF_ONE = {
+    "offsets.topic.num.partitions": "2",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+}
+
 
 class Rules:
     """An authorizer that allows everything but what is named."""
@@ -176,7 +185,9 @@ def run(tmp_path: Path) -> Callable[..., None]:
 
 
 async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str]) -> None:
-    settings = BrokerSettings.from_properties({"log.dirs": f"{directory / 'a'},{directory / 'b'}", "broker.id": "1", **properties})
+    settings = BrokerSettings.from_properties(
+        {"log.dirs": f"{directory / 'a'},{directory / 'b'}", "broker.id": "1", **INTERNAL_TOPICS_OF_ONE, **properties}
+    )
     clock, broker_id = SystemClock(), BrokerId(int(properties.get("broker.id", "1")))
     async with AsyncExitStack() as stack:
         zookeeper = EmbeddedZooKeeper(None, clock)
