@@ -33,7 +33,7 @@ stop: $(INSTALLED) ## stop what the quickstart left running
 	$(BIN)/ottla quickstart --stop
 
 test: $(INSTALLED) ## the tests that need nothing but this checkout, in under two minutes
-	$(BIN)/python -m pytest -n $(WORKERS) tests/unit tests/chaos tests/simulation $(wildcard tests/paper) tests/test_tidy.py
+	$(BIN)/python -m pytest -n $(WORKERS) tests/unit tests/scenarios tests/chaos tests/simulation tests/paper tests/test_tidy.py
 
 compat: $(INSTALLED) ## real clients against a real broker: librdkafka, kafka-python, aiokafka, kcat
 	$(BIN)/python -m pytest -n $(WORKERS) tests/compat

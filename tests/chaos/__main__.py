@@ -15,7 +15,7 @@ from rich.console import Console
 from tests.chaos import clocks
 from tests.chaos.brokers import REPOSITORY
 from tests.chaos.cluster import BROKER_IDS
-from tests.chaos.report import print_tables, write_json
+from tests.chaos.report import make_console, print_tables, write_json
 from tests.chaos.run import Options, Result, run
 from tests.chaos.schedule import Kind, schedule
 
@@ -48,7 +48,7 @@ async def run_until_told(options: Options, console: Console) -> Result:
 
 def main() -> int:
     chosen = arguments()
-    console = Console()
+    console = make_console()
     if (reason := why_unavailable()) is not None:
         console.print(f"No ZooKeeper: {reason}", highlight=False)
         return 2

@@ -155,7 +155,8 @@ class _Check:
             self._tell(Anomaly.UNWRITTEN_READ, partition, partial(self._stray, partition, offset, value))
         elif (first := self._places[process][sequence]) != NO_OFFSET:
             self._other_places.setdefault(value, []).append(offset)
-            if self._writer_of(partition, first) != self._writer_of(partition, offset):
+            is_disputed = not self._log(partition).disputed.keys().isdisjoint((first, offset))
+            if not is_disputed and self._writer_of(partition, first) != self._writer_of(partition, offset):
                 self.verdict.sent_again += 1
                 return
             words = partial(self._of_message, sends, sequence, "is at offset {} and at offset {}", first, offset)

@@ -141,8 +141,8 @@ class Proxy:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._carry(source, self._destination, reader, target_writer))
                 both.create_task(self._carry(self._destination, source, target_reader, writer, self._first_answer))
-        except* OSError:
-            pass  # one end is gone; so is the other in a moment
+        except* (OSError, asyncio.CancelledError):
+            pass  # one end is gone, and so is the other in a moment; or the proxy is closed, which waits for this
         finally:
             del self._connections[task]
             for each in writers:

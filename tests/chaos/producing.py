@@ -13,12 +13,13 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from tests.chaos import messages
 from tests.chaos.history import History, Sends, sender_of
 
@@ -84,15 +85,22 @@ class Worker:
                 self._send(producer, sends, partition)
             due += count / self._told.messages_per_second
             while (wait := due - time.monotonic()) > 0:
-                producer.poll(min(wait, _TICK_SECONDS))
-            producer.poll(0)
+                self._hear(producer.poll, min(wait, _TICK_SECONDS))
+            self._hear(producer.poll, 0)
             if wait < -1:
                 due = time.monotonic()  # what could not be sent while librdkafka's queue was full is not made up for
             if time.monotonic() > reported_at + 1:
                 reported_at = time.monotonic()
                 self._report()
         # Whatever is still on its way ends within the timeout of a message.
-        producer.flush(_MESSAGE_TIMEOUT_MS / 1000 + 10)
+        self._hear(producer.flush, _MESSAGE_TIMEOUT_MS / 1000 + 10)
+
+    def _hear(self, listen: Callable[[float], int], seconds: float) -> None:
+        """Lets librdkafka say what came of messages; a fatal error is raised as well as told."""
+        try:
+            listen(seconds)
+        except KafkaException as error:
+            self._error(error.args[0])
 
     def _configuration(self) -> dict[str, Any]:
         return {
@@ -121,7 +129,11 @@ class Worker:
         except BufferError:
             sends.fail(sender_of(value)[1], self._now_ms())
             self._counts["failed"] += 1
-            producer.poll(0.05)
+            self._hear(producer.poll, 0.05)
+        except KafkaException as error:
+            sends.fail(sender_of(value)[1], self._now_ms())
+            self._counts["failed"] += 1
+            self._error(error.args[0])
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         process, sequence = sender_of(messages.decode(message.value()))
@@ -141,6 +153,7 @@ class Worker:
         if error.fatal():
             self._has_fatal_error = True
             self._errors[f"fatal {error.name()}"] += 1
+            sys.stderr.write(f"{self._now_ms() / 1000:.3f} s: fatal: {error.str()}\n")
 
     def _report(self) -> None:
         report = {"worker": self._told.worker, **self._counts, "errors": self._errors, "lives": len(self._history.sends)}

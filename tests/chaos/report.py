@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,6 +17,11 @@ from tests.chaos.run import Options, Result
 from tests.chaos.schedule import Kind
 
 _EXPLAINED = 10
+
+
+def make_console() -> Console:
+    """A terminal as it is; a file as wide as the tables."""
+    return Console() if sys.stdout.isatty() else Console(width=140)
 
 
 def print_tables(console: Console, options: Options, result: Result, left_out: Mapping[Kind, str]) -> None:

@@ -13,9 +13,8 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from rich.console import Console
 from tests.chaos.__main__ import DIRECTORY, run_until_told
-from tests.chaos.report import print_tables, write_json
+from tests.chaos.report import make_console, print_tables, write_json
 from tests.chaos.run import Options
 from tests.chaos.sabotaged import SABOTAGES
 from tests.chaos.schedule import Fault, Kind
@@ -48,7 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.sabotage", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(SABOTAGES))
     names = parser.parse_args().names or list(SABOTAGES)
-    console = Console()
+    console = make_console()
     if (reason := why_unavailable()) is not None:
         console.print(f"No ZooKeeper: {reason}", highlight=False)
         return 2

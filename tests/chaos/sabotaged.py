@@ -40,11 +40,11 @@ def skip_truncation() -> None:
 def ignore_epoch() -> None:
     """A leader does not compare a follower's epochs with its own, and whoever claims to be the controller is believed."""
     from ottla.broker.applying import ControlApplier
-    from ottla.broker.handlers import fetch
+    from ottla.broker.replication.partition import Partition
     from ottla.broker.replication.replica import Replica
     from ottla.errors import NotLeaderOrFollower
 
-    def divergence(partition: object, asked: object) -> None:
+    def divergence(self: Partition, last_fetched_epoch: int, fetch_offset: int) -> None:
         return None
 
     def check_leader_epoch(self: Replica, current_leader_epoch: int, *, by_leader: bool = True) -> None:
@@ -54,7 +54,7 @@ def ignore_epoch() -> None:
     def check(self: ControlApplier, request: object) -> None:
         return None
 
-    _replace(fetch, "_divergence", divergence)
+    _replace(Partition, "divergence", divergence)
     _replace(Replica, "check_leader_epoch", check_leader_epoch)
     _replace(ControlApplier, "_check", check)
 

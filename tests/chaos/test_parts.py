@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.chaos import messages
+from tests.chaos.brokers import REPOSITORY
 from tests.chaos.clocks import FakeClock
 from tests.chaos.history import DAMAGED
 from tests.chaos.replicas import Writers, differences
+from tests.chaos.sabotage import FAULTS
+from tests.chaos.sabotaged import SABOTAGES
 from tests.chaos.sessions import Session
 from tests.chaos.views import ClusterView, PartitionView, decode
 
@@ -107,6 +113,17 @@ def test_the_writer_of_an_offset_is_the_producer_of_its_batch(tmp_path: Path) ->
 
     writer_of = Writers(_replica(tmp_path, [batch(0, 7, 0), batch(5, 8, 3)], [batch(9, 7, 1)]), "chaos")
     assert [writer_of(0, offset) for offset in (0, 4, 5, 8, 9, 12)] == [(7, 0), (7, 0), (8, 3), (8, 3), (7, 1), (7, 1)]
+
+
+@pytest.mark.parametrize("name", SABOTAGES)
+def test_a_sabotage_breaks_what_is_there(name: str) -> None:
+    """It replaces parts by their names, and says so when there is no such part any more. In a process that it may break."""
+    done = subprocess.run([sys.executable, "-m", "tests.chaos.sabotaged", name, "--help"], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_sabotage_has_faults_that_make_it_felt() -> None:
+    assert set(FAULTS) == set(SABOTAGES)
 
 
 def test_a_clock_is_told_its_offset_by_a_file(tmp_path: Path) -> None:

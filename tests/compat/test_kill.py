@@ -79,6 +79,13 @@ class Publisher:
             assert time.monotonic() < deadline, f"{len(self.acknowledged)} acknowledged, {self.errors[:3]}"
             time.sleep(0.005)
 
+    def send_more(self) -> None:
+        """Waits until something more is under way."""
+        sent, deadline = self.sent, time.monotonic() + 30
+        while self.sent == sent:
+            assert time.monotonic() < deadline, "nothing more is sent"
+            time.sleep(0.001)
+
     def stop(self, seconds: float) -> None:
         """Sends no more, and waits so long for what is under way."""
         self._stopping.set()
@@ -121,6 +128,7 @@ def test_after_kill_9_every_acknowledged_message_is_there(broker: BrokerProcess)
     publisher = Publisher(broker.address)
     publisher.wait_for(20_000)
     broker.kill()
+    publisher.send_more()
     publisher.stop(0)
     acknowledged = dict(publisher.acknowledged)
     assert publisher.sent > len(acknowledged), "the kill came in the middle: something was under way"

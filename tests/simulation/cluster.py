@@ -59,6 +59,7 @@ class Machine:
         self.transport: LocalTransport | None = None
         self.is_up = False  # its broker has started
         self.is_stopping = False
+        self.starts_at = 0.0  # not before, once it has stopped
         self.has_forgotten = False  # something that was not synced, and it has not caught up since
         self.must_leave: set[TopicPartition] = set()  # whose ISR it is still in all the same
         self.lives = 0
@@ -235,12 +236,13 @@ class Cluster:
         machine.must_leave = {key for key, state in self.states().items() if machine.broker_id in state.isr}
         self.trace.tell(f"{machine.name} lost {machine.disk.lose_power(self._random)}")
 
-    def stop(self, machine: Machine) -> None:
-        """Asks a broker to stop; its node ends when it has."""
+    def stop(self, machine: Machine, seconds: float) -> None:
+        """Asks a broker to stop; its node ends when it has, and begins anew some time after."""
         node, broker = machine.node, machine.broker
         if node is None or broker is None or not machine.is_up or machine.is_stopping:
             return
         machine.is_stopping = True
+        machine.starts_at = self._loop.time() + seconds
         self._loop.spawn(node, self._stop(machine, node, broker))
 
     async def _stop(self, machine: Machine, node: Node, broker: Broker) -> None:
@@ -251,6 +253,11 @@ class Cluster:
     def _stopped(self, machine: Machine, node: Node) -> None:
         if machine.node is node:
             self.kill(machine)
+            self._loop.call_at(max(machine.starts_at, self._loop.time()), self.start_if_down, machine)
+
+    def start_if_down(self, machine: Machine) -> None:
+        if machine.node is None:
+            self.start(machine)
 
     def pause(self, machine: Machine) -> None:
         if machine.node is not None:

@@ -54,8 +54,8 @@ class Faults:
         for machine in self._cluster.machines.values():
             machine.offload.factor = 1.0
             self._cluster.network.slow(machine.name, 1.0)
-            if machine.node is None:
-                self._cluster.start(machine)
+            machine.starts_at = 0.0
+            self._cluster.start_if_down(machine)
 
     def _perform(self, fault: Fault) -> None:
         cluster = self._cluster
@@ -78,8 +78,7 @@ class Faults:
                 for each in cluster.machines.values():
                     self._down(each, fault.seconds * self._random.random(), lambda each=each: cluster.lose_power(each))  # type: ignore[misc]
             case Kind.STOP:
-                cluster.stop(machine)
-                self._later(fault.seconds + 3.0, lambda: self._start(machine))
+                cluster.stop(machine, fault.seconds)
             case Kind.PAUSE:
                 node = machine.node
                 cluster.pause(machine)
@@ -166,11 +165,7 @@ class Faults:
 
     def _down(self, machine: Machine, seconds: float, end: Callable[[], None]) -> None:
         end()
-        self._later(seconds, lambda: self._start(machine))
-
-    def _start(self, machine: Machine) -> None:
-        if machine.node is None:
-            self._cluster.start(machine)
+        self._later(seconds, lambda: self._cluster.start_if_down(machine))
 
     def _block(self, pairs: list[tuple[str, str]], seconds: float) -> None:
         self._cluster.block(pairs)

@@ -42,6 +42,7 @@ class _Batch:
     encoded: bytes
     deadline: float
     is_in_flight: bool = False
+    has_failed: bool = False  # and waits to be sent again; until then nothing else of its partition is sent
     leader: int = -1  # that it was sent to last
 
 
@@ -53,6 +54,7 @@ class Producer:
         unexpected: told what no correct cluster answers.
         delivery_seconds: how long a batch is tried for.
         acknowledged: told partition and offset of each message that is acknowledged.
+        note: told what is sent and answered.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Producer:
         unexpected: Callable[[str], None],
         delivery_seconds: float,
         acknowledged: Callable[[int, int], None],
+        note: Callable[[str], None],
     ) -> None:
         self._view = view
         self._topic = topic
@@ -78,6 +81,7 @@ class Producer:
         self._unexpected = unexpected
         self._delivery_seconds = delivery_seconds
         self._acknowledged = acknowledged
+        self._note = note
         self._sends = new_sends()
         self._producer_id = -1
         self._epoch = -1
@@ -156,6 +160,8 @@ class Producer:
 
         Kafka takes any sequence from a producer that it does not know, so whoever could arrive before the first must wait.
         """
+        if any(each.has_failed for each in line):
+            return False
         if not in_flight:
             return True
         if line[0] is not in_flight[0] or in_flight[-1].base_sequence > batch.base_sequence or len(in_flight) >= MOST_IN_FLIGHT:
@@ -166,8 +172,10 @@ class Producer:
         return self._view.leaders.get((self._topic, partition), -1)
 
     async def _send(self, batch: _Batch) -> None:
+        what = f"producer {self._producer_id} partition {batch.partition} sequence {batch.base_sequence} ({len(batch.values)})"
+        self._note(f"{what} -> broker {batch.leader}")
         error, offset = await self._exchange(batch)
-        batch.is_in_flight = False
+        self._note(f"{what} <- error {error}, offset {offset}")
         line = self._lines[batch.partition]
         if batch not in line:
             return  # given up with the process that it was sent by
@@ -191,7 +199,10 @@ class Producer:
         if error != _NONE:
             if asyncio.get_running_loop().time() > batch.deadline and batch in line:
                 self._give_up()
-            await self._back_off(error)
+            batch.has_failed = True
+            await self._back_off()
+            batch.has_failed = False
+        batch.is_in_flight = False
         self._wake()
 
     async def _exchange(self, batch: _Batch) -> tuple[int, int]:
@@ -214,7 +225,7 @@ class Producer:
             return 7, NO_OFFSET
         return produced
 
-    async def _back_off(self, error: int) -> None:
+    async def _back_off(self) -> None:
         await asyncio.sleep(self._random.uniform(0.05, 0.3))
         with suppress(OSError):
             await self._view.refresh(self._random.choice(self._broker_ids), self._topic)

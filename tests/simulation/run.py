@@ -202,6 +202,8 @@ class _Run:
         for task in done:
             if task.exception() is not None:
                 self._fail(f"a client failed: {task.exception()!r}")
+        if not await cluster.wait_until(self._is_settled, HEAL_SECONDS):
+            self._fail(f"the replicas do not get equal: {self._ends()}")
         looking.cancel()
         await self._read_everything()
         self._compare()
@@ -245,6 +247,7 @@ class _Run:
             self._fail,
             delivery_seconds=30.0,
             acknowledged=self.invariants.acknowledge,
+            note=self.trace.note,
         )
 
     def _consumer(self, index: int) -> Consumer:
@@ -297,6 +300,24 @@ class _Run:
             and all(each.is_up for each in cluster.machines.values())
             and cluster.registered() == set(cluster.machines)
             and all(len(each.isr) == len(cluster.machines) and each.leader in cluster.machines for each in states.values())
+        )
+
+    def _ends(self) -> dict[str, list[tuple[int, int, int]]]:
+        """Of each partition, what every broker has: its id, its log's end and its high watermark."""
+        return {
+            str(key): [
+                (each.broker_id, each.replicas[key].log.log_end_offset, each.replicas[key].high_watermark)
+                for each in self.cluster.machines.values()
+                if key in each.replicas
+            ]
+            for key in self.cluster.states()
+        }
+
+    def _is_settled(self) -> bool:
+        """Everybody is in sync and has everything, and knows that it is committed."""
+        return self._is_whole() and all(
+            len(ends) == len(self.cluster.machines) and len({each[1:] for each in ends}) == 1 and ends[0][1] == ends[0][2]
+            for ends in self._ends().values()
         )
 
     async def _look(self) -> None:

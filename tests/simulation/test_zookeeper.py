@@ -140,6 +140,23 @@ def test_a_short_silence_is_survived_with_the_watches_that_fired_meanwhile() -> 
     simulate(story)
 
 
+def test_a_watch_that_fired_on_a_connection_that_was_lost_is_told_on_the_next() -> None:
+    async def story(world: World) -> None:
+        a, b = await world.session(world.a), await world.session(world.b)
+        for number in range(20):
+            told: list[WatchedEvent] = []
+            await world.at(world.a, a.create(f"/{number}"))
+            await world.at(world.a, a.get(f"/{number}", told.append))
+            writing = world.loop.spawn(world.b, b.set(f"/{number}", b"new"))
+            await asyncio.sleep(number / 10_000)
+            world.zookeeper.lose_connection("a")
+            await writing
+            await asyncio.sleep(2)
+            assert len(told) == 1
+
+    simulate(story)
+
+
 def test_the_outcome_of_what_was_on_its_way_at_a_lost_connection_is_unknown() -> None:
     async def story(world: World) -> None:
         a, b = await world.session(world.a), await world.session(world.b)

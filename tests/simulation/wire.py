@@ -173,6 +173,8 @@ class ClientView:
         self._name = name
         self._open: dict[int, BrokerConnection] = {}
         self._opening: dict[int, asyncio.Lock] = {}
+        self._refreshing = asyncio.Lock()
+        self._refreshed = 0
         self.leaders: dict[tuple[str, int], int] = {}
         self.leader_epochs: dict[tuple[str, int], int] = {}
 
@@ -189,7 +191,14 @@ class ClientView:
         return await (await self.connection(broker_id)).ask(api, body, timeout_seconds)
 
     async def refresh(self, broker_id: int, topic: str) -> None:
-        """Asks one broker who leads what. What is older than what is known already is passed over."""
+        """Asks one broker who leads what, unless somebody has just asked. What is older than what is known is passed over."""
+        refreshed = self._refreshed
+        async with self._refreshing:
+            if refreshed == self._refreshed:
+                await self._refresh(broker_id, topic)
+                self._refreshed += 1
+
+    async def _refresh(self, broker_id: int, topic: str) -> None:
         api = message(ApiKey.METADATA, 9)
         kinds = api.request
         body = kinds.MetadataRequest(

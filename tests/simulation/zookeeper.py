@@ -116,7 +116,7 @@ class SimulatedSession:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count()
         self._to_server = self._to_client = Stream(network, NAME, node)
-        self._undelivered: list[tuple[Watch, WatchedEvent]] = []
+        self._undelivered: dict[int, tuple[Watch, WatchedEvent]] = {}
         self._busy: asyncio.Task[None] | None = None
         self._is_unreachable = False
         self._expiry: asyncio.TimerHandle | None = None
@@ -245,14 +245,14 @@ class SimulatedSession:
             return None
 
         def tell(event: WatchedEvent) -> None:
-            if self._to_client.is_cut:
-                self._undelivered.append((watch, event))  # the client hears of it when it is connected again
-            else:
-                self._to_client.send(self._watch_fired, watch, event)
+            number = next(self._numbers)
+            self._undelivered[number] = watch, event
+            self._to_client.send(self._watch_fired, number)
 
         return tell
 
-    def _watch_fired(self, watch: Watch, event: WatchedEvent) -> None:
+    def _watch_fired(self, number: int) -> None:
+        watch, event = self._undelivered.pop(number)
         if self._end is None:
             watch(event)
 
@@ -261,9 +261,8 @@ class SimulatedSession:
     def _connect(self) -> None:
         self._to_server = Stream(self._network, self.node.name, NAME)
         self._to_client = Stream(self._network, NAME, self.node)
-        undelivered, self._undelivered = self._undelivered, []
-        for watch, event in undelivered:
-            self._to_client.send(self._watch_fired, watch, event)
+        for number in self._undelivered:  # whose connection was lost: a client that is back hears of what it missed
+            self._to_client.send(self._watch_fired, number)
 
     def lose_connection(self) -> None:
         """At once, for both sides; the client hears of it in its own node."""

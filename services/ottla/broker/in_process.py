@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from ottla.broker.control_local import LocalControl
 from ottla.broker.server import Broker
 from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
-from ottla.coordination.embedded import EmbeddedZooKeeper
+from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.model import BrokerId
 
 
@@ -43,6 +44,7 @@ class InProcessBrokers:
         self._clock = clock or SystemClock()
         self._coordination_directory = coordination_directory
         self._zookeeper: EmbeddedZooKeeper | None = None
+        self._sessions: dict[BrokerId, EmbeddedSession] = {}
 
     async def start(self) -> None:
         """Starts all of them, or none."""
@@ -71,7 +73,7 @@ class InProcessBrokers:
         else:
             if self._zookeeper is None:
                 self._zookeeper = EmbeddedZooKeeper(self._coordination_directory, self._clock)
-            broker = Broker(settings, self._zookeeper.session, clock=self._clock, transport=self.hub.transport)
+            broker = Broker(settings, partial(self._session, broker_id), clock=self._clock, transport=self.hub.transport)
         await broker.start()
         self.running[broker_id] = broker
         return broker
@@ -83,6 +85,16 @@ class InProcessBrokers:
     async def kill(self, broker_id: BrokerId) -> None:
         """Ends one as a crash does, its session included."""
         await self.running.pop(broker_id).kill()
+
+    async def expire_session(self, broker_id: BrokerId) -> None:
+        """Has a broker's session time out while it runs, as when it was cut off or held up for long."""
+        assert self._zookeeper is not None, "sessions are ended here where the coordination is"
+        await self._zookeeper.expire(self._sessions[broker_id])
+
+    async def _session(self, broker_id: BrokerId) -> EmbeddedSession:
+        assert self._zookeeper is not None
+        session = self._sessions[broker_id] = await self._zookeeper.session()
+        return session
 
     async def failed(self) -> str:
         """Waits until one of those that run now can not go on, and says why."""

@@ -61,6 +61,8 @@ MakeTransport: TypeAlias = Callable[[Callable[[], Caller], Callable[[Caller], No
 OFFLOAD_THREADS: Final = 8
 # A peer that takes nothing of an answer for so long is gone, whatever TCP believes.
 STALL_SECONDS: Final = 30.0
+# What a broker that stops gives the controller for its answers, beside the pauses between its attempts.
+HAND_OVER_SECONDS: Final = 10.0
 # The longest that a broker which starts waits to hear from a controller before it answers clients.
 FIRST_WORD_SECONDS: Final = 10.0
 
@@ -289,8 +291,15 @@ class Broker:
             log.warning("broker %d has not heard of a controller for %g s, and serves all the same", self.broker_id, FIRST_WORD_SECONDS)
 
     async def _hand_over(self) -> None:
-        if self._hands_over and not self._is_killed and self._settings.controlled_shutdown_enable:
-            await self._service.controlled_shutdown()
+        settings = self._settings
+        if not self._hands_over or self._is_killed or not settings.controlled_shutdown_enable:
+            return
+        pauses = settings.controlled_shutdown_max_retries * settings.controlled_shutdown_retry_backoff_ms / 1000
+        try:
+            async with asyncio.timeout(HAND_OVER_SECONDS + pauses):
+                await self._service.controlled_shutdown()
+        except TimeoutError:
+            log.warning("broker %d stops without having handed over what it leads: no controller answers", self.broker_id)
 
     async def _close_listeners(self) -> None:
         for each in self._listeners.values():

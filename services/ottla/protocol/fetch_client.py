@@ -123,9 +123,10 @@ def read_head(frame: memoryview, correlation_id: int) -> ResponseHead:
     """
     position = response_body(frame, correlation_id)
     try:
-        return ResponseHead(*_TOP.unpack_from(frame, position), position + _TOP.size)
+        throttle_time_ms, error_code, session_id = _TOP.unpack_from(frame, position)
     except struct.error as error:
         raise MalformedResponse(f"a Fetch answer of {len(frame)} bytes ends before its topics") from error
+    return ResponseHead(throttle_time_ms, error_code, session_id, position + _TOP.size)
 
 
 def walk(frame: memoryview, position: int) -> Iterator[FetchedPartition]:

@@ -18,12 +18,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from ottla.errors import KafkaStorageError, OffsetOutOfRange
+from ottla.record.batch import HEADER_SIZE, read_header
 from ottla.record.region import FileRegion
 from ottla.storage.appending import UNKNOWN
 from ottla.storage.compactable_log import CompactableLog
@@ -198,7 +200,7 @@ class Log(CompactableLog):
         return deleted
 
     def truncate_to(self, offset: int) -> None:
-        """Drops `offset` and everything after it: what a follower does with what its leader does not have.
+        """Drops the batch that has `offset` and everything after it: what a follower does with what its leader does not have.
 
         The recovery point goes back with it; until the checkpoint says so too (`settle`), a crash would take what is
         appended next for synced.
@@ -220,6 +222,9 @@ class Log(CompactableLog):
             gone = self._segments.all[len(kept) :]
             last = kept[-1]
             position = last.locate(offset, self._context.file_pool)
+            if position < last.size:
+                # Half a batch can not be kept, and a hole where it was could never be filled.
+                offset = min(offset, read_header(os.pread(last.open(self._context.file_pool).fd, HEADER_SIZE, position)).base_offset)
             self._segments.replace(kept)
             self._discard(gone)
             last.write_indexes()

@@ -238,8 +238,13 @@ def _recover(
     for index in range(first, len(segments)):
         segment = segments[index]
         if index > first:
-            # A gap between two segments is a compaction's; going back is not possible.
-            position, next_offset = 0, max(segment.base_offset, next_offset)
+            if segment.base_offset > next_offset:
+                # No compaction has been here: it cleans nothing that is beyond the recovery point. What lay between did
+                # not reach the disk, and what follows it did.
+                log.warning("%s: nothing is left of the offsets from %d to %d", directory.name, next_offset, segment.base_offset)
+                _remove_from(segments, index, directory)
+                break
+            position = 0
             _drop_indexes(segment)
         stop = _recover_segment(segment, position, next_offset, leader_epochs, producers, index_interval_bytes)
         next_offset = stop.next_offset
@@ -254,12 +259,16 @@ def _recover(
                 stop.reason,
             )
             _cut(segment, stop.position)
-            for behind in segments[index + 1 :]:
-                log.warning("%s: the segment at %d lies behind the cut and is removed", directory.name, behind.base_offset)
-                _remove(behind)
-            del segments[index + 1 :]
+            _remove_from(segments, index + 1, directory)
             break
     return next_offset, snapshot_offset
+
+
+def _remove_from(segments: list[Segment], index: int, directory: Path) -> None:
+    for behind in segments[index:]:
+        log.warning("%s: the segment at %d lies behind the cut and is removed", directory.name, behind.base_offset)
+        _remove(behind)
+    del segments[index:]
 
 
 def _begin_of_recovery(segment: Segment, recovery_point: int) -> tuple[int, int]:

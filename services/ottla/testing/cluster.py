@@ -149,6 +149,14 @@ class EmbeddedCluster:
         thread = self._started()
         thread.call(thread.brokers.kill(_id(broker_id)), STOP_SECONDS)
 
+    def expire_session(self, broker_id: int) -> None:
+        """Has a broker's session time out while it runs. It stops leading and joins again. Not with `zookeeper.connect`."""
+        self._broker(broker_id)
+        if "zookeeper.connect" in self._settings:
+            raise ClusterError("the sessions are ZooKeeper's to end")
+        thread = self._started()
+        thread.call(thread.brokers.expire_session(_id(broker_id)), STOP_SECONDS)
+
     @property
     def controller_id(self) -> int:
         """The broker that is the controller, as those that run know it; -1 while they know none."""

@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from ottla.errors import ConfigurationError
-from ottla.network.tls import TlsSettings, server_context
+from ottla.network.tls import TlsSettings, client_context, server_context
 
 from .serving import Wire, frame, serving, until
 
@@ -101,3 +101,19 @@ def test_a_keystore_given_as_text_leaves_no_file(certificate: Path, tmp_path: Pa
         server_context(TlsSettings(keystore_certificate_chain="broken", keystore_key="broken"))
     server_context(TlsSettings(keystore_certificate_chain=certificate.read_text()))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broker_shows_its_keystore_to_other_brokers_and_trusts_their_authority(certificate: Path) -> None:
+    settings = TlsSettings(keystore_location=str(certificate), truststore_location=str(certificate), client_auth="required")
+    assert asyncio.run(talk(Wire(server_context(settings), client_context(settings, check_host_name=True)))) == "TLSv1.3"
+
+
+def test_without_a_truststore_a_broker_trusts_the_systems_authorities_only(certificate: Path) -> None:
+    settings = TlsSettings(keystore_location=str(certificate))
+
+    async def refused() -> None:
+        async with serving(Wire(server_context(settings), client_context(settings, check_host_name=True))) as server:
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await server.connect()
+
+    asyncio.run(refused())

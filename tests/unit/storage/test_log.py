@@ -202,6 +202,25 @@ def test_truncation_cuts_before_the_batch_that_has_the_offset(make_log: LogMaker
     assert region is not None and region.read().startswith(again[1])
 
 
+def test_truncation_inside_a_batch_leaves_no_hole(make_log: LogMaker) -> None:
+    """The leader sends whole batches, so what comes next begins where this one began."""
+    log = make_log()
+    filled = fill(log, 3, count=4)
+    log.truncate_to(6)
+    assert (log.log_end_offset, stored(log)) == (4, filled[0])
+    append(log, filled[1])
+    assert log.log_end_offset == 8
+
+
+def test_truncation_forgets_an_epoch_that_has_only_begun(make_log: LogMaker) -> None:
+    """A leader that was replaced before it could append anything; it would ask for its epoch for ever."""
+    log = make_log()
+    fill(log, 2)
+    log.leader_epochs.assign(5, 2)
+    log.truncate_to(2)
+    assert (log.log_end_offset, log.leader_epochs.entries) == (2, [(0, 0)])
+
+
 def test_truncation_forgets_epochs_and_producers_behind_it(make_log: LogMaker) -> None:
     """What is cut off was never said."""
     log = make_log()

@@ -101,6 +101,44 @@ def test_whatever_the_damage_the_log_is_whole_batches_in_order_afterwards(
     assert sum(header.size for _, header in batches(kept)) == len(kept)
 
 
+@pytest.mark.parametrize("is_there", [True, False], ids=["empty", "gone"])
+def test_a_log_ends_where_a_segment_is_missing_that_did_not_reach_the_disk(make_log: LogMaker, is_there: bool) -> None:
+    """The segments behind it did, which is no reason to believe in a hole: followers would have it for good."""
+    log = make_log()
+    kept = fill(log, 2)
+    log.roll()
+    fill(log, 2)
+    log.roll()
+    fill(log, 2)
+    if is_there:
+        log_file(log, 1).write_bytes(b"")
+    else:
+        log_file(log, 1).unlink()
+    check(make_log(), b"".join(kept), 2)
+
+
+def test_a_segment_that_was_cut_between_two_batches_ends_the_log(make_log: LogMaker) -> None:
+    log = make_log()
+    kept = fill(log, 2)
+    log.roll()
+    torn = fill(log, 2)
+    log.roll()
+    fill(log, 2)
+    log_file(log, 1).write_bytes(torn[0])
+    check(make_log(), b"".join([*kept, torn[0]]), 3)
+
+
+def test_a_gap_below_the_recovery_point_is_a_compactions(make_log: LogMaker) -> None:
+    log = make_log()
+    first = fill(log, 2)
+    log.roll()
+    fill(log, 2)
+    log.roll()
+    last = fill(log, 2)
+    log_file(log, 1).unlink()
+    check(make_log(recovery_point=6), b"".join([*first, *last]), 6)
+
+
 def test_a_batch_larger_than_what_is_read_at_once_is_checked_too(make_log: LogMaker) -> None:
     """And a length that lies costs no memory: it is read in pieces."""
     log = make_log()

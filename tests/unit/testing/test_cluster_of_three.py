@@ -102,6 +102,31 @@ def test_the_controller_dies_and_another_goes_on(cluster: EmbeddedCluster) -> No
     assert_nothing_lost(publisher, read_all(cluster, "events"))
 
 
+@pytest.mark.parametrize("whose", ["the leader", "the controller", "every broker"])
+def test_sessions_that_time_out_lose_nothing(cluster: EmbeddedCluster, whose: str) -> None:
+    """A broker without a session stops leading at once, as others lead by then, and joins again; its process lives on."""
+    with Publisher(cluster, "events") as publisher:
+        publisher.more()
+        if whose == "every broker":
+            for each in ALL:
+                cluster.expire_session(each)
+        elif whose == "the leader":
+            leader = cluster.leader("events")
+            cluster.expire_session(leader)
+            until(lambda: cluster.leader("events") not in (-1, leader), "another leader")
+        else:
+            former = cluster.controller_id
+            cluster.expire_session(former)
+            until(lambda: cluster.controller_id not in (-1, former), "another controller")
+        publisher.more()
+        whole(cluster)
+        publisher.more()
+    assert_nothing_lost(publisher, read_all(cluster, "events"))
+    whole(cluster)
+    first, second, third = log_bytes(cluster)
+    assert first == second == third
+
+
 def test_a_rolling_restart_is_not_noticed(cluster: EmbeddedCluster) -> None:
     """One after the other stops cleanly, hands over before, and is back in sync before the next one goes."""
     with Publisher(cluster, "events") as publisher:

@@ -112,7 +112,8 @@ class ActiveController:
             ApiError: it could not; the term has failed.
         """
         await self._turns.take("taking over", self._take_over)
-        self._rebalancing = asyncio.ensure_future(self._rebalance())
+        if not self._is_over:
+            self._rebalancing = asyncio.ensure_future(self._rebalance())
 
     def resign(self) -> None:
         """Decides, writes and tells nothing any more, at once."""

@@ -53,7 +53,7 @@ def announced(
 ) -> dict[BrokerId, Announcement]:
     """What each registered broker is to be told of a decision that was performed and taken into the state.
 
-    A broker that is to be told nothing is left out.
+    A broker that is to be told nothing is left out. Nor is one told whom to follow with a replica in a failed log directory.
 
     Args:
         state: after `take_in`.
@@ -69,7 +69,7 @@ def announced(
     stops: dict[BrokerId, dict[TopicPartition, PartitionToStop]] = {}
     for stop in done.stops:
         stops.setdefault(stop.broker_id, {})[stop.partition.topic_partition] = stop.partition
-    gathered = _Gathered(state, state.brokers.keys() - set(except_brokers))
+    gathered = _Gathered(state, state.brokers.keys() - set(except_brokers), passes_over_offline=True)
     for topic_partition in changed:
         gathered.add(topic_partition, topic_partition in new, topic_partition in silent, stops)
     announcements = {}
@@ -85,11 +85,14 @@ def announced(
 
 
 def everything(state: ClusterState, broker_ids: Collection[BrokerId]) -> Iterator[dict[BrokerId, Announcement]]:
-    """All that there is, in slices, for brokers that have just registered (or for all, from a new controller)."""
+    """All that there is, in slices, for brokers that have just registered (or for all, from a new controller).
+
+    A broker answers for each replica whether it has it, so this is also how to find out what a failed log directory held.
+    """
     told = [each for each in broker_ids if each in state.brokers]
     partitions = [each for topic in state.topics.values() if not topic.is_deleting for each in topic.topic_partitions()]
     for start in range(0, max(1, len(partitions)), SLICE):
-        gathered = _Gathered(state, told)
+        gathered = _Gathered(state, told, passes_over_offline=False)
         for topic_partition in partitions[start : start + SLICE]:
             gathered.add(topic_partition, False, False, {})
         yield {each: gathered.announcement(each, (), (), start == 0) for each in told}
@@ -98,8 +101,9 @@ def everything(state: ClusterState, broker_ids: Collection[BrokerId]) -> Iterato
 class _Gathered:
     """What some brokers are to be told of partitions, as it comes together."""
 
-    def __init__(self, state: ClusterState, broker_ids: Collection[BrokerId]) -> None:
+    def __init__(self, state: ClusterState, broker_ids: Collection[BrokerId], passes_over_offline: bool) -> None:
         self._state = state
+        self._passes_over_offline = passes_over_offline
         self._metadata: list[PartitionAssignment] = []
         self._own: dict[BrokerId, list[PartitionAssignment]] = {each: [] for each in broker_ids}
 
@@ -128,11 +132,13 @@ class _Gathered:
         self._metadata.append(assignment)
         if is_silent or not known.has_state:
             return
+        added = [each for each in known.adding_replicas if each not in known.state.isr]
+        offline = self._state.offline_replicas if self._passes_over_offline else {}
         for broker_id in known.state.replicas:
             own = self._own.get(broker_id)
-            if own is not None and topic_partition not in stops.get(broker_id, ()):
+            if own is not None and topic_partition not in stops.get(broker_id, ()) and topic_partition not in offline.get(broker_id, ()):
                 # To a replica that is being added the partition is new until it is in sync.
-                own.append(replace(assignment, is_new=True) if broker_id in known.adding_replicas else assignment)
+                own.append(replace(assignment, is_new=True) if broker_id in added else assignment)
 
     def announcement(
         self, broker_id: BrokerId, stops: tuple[PartitionToStop, ...], deleted_topics: tuple[str, ...], updates_metadata: bool

@@ -78,7 +78,6 @@ def brokers_changed(state: ClusterState, new: Iterable[BrokerRegistration], gone
     affected = list(dict.fromkeys(chain.from_iterable(state.replicas_of(each) for each in sorted(came | went))))
     yield from _settle(state, affected, went, unclean)
     yield from _isrs_left(state, unclean)
-    yield from _end_reassignments(state, [each for each in affected if each in state.reassigning()])
     yield deletions.brokers_changed(state, came, went)
 
 

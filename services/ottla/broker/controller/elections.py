@@ -158,7 +158,7 @@ def _reason(before: PartitionState, leader: BrokerId, isr: Replicas, unclean: Co
     if before.leader == NO_LEADER:
         return "somebody in sync is back"
     if leader != before.leader:
-        return f"leader {before.leader} is away or was"
+        return f"leader {before.leader} failed"
     left = [each for each in before.isr if each not in isr]
     if not left:
         return f"leader {leader} has started anew"

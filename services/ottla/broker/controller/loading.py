@@ -64,6 +64,12 @@ async def load_topics(coordination: Coordination, names: Sequence[str]) -> Async
             yield each
 
 
+async def load_topic(coordination: Coordination, name: str) -> LoadedTopic | None:
+    """One topic; None when there is none of that name, or none that can be read."""
+    loaded = await _load_topics(coordination, [name])
+    return loaded[0] if loaded else None
+
+
 async def load_topic_overrides(coordination: Coordination) -> dict[str, dict[str, str]]:
     """What every topic sets for itself, by topic; nothing for one whose settings can not be read."""
     names = await coordination.children(znodes.TOPICS.path())

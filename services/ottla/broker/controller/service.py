@@ -23,7 +23,7 @@ from ottla.broker.controller.active import ActiveController
 from ottla.broker.controller.changes import SettingsChange
 from ottla.broker.controller.elector import ControllerTerm, Elector
 from ottla.broker.controller.forwarding import Forwarding
-from ottla.broker.controller.loading import load_topics
+from ottla.broker.controller.loading import load_topic
 from ottla.broker.controller.settings_watch import SettingsWatch
 from ottla.broker.controller.writes import coordination_errors_as_api_errors
 from ottla.clock import Clock
@@ -386,10 +386,11 @@ class ControllerService(Forwarding):
 
     async def _describe_topic(self, name: str) -> tuple[TopicDescription, Mapping[str, str]] | None:
         with coordination_errors_as_api_errors(f"looking for topic {name}"):
-            async for loaded in load_topics(self._coordination, [name]):
-                known = loaded.known(loaded.assignment.topic_id or ZERO_TOPIC_ID, loaded.topic_version)
-                return known.describe(), known.overrides
-        return None
+            loaded = await membership.retried(lambda: load_topic(self._coordination, name))
+        if loaded is None:
+            return None
+        known = loaded.known(loaded.assignment.topic_id or ZERO_TOPIC_ID, loaded.topic_version)
+        return known.describe(), known.overrides
 
 
 class _Served:

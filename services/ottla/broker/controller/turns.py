@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from ottla.broker.controller.writes import coordination_errors_as_api_errors
 from ottla.coordination.errors import BadVersion, CoordinationError, MalformedZnode, NodeExists, NoNode, RequestTooLarge
-from ottla.errors import ApiError, NotController
+from ottla.errors import ApiError, NotController, RequestTimedOut
 
 log: Final = logging.getLogger(__name__)
 
@@ -98,5 +98,5 @@ class Turns:
 
 def _log_failure(what: str, task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
-    if error is not None and not isinstance(error, NotController):
+    if error is not None and not isinstance(error, NotController | RequestTimedOut):  # these are said where they fail the term
         log.error("%s failed: %s", what, error)

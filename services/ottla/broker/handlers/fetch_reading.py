@@ -1,6 +1,6 @@
 """What one fetch asks for, and what can be read of it at the moment.
 
-A consumer sees what is committed, on the leader or, from v11 on, on any replica (KIP-392). A follower sees everything
+A consumer sees what is committed, on the leader or, if it names a rack, on any replica (KIP-392). A follower sees everything
 that its leader has, as long as its own log is a part of the leader's; that it asks is how the leader learns how far it
 has come. So it is written down once, when the request is first looked at, and not again while it waits.
 """
@@ -34,7 +34,6 @@ from ottla.storage.transaction_index import AbortedTransaction
 # Below this, reading a region that is in memory costs less than a system call of its own (measured on loopback:
 # a pread of 16 KiB into a joined answer against one sendfile).
 INLINE_BELOW: Final = 16 * 1024
-RACK_VERSION: Final = 11
 
 
 class Reading:
@@ -112,9 +111,9 @@ class Reading:
         aborted: list[AbortedTransaction] = []
         try:
             partition = self._partition(key)
-            partition.check_leader_epoch(
-                asked.current_leader_epoch, by_leader=self._replica is not None or self._context.api_version < RACK_VERSION
-            )
+            # Who names no rack was never sent to a follower: it takes a former leader for the leader, and must learn better.
+            # Kafka lets it read on from v11, and a follower that lags, or lost its disk, would move it back.
+            partition.check_leader_epoch(asked.current_leader_epoch, by_leader=self._replica is not None or not self._request.rack)
             if asked.last_fetched_epoch >= 0:
                 diverging = partition.divergence(asked.last_fetched_epoch, asked.fetch_offset)
                 if diverging is not None:

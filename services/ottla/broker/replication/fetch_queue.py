@@ -54,7 +54,7 @@ class FetchQueue:
 
     def put(self, followed: Followed) -> None:
         """To be asked for as soon as a lane is free."""
-        self._waiting.pop(followed, None)
+        self.discard(followed)
         self._ready[followed] = None
         self._filled.set()
 

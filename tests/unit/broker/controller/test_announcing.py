@@ -157,6 +157,18 @@ def test_everything_comes_in_slices_and_each_broker_gets_its_own() -> None:
     assert [len(each[BrokerId(3)].metadata) for each in (first, second)] == [SLICE, 1]
 
 
+def test_a_replica_in_a_failed_log_directory_is_passed_over_until_everything_is_told() -> None:
+    """ElectionResult.liveReplicas; the answer to everything tells which replicas are there again."""
+    cluster = KnownCluster(1, 2)
+    cluster.topic("a", (1, 2))
+    cluster.state.replicas_went_offline(BrokerId(1), [partition_of("a-0")])
+    performed = cluster.perform(decisions.replicas_offline(cluster.state, BrokerId(1), [partition_of("a-0")]))
+    announcements = told(cluster, performed)
+    assert [names(each.partitions) for each in announcements.values()] == [[], ["a-0"]]
+    (whole,) = everything(cluster.state, ids(1))
+    assert names(whole[BrokerId(1)].partitions) == ["a-0"]
+
+
 def test_a_cluster_without_topics_still_tells_its_brokers() -> None:
     cluster = KnownCluster(1)
     assert list(everything(cluster.state, ids(1))) == [{1: Announcement(updates_metadata=True)}]

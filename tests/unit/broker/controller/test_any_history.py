@@ -174,7 +174,14 @@ class History(RuleBasedStateMachine):
         self.perform([decision])
         if decision:
             assert error == NONE
-            assert state.partition(topic_partition).state.leader_epoch >= known.state.leader_epoch
+            assert all(state.eligible(topic_partition, each) for each in members if each != leader)
+
+    @rule(number=whole_numbers)
+    def followers_catch_up(self, number: int) -> None:
+        """All that may be in sync are let in."""
+        topic_partition = self.partition(number)
+        if topic_partition is not None and self.cluster.state.partition(topic_partition).state.leader != NO_LEADER:
+            self.catch_up(topic_partition)
 
     @rule(broker_id=brokers)
     def a_broker_shuts_down(self, broker_id: BrokerId) -> None:
@@ -293,14 +300,13 @@ class History(RuleBasedStateMachine):
         assert not self.cluster.fail_over()
 
     def catch_up(self, topic_partition: TopicPartition) -> None:
-        """Every replica is let into the ISR."""
-        known = self.cluster.state.partition(topic_partition)
-        sender = self.cluster.state.brokers[known.state.leader]
-        members = tuple(IsrMember(each) for each in known.state.replicas)
+        state = self.cluster.state
+        known = state.partition(topic_partition)
+        sender = state.brokers[known.state.leader]
+        caught_up = [each for each in known.state.replicas if each == sender.broker_id or state.eligible(topic_partition, each)]
+        members = tuple(IsrMember(each) for each in caught_up)
         asked = IsrChange(topic_partition, known.state.leader_epoch, known.partition_epoch, members)
-        decision, response = decisions.alter_partition(
-            self.cluster.state, AlterPartitionRequest(sender.broker_id, sender.broker_epoch, (asked,))
-        )
+        decision, response = decisions.alter_partition(state, AlterPartitionRequest(sender.broker_id, sender.broker_epoch, (asked,)))
         assert response.partitions[topic_partition].error == NONE
         self.perform([decision])
 

@@ -54,17 +54,63 @@ class Crashes(RuleBasedStateMachine):
     def answer(self, broker_id: BrokerId) -> None:
         self.partition.answer(broker_id)
 
+    @rule(broker_id=brokers)
+    def fetch(self, broker_id: BrokerId) -> None:
+        self.partition.fetch(broker_id)
+
+    @rule(times=st.integers(1, 3))
+    def replicate(self, times: int) -> None:
+        """All goes well for a while."""
+        for _ in range(times):
+            for each in BROKERS:
+                self.partition.fetch(each)
+            self.partition.flush(self.partition.controller.leader)
+
+    @rule(
+        readers=st.lists(st.tuples(brokers, st.booleans()), min_size=1, max_size=4),
+        flushes=st.booleans(),
+        asks_for_isr=st.booleans(),
+        is_heard=st.booleans(),
+    )
+    def write(self, readers: list[tuple[BrokerId, bool]], flushes: bool, asks_for_isr: bool, is_heard: bool) -> None:
+        """The leader writes, some ask for it and some of those get it; perhaps the ISR changes, and the leader hears of it."""
+        leader = self.partition.controller.leader
+        for each in BROKERS:
+            self.partition.tell(each)
+        self.append(leader, 2)
+        for reader, arrives in readers:
+            self.partition.answer(reader)
+            self.partition.ask(reader)
+            if arrives:
+                self.partition.answer(reader)
+        if flushes:
+            self.partition.flush(leader)
+        if asks_for_isr:
+            self.propose(leader, shrink=False)
+            self.altered(leader, is_heard=is_heard)
+
+    @rule(loses_power=st.booleans(), is_told=st.booleans())
+    def fail_over(self, loses_power: bool, is_told: bool) -> None:
+        """The leader dies, and somebody else of the ISR leads."""
+        leader = self.partition.controller.leader
+        if leader in BROKERS:
+            self.kill(leader, loses_power, 0)
+            self.notice(leader)
+            if is_told:
+                self.tell_all()
+
+    @rule(is_heard=st.booleans())
+    def shrink(self, is_heard: bool) -> None:
+        """Who has not caught up leaves the ISR."""
+        leader = self.partition.controller.leader
+        self.partition.clock.advance(milliseconds=LAG_TIME_MAX_MS + 1)
+        self.propose(leader, shrink=True)
+        self.altered(leader, is_heard=is_heard)
+
     @rule()
-    def replicate(self) -> None:
-        """All goes well for a while, or the ISR would soon be one broker for good."""
-        for _ in range(3):
-            for each in BROKERS:
-                self.partition.answer(each)
-                self.partition.ask(each)
-            for each in BROKERS:
-                self.partition.flush(each)
-                self.partition.propose(each, shrink=False)
-                self.partition.alter(each, is_heard=True)
+    def recover(self) -> None:
+        """All goes well for longer, or the ISR would soon be one broker for good."""
+        self.partition.recover()
 
     @rule(broker_id=brokers)
     def tell(self, broker_id: BrokerId) -> None:
@@ -83,10 +129,6 @@ class Crashes(RuleBasedStateMachine):
     def altered(self, broker_id: BrokerId, is_heard: bool) -> None:
         self.partition.alter(broker_id, is_heard=is_heard)
 
-    @rule()
-    def time_passes(self) -> None:
-        self.partition.clock.advance(milliseconds=LAG_TIME_MAX_MS // 2 + 1)
-
     @rule(broker_id=brokers)
     def elect(self, broker_id: BrokerId) -> None:
         controller = self.partition.controller
@@ -103,7 +145,7 @@ class Crashes(RuleBasedStateMachine):
 
     @rule(broker_id=brokers, loses_power=st.booleans(), torn_bytes=st.sampled_from([0, 1, 70, 200]))
     def kill(self, broker_id: BrokerId, loses_power: bool, torn_bytes: int) -> None:
-        if self.partition.nodes[broker_id].is_up:
+        if broker_id in BROKERS and self.partition.nodes[broker_id].is_up:
             is_last = self.partition.controller.isr == (broker_id,)
             self.partition.kill(broker_id, loses_power=loses_power and not is_last, torn_bytes=torn_bytes)
             if loses_power:

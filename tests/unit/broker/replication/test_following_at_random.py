@@ -15,8 +15,8 @@ from ottla.config.broker import BrokerSettings
 from ottla.errors import CorruptMessage, KafkaStorageError, NotLeaderOrFollower, OffsetOutOfRange
 from ottla.model import TopicPartition
 
+from .followers import Follower, following, until
 from .leaders import Leader, Led, LogOf, Replica
-from .test_fetchers import Follower, following, until
 
 SETTINGS = BrokerSettings.from_properties(
     {"broker.id": "1", "replica.fetch.backoff.ms": "3", "replica.fetch.wait.max.ms": "10", "num.replica.fetchers": "2"}

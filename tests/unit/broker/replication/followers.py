@@ -1,0 +1,88 @@
+"""A broker that follows leaders of `leaders`, for tests: the fetchers are real, the replicas are lists."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from ottla.broker.replication.fetchers import Fetchers
+from ottla.broker.replication.throttles import Throttle
+from ottla.config.broker import BrokerSettings
+from ottla.model import BrokerId, Endpoint, TopicPartition
+from ottla.protocol.fetch import FetchRequest
+from ottla.testing.clock import ManualClock
+
+from .leaders import SETTINGS, Connection, Leader, Led, Replica, follow_of
+
+P0, P1, P2 = (TopicPartition("flights", index) for index in range(3))
+
+
+class Follower:
+    """A broker that follows, and its leaders."""
+
+    def __init__(self, settings: BrokerSettings, throttle: Throttle | None) -> None:
+        self.leaders: dict[str, Leader] = {}
+        self.replicas: dict[TopicPartition, Replica] = {}
+        self.broker_epoch = 70
+        self.fetchers = Fetchers(
+            BrokerId(1), lambda: self.broker_epoch, settings, ManualClock(), self._connect, self.replicas.get, throttle
+        )
+
+    def leader(self, broker_id: int = 2, **options: int) -> Leader:
+        leader = Leader(broker_id, **options)
+        self.leaders[f"host-{broker_id}"] = leader
+        return leader
+
+    def follow(self, leader: Leader, *partitions: TopicPartition, epoch: int = 0) -> list[Replica]:
+        """Follows, as the replica manager does it: first each replica is told, then the fetchers."""
+        for each in partitions:
+            self.replicas.setdefault(each, Replica()).leader_epoch = epoch
+        self.fetchers.follow({each: follow_of(leader, each, epoch) for each in partitions})
+        return [self.replicas[each] for each in partitions]
+
+    async def _connect(self, endpoint: Endpoint) -> Connection:
+        return await self.leaders[endpoint.host].connect(endpoint)
+
+
+@asynccontextmanager
+async def following(settings: BrokerSettings = SETTINGS, throttle: Throttle | None = None) -> AsyncIterator[Follower]:
+    follower = Follower(settings, throttle)
+    before = asyncio.all_tasks()
+    try:
+        yield follower
+    finally:
+        for each in follower.leaders.values():
+            each.gate.set()
+        await asyncio.wait_for(follower.fetchers.close(), 20)
+    assert not any(each.open_connections for each in follower.leaders.values())
+    await until(lambda: asyncio.all_tasks() <= before)
+
+
+def run(scenario: Callable[[Follower], Awaitable[None]], settings: BrokerSettings = SETTINGS, throttle: Throttle | None = None) -> None:
+    async def main() -> None:
+        async with following(settings, throttle) as follower:
+            await scenario(follower)
+
+    asyncio.run(main())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets the loop run until the condition holds; fails after 20 s."""
+    deadline = asyncio.get_running_loop().time() + 20
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "it never came to that"
+        await asyncio.sleep(0.001)
+
+
+async def until_equal(replica: Replica, led: Led) -> None:
+    await until(lambda: replica.log == led.log)
+
+
+def named(request: FetchRequest) -> list[int]:
+    return [each.partition for topic in request.topics for each in topic.partitions]
+
+
+def waits(leader: Leader) -> bool:
+    """Whether the leader has been asked for everything it has, and has nothing to answer."""
+    return bool(leader.requests) and leader.requests[-1].max_wait_ms > 0

@@ -1,0 +1,338 @@
+"""Following when something fails: a partition, a session, a connection, a leader, a disk.
+
+The fetch waits at the leader for longer than a test may take, so nothing here passes because a wait was over.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from ottla.broker.replication import fetch_lane
+from ottla.config.broker import BrokerSettings
+from ottla.errors import (
+    FetchSessionIdNotFound,
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    UnknownServerError,
+)
+
+from .followers import P0, P1, Follower, named, run, until, until_equal, waits
+from .leaders import SETTINGS, Replica
+
+
+def test_an_error_of_one_partition_keeps_only_that_one_back() -> None:
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        bad, good = leader.lead(P0), leader.lead(P1)
+        for code in (NotLeaderOrFollower.code, UnknownServerError.code, OffsetNotAvailable.code, 9999):
+            bad.error = code
+            replicas = follower.follow(leader, P0, P1)
+            for _ in range(3):
+                leader.append(good, b"more")
+                await until_equal(replicas[1], good)
+            bad.error = 0
+            leader.append(bad, b"at last")
+            await until_equal(replicas[0], bad)
+
+    run(scenario)
+
+
+def test_a_leader_that_does_not_know_of_it_yet_is_asked_again_soon() -> None:
+    """Follower and leader are told by the same controller, and nobody says which first. Method: the longest wait is a minute."""
+    slow = SETTINGS.from_properties({"broker.id": "1", "replica.fetch.backoff.ms": "1000"})
+
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led = leader.lead(P0, epoch=3)
+        (replica,) = follower.follow(leader, P0, epoch=4)
+        await until(lambda: len(leader.requests) >= 2)
+        led.epoch = 4
+        leader.append(led, b"a")
+        await until_equal(replica, led)
+
+    run(scenario, slow)
+
+
+def test_a_fenced_partition_waits_for_the_controller() -> None:
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        fenced, good = leader.lead(P0, epoch=6), leader.lead(P1, epoch=5)
+        replicas = follower.follow(leader, P0, P1, epoch=5)
+        leader.append(good, b"x")
+        await until_equal(replicas[1], good)
+        known = len(leader.requests)
+        for _ in range(5):
+            leader.append(good, b"x")
+            await until_equal(replicas[1], good)
+        assert all(0 not in named(each) for each in leader.requests[known:])
+        leader.append(fenced, b"y")
+        follower.follow(leader, P0, epoch=6)
+        await until_equal(replicas[0], fenced)
+        # Told the same epoch again, a partition that was given up is tried again.
+        fenced.epoch = 7
+        leader.append(fenced, b"z")
+        await until(lambda: any(each.is_given_up for each in follower.fetchers._fetchers[leader.broker_id, 0]._followed.values()))
+        fenced.epoch = 6
+        follower.follow(leader, P0, epoch=6)
+        await until_equal(replicas[0], fenced)
+
+    run(scenario)
+
+
+def test_a_log_that_parted_from_its_leaders_is_cut_where_it_parted() -> None:
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led = leader.lead(P0, epoch=4)
+        led.log.append(1, b"a", b"b")
+        led.log.append(4, b"c", b"d")
+        replica = follower.replicas[P0] = Replica()
+        replica.log.append(1, b"a", b"b")
+        replica.log.append(2, b"x", b"y", b"z")
+        led.log.high_watermark = 3
+        follower.follow(leader, P0, epoch=4)
+        await until_equal(replica, led)
+        assert [each.value for each in replica.log.records] == [b"a", b"b", b"c", b"d"]
+
+    run(scenario)
+
+
+def test_a_follower_whose_records_are_all_gone_at_the_leader_begins_where_that_begins() -> None:
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led, other = leader.lead(P0), leader.lead(P1)
+        led.log.append(0, *(b"%d" % each for each in range(20)))
+        led.log.begin_at(15)
+        led.log.high_watermark = 20
+        replica = follower.replicas[P0] = Replica()
+        replica.log.append(0, b"0", b"1")
+        replicas = follower.follow(leader, P0, P1)
+        await until_equal(replica, led)
+        assert leader.listed == 2
+        leader.append(other, b"x")
+        await until_equal(replicas[1], other)
+
+    run(scenario)
+
+
+def test_a_follower_that_has_more_than_its_leader_is_cut_to_it() -> None:
+    """After an unclean election. The leader says so by an error where it knows no epochs of what it has."""
+
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led = leader.lead(P0)
+        led.error = OffsetOutOfRange.code
+        led.log.append(0, b"a")
+        led.log.high_watermark = 1
+        replica = follower.replicas[P0] = Replica()
+        replica.log.append(0, b"a", b"b", b"c")
+        follower.follow(leader, P0)
+        await until(lambda: replica.log.end == 1)
+        led.error = 0
+        leader.append(led, b"d")
+        await until_equal(replica, led)
+
+    run(scenario)
+
+
+def test_a_place_that_can_not_be_found_is_looked_for_again_later() -> None:
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led = leader.lead(P0)
+        led.error = OffsetOutOfRange.code
+        leader.append(led, b"a")
+        (replica,) = follower.follow(leader, P0)
+        await until(lambda: leader.listed >= 4)
+        assert replica.log.end == 0
+        led.error = 0
+        leader.wake()
+        await until_equal(replica, led)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("slots", [0, 100])
+def test_a_lost_session_begins_anew(slots: int) -> None:
+    """With no slots the leader keeps no session at all, and every request names everything."""
+
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader(slots=slots)
+        led = [leader.lead(each) for each in (P0, P1)]
+        replicas = follower.follow(leader, P0, P1)
+        for _ in range(3):
+            leader.sessions._sessions.clear()
+            for each, replica in zip(led, replicas, strict=True):
+                leader.append(each, b"x")
+                await until_equal(replica, each)
+        refused = [each for each in leader.requests if each.session_epoch > 0 and each.session_id not in leader.sessions._sessions]
+        assert bool(refused) == bool(slots)
+        if not slots:
+            assert {tuple(named(each)) for each in leader.requests} == {(0, 1)}
+
+    run(scenario)
+
+
+def test_a_leader_that_refuses_every_session_is_not_asked_without_a_pause(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led = leader.lead(P0)
+        leader.session_error = FetchSessionIdNotFound("as if it had none")
+        (replica,) = follower.follow(leader, P0)
+        await until(lambda: len(leader.requests) >= 8)
+        assert follower.fetchers._fetchers[leader.broker_id, 0]._lanes[0]._failures >= 7
+        leader.session_error = None
+        leader.append(led, b"a")
+        await until_equal(replica, led)
+
+    with caplog.at_level(logging.INFO):
+        run(scenario)
+    said = [each.getMessage() for each in caplog.records if "FetchSessionIdNotFound" in each.getMessage()]
+    assert len(said) == 1
+
+
+def test_a_leader_that_dies_and_comes_back_is_followed_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led = leader.lead(P0)
+        (replica,) = follower.follow(leader, P0)
+        await until(lambda: waits(leader))
+        leader.refuses = True
+        leader.kill_connections()
+        lane = follower.fetchers._fetchers[leader.broker_id, 0]._lanes[0]
+        await until(lambda: lane._failures >= 5)
+        assert leader.open_connections == 0
+        leader.refuses = False
+        leader.append(led, b"a")
+        await until_equal(replica, led)
+
+    with caplog.at_level(logging.INFO):
+        run(scenario)
+    told = [each.getMessage() for each in caplog.records if each.name == fetch_lane.__name__]
+    assert len(told) == 2, told
+    assert "was killed; trying again" in told[0]
+    assert "fetches again, after" in told[1]
+
+
+def test_a_leader_that_falls_silent_is_connected_to_anew() -> None:
+    """replica.socket.timeout.ms: the leader was stopped, or its answers are lost on the way."""
+    impatient = BrokerSettings.from_properties(
+        {"broker.id": "1", "replica.socket.timeout.ms": "50", "replica.fetch.wait.max.ms": "20", "replica.fetch.backoff.ms": "20"}
+    )
+
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led = leader.lead(P0)
+        (replica,) = follower.follow(leader, P0)
+        await until(lambda: bool(leader.requests))
+        leader.gate.clear()
+        leader.append(led, b"a")
+        await until(lambda: len(leader.connections) >= 3)
+        assert leader.open_connections <= 1
+        leader.gate.set()
+        await until_equal(replica, led)
+
+    run(scenario, impatient)
+
+
+@pytest.mark.parametrize("damage", ["another correlation id", "cut", "rubbish"])
+def test_an_answer_that_is_none_ends_the_connection(damage: str) -> None:
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led = leader.lead(P0)
+        leader.append(led, b"a")
+        original, remaining = leader.answer, [2]
+
+        async def damaged(frame: memoryview) -> bytes:
+            answer = await original(frame)
+            if remaining[0] == 0:
+                return answer
+            remaining[0] -= 1
+            match damage:
+                case "another correlation id":
+                    return b"\x7f" + answer[1:]
+                case "cut":
+                    return answer[:-3]
+            return answer[:15] + b"\xff" * len(answer[15:])
+
+        leader.answer = damaged  # type: ignore[method-assign]
+        (replica,) = follower.follow(leader, P0)
+        await until_equal(replica, led)
+        assert len(leader.connections) == 3
+        assert leader.open_connections == 1
+
+    run(scenario)
+
+
+def test_damaged_records_are_not_taken_and_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led, good = leader.lead(P0), leader.lead(P1)
+        led.is_damaged = True
+        leader.append(led, b"a")
+        replicas = follower.follow(leader, P0, P1)
+        await until(lambda: sum("is damaged" in each.getMessage() for each in caplog.records) >= 2)
+        assert replicas[0].log.end == 0
+        leader.append(good, b"b")
+        await until_equal(replicas[1], good)
+        led.is_damaged = False
+        await until_equal(replicas[0], led)
+
+    run(scenario)
+
+
+def test_a_partition_that_fails_in_an_unforeseen_way_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led, good = leader.lead(P0), leader.lead(P1)
+
+        def fail() -> None:
+            raise ZeroDivisionError("a mistake of ours")
+
+        follower.replicas[P0] = Replica()
+        follower.replicas[P0].before_append = fail
+        leader.append(led, b"a")
+        leader.append(good, b"b")
+        replicas = follower.follow(leader, P0, P1)
+        await until_equal(replicas[1], good)
+        await until(lambda: "a mistake of ours" in caplog.text)
+        replicas[0].before_append = lambda: None
+        await until_equal(replicas[0], led)
+
+    run(scenario)
+
+
+def test_a_full_disk_keeps_a_partition_back_until_there_is_room() -> None:
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        led, good = leader.lead(P0), leader.lead(P1)
+
+        def fail() -> None:
+            raise KafkaStorageError("no space left on device")
+
+        follower.replicas[P0] = Replica()
+        follower.replicas[P0].before_append = fail
+        leader.append(led, b"a")
+        leader.append(good, b"b")
+        replicas = follower.follow(leader, P0, P1)
+        await until_equal(replicas[1], good)
+        replicas[0].before_append = lambda: None
+        await until_equal(replicas[0], led)
+
+    run(scenario)
+
+
+def test_a_leader_without_the_inter_broker_listener_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    other = BrokerSettings.from_properties(
+        {"broker.id": "1", "listeners": "INNER://:0", "listener.security.protocol.map": "INNER:PLAINTEXT"}
+        | {"inter.broker.listener.name": "INNER"}
+    )
+
+    async def scenario(follower: Follower) -> None:
+        leader = follower.leader()
+        follower.follow(leader, P0)
+        await until(lambda: "broker 2 has no listener INNER" in caplog.text)
+
+    run(scenario, other)
