@@ -23,45 +23,34 @@ from ottla.broker.groups.effects import Effect, Joined, StoreGroup, Synced
 from ottla.broker.groups.group import NEVER_MS, Group, GroupLimits
 from ottla.broker.groups.joining import Join
 from ottla.broker.groups.loading import LoadedGroup, OffsetsLoader
-from ottla.broker.groups.member import Member, Protocol
 from ottla.broker.groups.membership import Leaver, Sync
 from ottla.broker.groups.offsets import GroupOffsets
 from ottla.broker.groups.records import (
     CommittedOffset,
     OffsetKey,
-    StoredGroup,
     encode_group,
     encode_group_key,
     encode_offset,
     encode_offset_key,
 )
+from ottla.broker.groups.restoring import restore
 from ottla.broker.groups.subscriptions import subscribed_topics
 from ottla.broker.groups.transitions import GroupState
 from ottla.broker.groups.validation import check_commit
+from ottla.broker.groups.write_failures import as_commit_error, as_group_error
 from ottla.broker.replication.internal_topics import InternalTopics, KeyValue
 from ottla.broker.replication.partition import Partition
 from ottla.clock import Clock
 from ottla.errors import (
     ApiError,
     CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
     GroupIdNotFound,
     GroupSubscribedToTopic,
     IllegalGeneration,
-    InvalidCommitOffsetSize,
-    KafkaStorageError,
-    MessageTooLarge,
     NonEmptyGroup,
     NotCoordinator,
-    NotEnoughReplicas,
-    NotEnoughReplicasAfterAppend,
-    NotLeaderOrFollower,
     OffsetMetadataTooLarge,
-    RecordListTooLarge,
-    RequestTimedOut,
     UnknownMemberId,
-    UnknownServerError,
-    UnknownTopicOrPartition,
 )
 from ottla.lifecycle import Offload
 from ottla.model import TopicPartition
@@ -173,7 +162,7 @@ class OffsetsPartition:
         now_ms = self._now_ms()
         group = Group(group_id, self._settings.limits, now_ms)
         if loaded.stored is not None:
-            _restore(group, loaded.stored, now_ms, now_ms - self._clock.time_ms())
+            restore(group, loaded.stored, now_ms, now_ms - self._clock.time_ms())
         return GroupEntry(group, loaded.offsets)
 
     # Members.
@@ -244,7 +233,7 @@ class OffsetsPartition:
         try:
             base_offset = await self._append(records)
         except ApiError as error:
-            failed = _as_commit_error(error)
+            failed = as_commit_error(error)
             return {each: outcome or failed for each, outcome in outcomes.items()}
         for index, partition in enumerate(accepted):
             entry.offsets.commit(partition, offsets[partition], base_offset + index)
@@ -290,7 +279,7 @@ class OffsetsPartition:
                 entry.offsets.add_pending(producer_id, each, offsets[each], base_offset + index)
             await self._committed(partition, base_offset + len(records))
         except ApiError as error:
-            failed = _as_commit_error(error)
+            failed = as_commit_error(error)
             return {each: outcome or failed for each, outcome in outcomes.items()}
         return outcomes
 
@@ -447,7 +436,7 @@ class OffsetsPartition:
         try:
             await self._append(records)
         except ApiError as error:
-            raise _as_group_error(error) from error
+            raise as_group_error(error) from error
 
     def _append_beside(self, records: Sequence[KeyValue]) -> None:
         """Appends what nobody waits for."""
@@ -500,58 +489,3 @@ class OffsetsPartition:
         if entry.timer is not None:
             entry.timer.cancel()
         del self._groups[entry.group.group_id]
-
-
-def _restore(group: Group, stored: StoredGroup, now_ms: int, from_wall_ms: int) -> None:
-    """Makes the group what it was when it was written: stable with its members, or empty.
-
-    Members have a whole session to be heard from, as their heartbeats may have been refused while this was loaded.
-    """
-    group.protocol_type = stored.protocol_type or None
-    group.generation_id = stored.generation_id
-    if stored.state_timestamp_ms >= 0:
-        group.state_timestamp_ms = stored.state_timestamp_ms + from_wall_ms
-    if not stored.members:
-        return
-    group.protocol_name = stored.protocol_name
-    for each in stored.members:
-        protocols = (Protocol(stored.protocol_name, each.subscription),) if stored.protocol_name is not None else ()
-        group.add(
-            Member(
-                each.member_id,
-                each.instance_id,
-                each.client_id,
-                each.client_host,
-                each.session_timeout_ms,
-                each.rebalance_timeout_ms,
-                protocols,
-                each.assignment,
-                deadline_ms=now_ms + each.session_timeout_ms,
-            )
-        )
-    group.leader_id = stored.leader if stored.leader in group.members else next(iter(group.members))
-    group.state = group.previous_state = GroupState.STABLE
-
-
-def _as_group_error(error: ApiError) -> ApiError:
-    """What a member is told when the group could not be written."""
-    match error:
-        case UnknownTopicOrPartition() | NotEnoughReplicas() | NotEnoughReplicasAfterAppend() | RequestTimedOut():
-            return CoordinatorNotAvailable(error.message)
-        case NotLeaderOrFollower() | KafkaStorageError():
-            return NotCoordinator(error.message)
-        case MessageTooLarge() | RecordListTooLarge():
-            return UnknownServerError(f"the group is too large to be written: {error.message}")
-    return error
-
-
-def _as_commit_error(error: ApiError) -> ApiError:
-    """What is answered when offsets could not be written."""
-    match error:
-        case UnknownTopicOrPartition() | NotEnoughReplicas() | NotEnoughReplicasAfterAppend():
-            return CoordinatorNotAvailable(error.message)
-        case NotLeaderOrFollower() | KafkaStorageError():
-            return NotCoordinator(error.message)
-        case MessageTooLarge() | RecordListTooLarge():
-            return InvalidCommitOffsetSize(error.message)
-    return error
