@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -73,6 +74,7 @@ async def clean(log: Log, clock: ManualClock, *, roll: bool = True, **settings: 
     if roll:
         log.roll()
     await log.flush()
+    await log.flush_sealed()
     cleaner = cleaner_of(log, clock, **settings)
     assert await cleaner.clean_filthiest() == PARTITION
     return cleaner
@@ -136,6 +138,7 @@ class ObservedRunner:
         self.before = before
         self.jobs: list[CleaningJob] = []
         self.cleaned: list[CleanedSegment] = []
+        self.ended: asyncio.Queue[None] = asyncio.Queue()
         self.is_closed = False
 
     async def run(self, job: CleaningJob, done: Callable[[CleanedSegment], None]) -> CleaningResult:
@@ -146,7 +149,10 @@ class ObservedRunner:
             done(cleaned)
             self.cleaned.append(cleaned)
 
-        return await InlineRunner(offload_nothing).run(job, observed)
+        try:
+            return await InlineRunner(offload_nothing).run(job, observed)
+        finally:
+            self.ended.put_nowait(None)
 
     async def close(self) -> None:
         self.is_closed = True
