@@ -49,6 +49,8 @@ from ottla.network.buffers import ReceiveBuffers
 from ottla.network.listener import AnyListener, ConnectionLimits, Listener
 from ottla.network.tls import TlsSettings, client_context, server_context
 from ottla.storage.clean_shutdown import NO_BROKER_EPOCH
+from ottla.storage.cleaner import LogCleaner
+from ottla.storage.cleaning_runner import InlineRunner, ProcessRunner
 from ottla.storage.log_manager import LogManager
 from ottla.storage.log_moves import LogMoves
 
@@ -204,6 +206,9 @@ class Broker:
         logs.high_watermarks = replicas.high_watermarks
         logs.directory_failed = self._directory_failed
         log_moves = LogMoves(logs, settings.log_directories, offload, replicas.log_moved)
+        # Whoever brings an offload has no processes to start.
+        runner = ProcessRunner() if self._offload is None else InlineRunner(offload)
+        cleaner = self._cleaner = LogCleaner(logs.logs, replicas.high_watermarks, settings, self._clock, offload, runner)
         applier = self._applier = ControlApplier(
             broker_id, lambda: service.registration, metadata, replicas, service, service.controlled_shutdown
         )
@@ -252,6 +257,8 @@ class Broker:
         await logs.start(service.cluster_id)
         stack.push_async_callback(self._close_logs)
         stack.push_async_callback(log_moves.close)
+        cleaner.start()
+        stack.push_async_callback(cleaner.close)
         replicas.start(service.alter_partition, broker_epoch)
         stack.push_async_callback(replicas.close)
         groups.start()
@@ -355,6 +362,7 @@ class Broker:
                 self._replicas.update_settings(name, topic_settings)
             case BrokerConfigChanged(_, overrides, settings):
                 self._throttles.update(settings)
+                self._cleaner.update_settings(settings)
                 self._fetchers.update_settings(settings)
                 self._limits.update(settings.max_connections, settings.max_connections_per_ip, settings.connections_per_address)
                 log.info("settings changed while running: %s", ", ".join(sorted(overrides)) or "none is overridden any more")
