@@ -1,4 +1,4 @@
-"""What tests of several folders share: a real ZooKeeper, where the machine has one."""
+"""What tests of several folders share: a real ZooKeeper, where the machine has one, and examples that may take their time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from ottla.testing.zookeeper import ZooKeeperServer, why_unavailable
+
+# How long an example takes says more of the machine, and of who else uses it, than of what is tested.
+settings.register_profile("ottla", deadline=None)
+settings.load_profile("ottla")
 
 
 @pytest.fixture(scope="session")

@@ -21,14 +21,26 @@ from tests.bench.processes import REPOSITORY, ChildFailed
 from tests.bench.servers import Servers
 from tests.bench.wire import UnexpectedAnswer
 
-# In the order of docs/benchmarks.md. `soak` takes minutes and runs only by name or with --soak.
-BENCHES: Final = ("produce", "fetch", "latency", "overhead", "partitions", "connections", "cold", "clients", "groups")
-BY_NAME_ONLY: Final = ("soak",)
+# In the order of docs/benchmarks.md. Those of the second line take many minutes; `soak` also runs with --soak.
+BENCHES: Final = (
+    "produce",
+    "fetch",
+    "latency",
+    "overhead",
+    "partitions",
+    "connections",
+    "cold",
+    "clients",
+    "groups",
+    "replication",
+    "metadata",
+)
+BY_NAME_ONLY: Final = ("failover", "rolling", "controller", "soak")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"which benches: {' '.join(BENCHES + BY_NAME_ONLY)}; all but soak by default")
+    parser.add_argument("names", nargs="*", help=f"which benches: {' '.join(BENCHES + BY_NAME_ONLY)}; the last four by name only")
     parser.add_argument("--rounds", type=int, help="alternating rounds of broker and floor (5; --quick: 2)")
     parser.add_argument("--seconds", type=float, help="length of one measured stretch (2; --quick: 0.5)")
     parser.add_argument("--json", type=Path, default=REPOSITORY / ".bench" / "results.json", help="where the figures go")

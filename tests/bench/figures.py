@@ -61,6 +61,12 @@ def ratios(ours: Iterable[float], floors: Iterable[float]) -> list[float]:
     return [mine / floor for mine, floor in zip(ours, floors, strict=True)]
 
 
+def percentile(values: Iterable[float], share: float) -> float:
+    """The value that so great a share of them does not exceed; of few values the largest."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
 def readable(value: float) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tests.bench import wire
 from tests.bench.connection import Connection
-from tests.bench.figures import Figure, figure
+from tests.bench.figures import Figure, figure, percentile
 from tests.bench.options import MESSAGE_SIZE, Options
 from tests.bench.pace import Pace
 from tests.bench.processes import run_module
@@ -21,8 +21,7 @@ CONNECTIONS: Final = 10
 
 def percentile_ms(samples: Iterable[tuple[float, float]], share: float) -> float:
     """Of (due at, latency) pairs in seconds."""
-    latencies = sorted(latency for _, latency in samples)
-    return 1000 * latencies[min(len(latencies) - 1, int(len(latencies) * share))]
+    return 1000 * percentile((latency for _, latency in samples), share)
 
 
 def pace_of(options: Options, port: int, pid: int, version: int, **changes: Any) -> Pace:

@@ -17,7 +17,8 @@ import socket
 import ssl
 import sys
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from tests.bench import wire
@@ -42,6 +43,8 @@ class Load:
     warm_up_seconds: float
     seconds: float
     maximum_bytes: int
+    other_pids: Sequence[int] = field(default=(), kw_only=True)
+    """Further processes whose CPU clocks are read with the server's: its followers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class ProduceLoad(Load):
     message_size: int
     answer_size: int = 0
     """0: a broker, whose first answer tells; otherwise a floor, which answers this many bytes a request."""
+    acks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,7 @@ class Outcome:
     generator_cpu_seconds: float
     begun_at: float
     """On the machine's monotonic clock, as every process here sees it."""
+    other_cpu_seconds: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,7 @@ class Moment:
 
     at: float
     server_cpu: float
+    other_cpu: Sequence[float]
     own_cpu: float
     requests: int
     bytes: int
@@ -136,7 +142,8 @@ class Meter:
         return self._ended is not None
 
     def _moment(self, requests: int, size: int) -> Moment:
-        return Moment(time.perf_counter(), cpu_seconds(self._load.server_pid), time.process_time(), requests, size)
+        others = [cpu_seconds(each) for each in self._load.other_pids]
+        return Moment(time.perf_counter(), cpu_seconds(self._load.server_pid), others, time.process_time(), requests, size)
 
     def answered(self, requests: int, size: int) -> None:
         """Told after each round of reading how many requests were answered so far, and the bytes that they moved."""
@@ -159,6 +166,7 @@ class Meter:
             total_requests=total_requests,
             generator_cpu_seconds=ended.own_cpu - begun.own_cpu,
             begun_at=begun.at,
+            other_cpu_seconds=[after - before for before, after in zip(begun.other_cpu, ended.other_cpu, strict=True)],
         )
 
 
@@ -237,7 +245,7 @@ def receive(stream: Stream, buffer: bytearray | memoryview, *, keep: bool = Fals
 
 def produce(load: ProduceLoad) -> Outcome:
     batch = wire.record_batch(load.messages_per_batch, load.message_size)
-    frames = [wire.produce_request(load.version, load.topic, partition, batch) for partition in range(load.partitions)]
+    frames = [wire.produce_request(load.version, load.topic, partition, batch, acks=load.acks) for partition in range(load.partitions)]
     streams = [Stream(load.port) for _ in range(load.connections)]
     answer_size = load.answer_size
     if not answer_size:

@@ -58,8 +58,8 @@ def load_of(options: Options, shape: Shape, version: int, port: int, pid: int, *
     return ProduceLoad(**(arguments | changes))
 
 
-def run_load(load: ProduceLoad) -> dict[str, Any]:
-    return run_module("tests.bench.load", asdict(load), cpu=LOAD_CPU, timeout=load.seconds + load.warm_up_seconds + 60)
+def run_load(load: ProduceLoad, *, cpu: int | None = LOAD_CPU) -> dict[str, Any]:
+    return run_module("tests.bench.load", asdict(load), cpu=cpu, timeout=load.seconds + load.warm_up_seconds + 60)
 
 
 def broker_round(options: Options, shape: Shape, version: int | None) -> tuple[dict[str, Any], int]:

@@ -234,8 +234,8 @@ def api_versions_answer(answer: bytes) -> dict[int, tuple[int, int]]:
     return {reader.int16(): (reader.int16(), reader.int16()) for _ in range(reader.int32())}
 
 
-def create_topic_request(topic: str, partitions: int, configs: Mapping[str, str]) -> bytes:
-    body = INT32.pack(1) + string(topic.encode()) + struct.pack(">ihi", partitions, 1, 0) + INT32.pack(len(configs))
+def create_topic_request(topic: str, partitions: int, configs: Mapping[str, str], *, replication_factor: int = 1) -> bytes:
+    body = INT32.pack(1) + string(topic.encode()) + struct.pack(">ihi", partitions, replication_factor, 0) + INT32.pack(len(configs))
     for name, value in configs.items():
         body += string(name.encode()) + string(value.encode())
     return frame(CREATE_TOPICS, 2, body + struct.pack(">ib", 60_000, 0))

@@ -106,6 +106,7 @@ class Worker:
         return {
             "bootstrap.servers": self._told.bootstrap_servers,
             "client.id": f"producer-{self._told.worker}",
+            "debug": "eos",  # why it took a new epoch, in its log
             "acks": "all",
             "enable.idempotence": True,
             "linger.ms": self._random.choice((0, 5, 20)),

@@ -4,10 +4,13 @@ A broker writes through the same calls as ever. `recording` replaces those of `o
 name away, in this process and for as long as it lasts, and notes for each disk what must survive:
 
     a file's bytes       as they were at its last fsync
-    a directory's names  as they were at the last fsync of the directory; a rename is kept or undone as a whole
+    a directory's names  as they were at the last fsync of the directory
+
+What was made, renamed and removed in a directory since then has happened up to some point, in the order of its
+happening: that much every file system with a journal keeps.
 
 `Disk.lose_power` then makes the tree that a machine could find after it: each file with its synced bytes and a torn
-piece of what was written behind them, or as it was before it was cut; each name that was not synced there or not.
+piece of what was written behind them, or as it was before it was cut; and the names as they were at some point.
 What the dead process still has open are the old files, under no name.
 
 Stricter than the file systems of today, which sync the names on the way: that is a promise they never made.
@@ -36,7 +39,8 @@ class Disk:
         self._removed = f"{root}.{_REMOVED}"
         self._lives = itertools.count(1)
         self._bytes: dict[int, bytes] = {}  # by inode
-        self._names: dict[int, dict[str, int]] = {}  # by the directory's inode
+        # By the directory's inode: its names at its last fsync, and before each rename and removal since.
+        self._names: dict[int, list[dict[str, int]]] = {}
         for each in (self.root, self._removed):
             os.makedirs(each)  # noqa: PTH103
         self._paths_of_removed: dict[int, str] = {}
@@ -50,12 +54,18 @@ class Disk:
         status = os.fstat(fd)
         path = _path_of(fd)
         if os.path.isdir(path):  # noqa: PTH112
-            self._names[status.st_ino] = _listed(path)
+            self._names[status.st_ino] = [_listed(path)]
         else:
             self._bytes[status.st_ino] = _content(path)
 
+    def renaming(self, directory: str) -> None:
+        """Something of this directory is about to get another name, or none."""
+        listed = _listed(directory)
+        self._names.setdefault(os.stat(directory).st_ino, [{}]).append(listed)  # noqa: PTH116
+
     def losing_name(self, path: str) -> None:
         """The name is about to be taken away, or to be given to another file."""
+        self.renaming(path.rpartition("/")[0])
         try:
             status = os.lstat(path)
         except FileNotFoundError:
@@ -88,7 +98,7 @@ class Disk:
         self._bytes.clear()
         self._names.clear()
         for directory, _, names in os.walk(self.root):
-            self._names[os.stat(directory).st_ino] = _listed(directory)  # noqa: PTH116
+            self._names[os.stat(directory).st_ino] = [_listed(directory)]  # noqa: PTH116
             for name in names:
                 path = f"{directory}/{name}"
                 self._bytes[os.stat(path).st_ino] = _content(path)  # noqa: PTH116
@@ -96,8 +106,8 @@ class Disk:
 
     def _survive(self, directory: str, after: str, random: Random, lost: _Lost) -> None:
         now = _listed(directory)
-        synced = self._names.get(os.stat(directory).st_ino, {})  # noqa: PTH116
-        for name, inode in sorted(_choose(synced, now, random).items()):
+        before = self._names.get(os.stat(directory).st_ino, [{}])  # noqa: PTH116
+        for name, inode in sorted(_some_point([*before, now], random).items()):
             path = f"{directory}/{name}"
             if now.get(name) != inode:
                 # Under a name that it has no more: it has another one in this directory, or none.
@@ -150,28 +160,19 @@ def _survived(synced: bytes, content: bytes, random: Random) -> bytes:
     return kept
 
 
-def _choose(synced: dict[str, int], now: dict[str, int], random: Random) -> dict[str, int]:
-    """The names of a directory after the crash. What one operation did to several names happened or did not."""
-    group: dict[str, str] = {}
-
-    def root(name: str) -> str:
-        while group.setdefault(name, name) != name:
-            name = group[name]
-        return name
-
-    names_of: dict[int, str] = {}
-    for name, inode in sorted({*synced.items(), *now.items()}):
-        group[root(name)] = root(names_of.setdefault(inode, name))
-    happened: dict[str, bool] = {}
-    chosen: dict[str, int] = {}
-    for name in sorted({*synced, *now}):
-        first = root(name)
-        if first not in happened:
-            happened[first] = random.random() < 0.5
-        survivor = (now if happened[first] else synced).get(name)
-        if survivor is not None:
-            chosen[name] = survivor
-    return chosen
+def _some_point(lists: list[dict[str, int]], random: Random) -> dict[str, int]:
+    """The names of a directory at some point between its last fsync and now. New files get growing inodes."""
+    points = [lists[0]]
+    for later in lists[1:]:
+        # One rename or removal, and then files that were made.
+        known = set(points[-1].values())
+        made = sorted((inode, name) for name, inode in later.items() if inode not in known)
+        point = {name: inode for name, inode in later.items() if inode in known}
+        points.append(dict(point))
+        for inode, name in made:
+            point[name] = inode
+            points.append(dict(point))
+    return random.choice((points[0], points[-1], random.choice(points)))
 
 
 def _listed(directory: str) -> dict[str, int]:

@@ -42,6 +42,7 @@ class _Batch:
     encoded: bytes
     deadline: float
     is_in_flight: bool = False
+    attempts: int = 0
     has_failed: bool = False  # and waits to be sent again; until then nothing else of its partition is sent
     leader: int = -1  # that it was sent to last
 
@@ -150,6 +151,7 @@ class Producer:
             ready = next((each for each in line if not each.is_in_flight), None)
             if ready is not None and self._may_follow(ready, in_flight, line):
                 ready.is_in_flight = True
+                ready.attempts += 1
                 ready.leader = self._leader_of(partition)
                 asyncio.get_running_loop().create_task(self._send(ready))
             else:
@@ -190,6 +192,10 @@ class Producer:
                 self._sends.acknowledge(sender_of(value)[1], NO_OFFSET if offset == NO_OFFSET else offset + index, self._time_ms())
         elif error in (_OUT_OF_ORDER, _UNKNOWN_PRODUCER_ID) and line[0] is not batch:
             pass  # the one before it did not get there
+        elif error in (_OUT_OF_ORDER, _UNKNOWN_PRODUCER_ID) and batch.attempts > 1:
+            # It may be there, and its successors too: a broker that started anew knows the last batch of each producer
+            # before its last segment, as Kafka's does, and can not tell a repetition of an earlier one from a gap.
+            self._give_up()
         elif error not in _RETRIABLE:
             self._unexpected(
                 f"partition {batch.partition}: batch {batch.base_sequence} of producer {self._producer_id}, all before it acknowledged,"

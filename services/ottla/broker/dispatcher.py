@@ -90,6 +90,7 @@ class Session:
         "_produces",
         "_repeat_size",
         "_repeats",
+        "_sends_soon",
         "_staged",
         "_task",
     )
@@ -102,6 +103,7 @@ class Session:
         self._principal: Principal = ANONYMOUS
         self._owed: deque[_Owed] = deque()
         self._delayed: set[DelayedProduce] = set()
+        self._sends_soon = False
         self._task: asyncio.Future[Any] | None = None
         # The Produce requests of the read at hand, until their groups are written: where the frame lies, and the answer.
         self._staged: list[tuple[int, int, bytes | DelayedProduce | None]] = []
@@ -220,7 +222,7 @@ class Session:
         def answer(response: bytes) -> None:
             self._delayed.discard(delayed)
             owed.response = response
-            self._send_owed()
+            self._send_owed_soon()
 
         delayed.answer_with(answer)
         if not delayed.try_complete():
@@ -302,8 +304,15 @@ class Session:
         self._owed.append(owed)
         return owed
 
+    def _send_owed_soon(self) -> None:
+        """Once the loop comes round: what moves the high watermark answers many requests, and they leave in one write."""
+        if not self._sends_soon:
+            self._sends_soon = True
+            asyncio.get_running_loop().call_soon(self._send_owed)
+
     def _send_owed(self) -> None:
         """Sends the answers at the front of the order that are there."""
+        self._sends_soon = False
         ready: list[bytes] = []
         while self._owed and (response := self._owed[0].response) is not None:
             self._owed.popleft()

@@ -7,8 +7,8 @@ operation again; whatever happens it ends with its timeout.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 from ottla.model import TopicPartition
 
@@ -25,10 +25,25 @@ class Delayed(Protocol):
         ...
 
 
-class Purgatory:
-    """The waiting operations of one kind."""
+def _never(operation: Any, partition: TopicPartition) -> bool:
+    return False
 
-    def __init__(self) -> None:
+
+def as_it_says(operation: Any, partition: TopicPartition) -> bool:
+    """For operations that know themselves whether they hold others up, by a method of that name."""
+    return bool(operation.holds_up(partition))
+
+
+class Purgatory:
+    """The waiting operations of one kind.
+
+    Args:
+        holds_up: whether an operation that can not be answered yet keeps all that came later to the partition from being
+            answered too. Then they are not asked: of a thousand that wait only those are that can be answered, and one more.
+    """
+
+    def __init__(self, holds_up: Callable[[Any, TopicPartition], bool] = _never) -> None:
+        self._holds_up = holds_up
         self._by_partition: dict[TopicPartition, dict[Delayed, None]] = {}
         self._waiting: dict[Delayed, tuple[tuple[TopicPartition, ...], asyncio.TimerHandle]] = {}
 
@@ -48,12 +63,15 @@ class Purgatory:
         return partition in self._by_partition
 
     def check(self, partition: TopicPartition) -> None:
-        """Asks everything that waits for the partition again."""
+        """Asks everything that waits for the partition again, in the order in which it came."""
         watchers = self._by_partition.get(partition)
         if watchers:
             for operation in list(watchers):
-                if operation in self._waiting and operation.try_complete():
-                    self.forget(operation)
+                if operation in self._waiting:
+                    if operation.try_complete():
+                        self.forget(operation)
+                    elif self._holds_up(operation, partition):
+                        break
 
     def forget(self, operation: Delayed) -> None:
         """Drops an operation without an answer: its connection is gone, or it has been answered."""

@@ -30,7 +30,7 @@ from ottla.broker.handlers.registry import BrokerParts
 from ottla.broker.identity import with_broker_id
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.producer_ids import ProducerIds
-from ottla.broker.purgatory import Purgatory
+from ottla.broker.purgatory import Purgatory, as_it_says
 from ottla.broker.replication.fetch_connection import socket_connect
 from ottla.broker.replication.fetchers import Fetchers
 from ottla.broker.replication.following import Connect
@@ -193,7 +193,7 @@ class Broker:
             return NO_BROKER_EPOCH if service.registration is None else service.registration.broker_epoch
 
         logs = self._logs = LogManager(settings.log_directories, settings, self._clock, offload, service.topic_settings)
-        fetches, produces = Purgatory(), Purgatory()
+        fetches, produces = Purgatory(), Purgatory(as_it_says)
         replicas = self._replicas = ReplicaManager(
             broker_id, logs, fetches, produces, clock=self._clock, lag_time_max_ms=settings.replica_lag_time_max_ms
         )

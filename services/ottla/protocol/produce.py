@@ -173,13 +173,14 @@ class RepeatedRequest:
     id, are repeated in this sense.
     """
 
-    __slots__ = ("_after", "_before", "_flexible", "_pack", "_size", "acks", "key", "partition", "topic", "version")
+    __slots__ = ("_after", "_before", "_flexible", "_pack", "_size", "acks", "key", "partition", "timeout_ms", "topic", "version")
 
-    def __init__(self, key: bytes, version: int, acks: int, topic: str, partition: int) -> None:
+    def __init__(self, key: bytes, version: int, acks: int, timeout_ms: int, topic: str, partition: int) -> None:
         """Remembers a request of `version`, 7 or above, whose bytes behind the correlation id begin with `key`."""
         self.key: Final = key  # up to and with the partition index
         self.version: Final = version
         self.acks: Final = acks
+        self.timeout_ms: Final = timeout_ms
         self.topic: Final = topic
         self.partition: Final = partition
         self._flexible = version >= FLEXIBLE_VERSION
@@ -227,4 +228,4 @@ def repeated(buffer: memoryview, start: int, version: int, request: ProduceReque
     topic, (data,) = request.topics[0]
     size_bytes = len(uvarint(data.stop - data.start + 1)) if version >= FLEXIBLE_VERSION else 4
     key = bytes(buffer[start + 8 : data.start - size_bytes])
-    return RepeatedRequest(key, version, request.acks, topic, data.partition)
+    return RepeatedRequest(key, version, request.acks, request.timeout_ms, topic, data.partition)

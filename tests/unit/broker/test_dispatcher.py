@@ -18,6 +18,7 @@ from ottla.broker import dispatcher
 from ottla.broker.control import PartitionToStop
 from ottla.broker.dispatcher import InFlight
 from ottla.model import BrokerId, TopicPartition
+from ottla.network.connection import Connection
 from ottla.protocol.api import ApiKey
 from ottla.record.batch import batches, crc_of
 from ottla.testing.failing_files import failing_files
@@ -136,6 +137,43 @@ def test_acks_all_waits_for_the_high_watermark_and_later_answers_wait_behind_it(
         assert await client.produced() == (2, [(0, 0)])
         assert await client.produced() == (3, [(0, 1)])
         assert (await client.answer(ApiKey.API_VERSIONS, 0))[0] == 4
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("version", [7, 8, 9, 11])
+def test_what_one_move_of_the_high_watermark_commits_is_answered_in_one_write(
+    tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second and later ones are recognised as repetitions of the first, and wait as it does."""
+    sent: list[Any] = []
+    send = Connection.send
+
+    def count(connection: Connection, pieces: Any) -> None:
+        sent.append(pieces)
+        send(connection, pieces)
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", isr=(BROKER, BrokerId(2)))
+        client = await broker.connect()
+        for correlation_id in (1, 2, 3):
+            client.write(produce(("events", 0, batch(b"a", b"b")), correlation_id=correlation_id, acks=-1, version=version))
+        await until(lambda: len(broker.produces) == 3)
+        monkeypatch.setattr(Connection, "send", count)
+        broker.change_isr("events", (BROKER,))
+        assert [await client.produced(version) for _ in range(3)] == [(1, [(0, 0)]), (2, [(0, 2)]), (3, [(0, 4)])]
+        assert len(sent) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_acks_all_that_is_repeated_and_not_committed_in_time_is_told_so(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", isr=(BROKER, BrokerId(2)))
+        client = await broker.connect()
+        for correlation_id in (1, 2):
+            client.write(produce(("events", 0, batch(b"a")), correlation_id=correlation_id, acks=-1, timeout_ms=20))
+            assert await client.produced() == (correlation_id, [(7, -1)])  # REQUEST_TIMED_OUT
 
     run(tmp_path, scenario)
 

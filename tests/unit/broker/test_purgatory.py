@@ -60,6 +60,27 @@ def test_a_check_asks_those_who_wait_for_the_partition_and_drops_the_completed()
     asyncio.run(scenario())
 
 
+def test_who_is_held_up_by_an_earlier_one_is_not_asked() -> None:
+    """Requests wait for one high watermark in the order of their offsets: a thousand are not asked when it reaches two."""
+
+    async def scenario() -> None:
+        purgatory = Purgatory(lambda operation, partition: partition == A)
+        first, second, third, fourth = operations = [Waiting() for _ in range(4)]
+        for each in operations:
+            purgatory.watch(each, [A, B], 60)
+        first.ready = True
+        purgatory.check(A)
+        assert [each.asked for each in operations] == [1, 1, 0, 0]
+        purgatory.check(B)
+        assert [each.asked for each in (second, third, fourth)] == [2, 1, 1], "in the other partition it holds up nobody"
+        second.ready = third.ready = fourth.ready = True
+        purgatory.check(A)
+        assert [each.completed for each in operations] == [1, 1, 1, 1]
+        assert is_empty(purgatory)
+
+    asyncio.run(scenario())
+
+
 def test_the_time_ends_what_nothing_completed() -> None:
     async def scenario() -> None:
         purgatory = Purgatory()

@@ -28,7 +28,7 @@ from ottla.broker.groups.wiring import group_coordinator
 from ottla.broker.handlers.registry import BrokerParts
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.producer_ids import ProducerIds
-from ottla.broker.purgatory import Purgatory
+from ottla.broker.purgatory import Purgatory, as_it_says
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.replicas import ReplicaManager
@@ -111,9 +111,11 @@ def fetch(
     session_id: int = 0,
     session_epoch: int = -1,
     forgotten: Sequence[tuple[str, int]] = (),
+    rack: str = "",
+    replica: tuple[int, int] | None = None,
     **partition_fields: int,
 ) -> bytes:
-    """A Fetch request; each (topic, partition, offset) in an entry of its own."""
+    """A Fetch request; each (topic, partition, offset) in an entry of its own. A follower gives its id and broker epoch."""
     module = schema(ApiKey.FETCH, version, "request")
     named = "topic_id" if version >= 13 else "topic"
     sessions: dict[str, Any] = {} if version < 7 else {"session_id": session_id, "session_epoch": session_epoch}
@@ -137,10 +139,17 @@ def fetch(
             )
             for topic, partition, offset in asked
         ),
-        **({"rack_id": ""} if version >= 11 else {}),
+        **({"rack_id": rack} if version >= 11 else {}),
+        **({} if replica is None else _as_replica(module, version, *replica)),
         **sessions,
     )
     return framed(ApiKey.FETCH, version, correlation_id, encode(request))
+
+
+def _as_replica(module: Any, version: int, broker_id: int, broker_epoch: int) -> dict[str, Any]:
+    if version < 15:
+        return {"replica_id": broker_id}
+    return {"replica_state": module.ReplicaState(replica_id=broker_id, replica_epoch=broker_epoch)}
 
 
 def values(records: bytes) -> list[tuple[int, bytes | None]]:
@@ -224,6 +233,13 @@ class Wired:
         assigned = PartitionAssignment(topic, partition.topic_id, 0, state, partition.partition_epoch + 1)
         assert not any(self.parts.replicas.apply_at_once([assigned], {}).values())
 
+    def follow(self, topic: str, leader: BrokerId, *, epoch: int) -> None:
+        """What the controller says when another broker leads a topic's first partition."""
+        partition = self.partition(topic)
+        state = PartitionState(leader, epoch, partition.isr, partition.replicas)
+        assigned = PartitionAssignment(topic, partition.topic_id, 0, state, partition.partition_epoch + 1)
+        assert not any(self.parts.replicas.apply_at_once([assigned], {}).values())
+
     def change_isr(self, topic: str, isr: tuple[BrokerId, ...]) -> None:
         """What the controller says when the ISR of a topic's first partition has changed."""
         self.lead(topic, isr=isr)
@@ -262,10 +278,10 @@ async def wired(
     settings = BrokerSettings.from_properties({"broker.id": str(BROKER), "log.dirs": str(directory / "logs"), **(properties or {})})
     clock = ManualClock()
     made: dict[str, TopicSettings] = {}
-    fetches, produces = Purgatory(), Purgatory()
+    fetches, produces = Purgatory(), Purgatory(as_it_says)
     logs = LogManager(settings.log_directories, settings, clock, offload, lambda name: made[name])
     await logs.start()
-    replicas = ReplicaManager(BROKER, logs, fetches, produces)
+    replicas = ReplicaManager(BROKER, logs, fetches, produces, clock=clock)
     metadata = MetadataCache()
     internal = InternalTopics(replicas, produces, clock, offload)
     groups = group_coordinator(settings, internal, clock, Random(1), offload, metadata)

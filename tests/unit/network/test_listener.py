@@ -61,7 +61,7 @@ def test_an_idle_connection_is_closed_and_one_in_use_is_not(wire: Wire, monkeypa
     monkeypatch.setattr(listener_module, "SWEEP_SECONDS", 0.01)
 
     async def scenario() -> None:
-        async with serving(wire, idle_seconds=0.5) as server:
+        async with serving(wire, idle_seconds=2.0) as server:
             idle, _ = await server.connect_and_see()
             busy, receiver = await server.connect_and_see()
             await idle.send(frame(b"once"))

@@ -39,7 +39,18 @@ INLINE_BELOW: Final = 16 * 1024
 class Reading:
     """One fetch: what is asked, and what can be read of it at the moment."""
 
-    __slots__ = ("_answers", "_context", "_is_recorded", "_now_ms", "_parts", "_replica", "_request", "_scope", "_selects_replicas")
+    __slots__ = (
+        "_answers",
+        "_context",
+        "_found",
+        "_is_recorded",
+        "_now_ms",
+        "_parts",
+        "_replica",
+        "_request",
+        "_scope",
+        "_selects_replicas",
+    )
 
     def __init__(self, request: FetchRequest, scope: FetchScope, context: RequestContext, parts: BrokerParts) -> None:
         self._request = request
@@ -48,6 +59,7 @@ class Reading:
         self._parts = parts
         self._answers: list[tuple[Key, FetchAnswer]] = []
         self._replica: BrokerId | None = BrokerId(request.replica_id) if request.replica_id >= 0 else None
+        self._found: list[Partition | ApiError] = []  # of each partition asked for, what there is of it here
         self._is_recorded = False
         self._now_ms = parts.replicas.now_ms()
         self._selects_replicas = (
@@ -62,9 +74,13 @@ class Reading:
         total = 0
         immediate = not self._scope.partitions
         answers = self._answers = []
-        for key, asked in self._scope.partitions:
+        if self._is_recorded or not self._found:
+            self._find_all()
+        for (key, asked), found in zip(self._scope.partitions, self._found, strict=True):
+            if self._replica is not None and self._is_idle(key, asked, found):
+                continue
             # The first partition with anything gives at least one batch, so that a large one can not block (KIP-74).
-            answer = self._read(key, asked, min(asked.max_bytes, max(left, 0)), total == 0)
+            answer = self._read(key, asked, found, min(asked.max_bytes, max(left, 0)), total == 0)
             if answer is None:
                 continue
             if answer.records is not None:
@@ -79,17 +95,18 @@ class Reading:
 
     def cold(self) -> list[tuple[Partition, int]]:
         """The partitions, with offsets, whose place to read from can not be found without waiting for the disk."""
-        found = []
-        for key, asked in self._scope.partitions:
-            partition = self._find(key)
-            if partition is not None and partition.log.read_would_block(asked.fetch_offset):
-                found.append((partition, asked.fetch_offset))
-        return found
+        self._find_all()
+        return [
+            (found, asked.fetch_offset)
+            for (_, asked), found in zip(self._scope.partitions, self._found, strict=True)
+            if not isinstance(found, ApiError)
+            and asked.fetch_offset != found.log.log_end_offset
+            and found.log.read_would_block(asked.fetch_offset)
+        ]
 
     def watched(self) -> list[TopicPartition]:
         """The partitions whose growth can complete this fetch."""
-        partitions = (self._find(key) for key, _ in self._scope.partitions)
-        return [each.topic_partition for each in partitions if each is not None]
+        return [each.topic_partition for each in self._found if not isinstance(each, ApiError)]
 
     def answer(self) -> EncodedBody:
         """The response to what was last read."""
@@ -106,11 +123,37 @@ class Reading:
 
     # One partition.
 
-    def _read(self, key: Key, asked: FetchPartition, max_bytes: int, at_least_one_batch: bool) -> FetchAnswer | None:
+    def _is_idle(self, key: Key, asked: FetchPartition, found: Partition | ApiError) -> bool:
+        """Whether a follower has all there is, was there before, and was told so.
+
+        A follower asks for thousands of partitions twice a second, of which most are idle, so this comes before
+        anything is looked at more closely.
+        """
+        if isinstance(found, ApiError) or found.storage_error is not None:
+            return False
+        log, offset = found.log, asked.fetch_offset
+        return (
+            offset == log.log_end_offset
+            and found.is_leader
+            and asked.current_leader_epoch == found.leader_epoch
+            and (asked.last_fetched_epoch == log.leader_epochs.latest_epoch or asked.last_fetched_epoch < 0)
+            and self._scope.has_said(key, found.high_watermark, log.log_start_offset)
+            and (
+                self._is_recorded
+                or found.in_sync.is_still_there(
+                    self._request.replica_id, self._request.replica_epoch, offset, asked.log_start_offset, self._now_ms
+                )
+            )
+        )
+
+    def _read(
+        self, key: Key, asked: FetchPartition, partition: Partition | ApiError, max_bytes: int, at_least_one_batch: bool
+    ) -> FetchAnswer | None:
         """What there is of one partition; None when it is what the session's last answer said."""
         aborted: list[AbortedTransaction] = []
         try:
-            partition = self._partition(key)
+            if isinstance(partition, ApiError):
+                raise partition
             # Who names no rack was never sent to a follower: it takes a former leader for the leader, and must learn better.
             # Kafka lets it read on from v11, and a follower that lags, or lost its disk, would move it back.
             partition.check_leader_epoch(asked.current_leader_epoch, by_leader=self._replica is not None or not self._request.rack)
@@ -184,11 +227,13 @@ class Reading:
         in_sync = (each for each in partition.in_sync.followers.values() if each.broker_id in partition.isr)
         return preferred_read_replica(self._request.rack, asked.fetch_offset, partition.broker_id, in_sync, self._parts.metadata.brokers)
 
-    def _find(self, key: Key) -> Partition | None:
-        try:
-            return self._partition(key)
-        except ApiError:
-            return None  # told in its answer
+    def _find_all(self) -> None:
+        found = self._found = []
+        for key, _ in self._scope.partitions:
+            try:
+                found.append(self._partition(key))
+            except ApiError as error:
+                found.append(error)
 
     def _partition(self, key: Key) -> Partition:
         named, index = key

@@ -98,7 +98,7 @@ class Requirement:
 class DelayedProduce:
     """A request whose batches are written and not yet committed."""
 
-    __slots__ = ("_answer", "_answers", "_correlation_id", "_requirements", "_version", "timeout_seconds")
+    __slots__ = ("_answer", "_answers", "_correlation_id", "_repeated", "_requirements", "_version", "timeout_seconds")
 
     def __init__(
         self,
@@ -107,11 +107,13 @@ class DelayedProduce:
         timeout_ms: int,
         answers: dict[str, list[PartitionAnswer]],
         requirements: list[Requirement],
+        repeated: RepeatedRequest | None = None,
     ) -> None:
         self._version = version
         self._correlation_id = correlation_id
         self._answers = answers
         self._requirements = requirements
+        self._repeated = repeated  # encodes the answer when all is well
         self._answer: Callable[[bytes], None] | None = None
         self.timeout_seconds = timeout_ms / 1000
 
@@ -124,21 +126,35 @@ class DelayedProduce:
             yield each.partition.topic_partition
 
     def try_complete(self) -> bool:
-        if any(not each.is_met() and each.failure() is None for each in self._requirements):
-            return False
+        for each in self._requirements:
+            if not each.is_met() and each.failure() is None:
+                return False
         self._finish(None)
         return True
+
+    def holds_up(self, topic_partition: TopicPartition) -> bool:
+        """Whether what came later to the partition waits at least as long: the high watermark reaches this request first."""
+        for each in self._requirements:
+            partition = each.partition
+            if partition.topic_partition == topic_partition and not partition.waits_for_flush and not each.is_met():
+                return each.failure() is None
+        return False
 
     def expire(self) -> None:
         self._finish(RequestTimedOut("the in-sync replicas did not have the batch in time"))
 
     def _finish(self, otherwise: ApiError | None) -> None:
+        assert self._answer is not None
+        if self._repeated is not None:
+            (only,) = self._requirements
+            if only.outcome(otherwise) is None:
+                self._answer(self._repeated.encode_success(self._correlation_id, *only.answer[2:5]))
+                return
         for each in self._requirements:
             answer, error = each.answer, each.outcome(otherwise)
             if error is not None:
                 answer = PartitionAnswer(answer.partition, error.code, error_message=error.message)
             self._answers.setdefault(each.topic, []).append(answer)
-        assert self._answer is not None
         self._answer(codec.encode_response(self._version, self._correlation_id, list(self._answers.items())))
 
 
@@ -247,35 +263,37 @@ class Repeat:
 
 def stage_repeated(
     repeat: Repeat, buffer: memoryview, position: int, end: int, correlation_id: int, parts: BrokerParts, now_ms: int
-) -> bytes | None:
+) -> bytes | DelayedProduce | None:
     """Stages a request that is known but for its records.
 
     Args:
         position: the byte behind what is known.
 
     Returns:
-        The framed response, or None when anything is not as usual: then nothing was staged, and `stage` finds out
-        what it is.
+        The framed response, or the request as one that waits for the high watermark; or None when anything is not as
+        usual: then nothing was staged, and `stage` finds out what it is.
     """
     replicas = parts.replicas
     if replicas.some_open_batches or not parts.authorizer.allows_all:
         return None
     request, partition = repeat.request, repeat.partition
     acks = request.acks
-    if not partition.commits_at_once and (acks == ACKS_ALL or partition.waits_for_flush):
-        return None
     found = request.records(buffer, position, end)
     if found is None:
         return None
     try:
-        base_offset, _, log_append_time = partition.append_as_leader(buffer, *found, acks, now_ms)
+        base_offset, last_offset, log_append_time = partition.append_as_leader(buffer, *found, acks, now_ms)
     except ApiError as error:
         if _has_lost_group(error):
             replicas.appends.failed(partition, error)
         return None
     if not partition.has_staged:
         replicas.appends.stage(partition)
-    return request.encode_success(correlation_id, base_offset, log_append_time, partition.log.log_start_offset)
+    if partition.commits_at_once or (acks != ACKS_ALL and not partition.waits_for_flush):
+        return request.encode_success(correlation_id, base_offset, log_append_time, partition.log.log_start_offset)
+    answer = PartitionAnswer(request.partition, 0, base_offset, log_append_time, partition.log.log_start_offset)
+    requirement = Requirement(request.topic, partition, acks, last_offset + 1, answer)
+    return DelayedProduce(request.version, correlation_id, request.timeout_ms, {}, [requirement], request)
 
 
 def _unverified(

@@ -115,6 +115,21 @@ class InSyncReplicas:
             self._recount()
         return former != fetch_offset
 
+    def is_still_there(self, broker_id: int, broker_epoch: int, log_end_offset: int, log_start_offset: int, now_ms: int) -> bool:
+        """Whether a follower in the ISR, that has all of the log, has said before all that it says now: then it only lives on."""
+        follower = self.followers.get(broker_id)  # type: ignore[call-overload]
+        if (
+            follower is None
+            or follower.log_end_offset != log_end_offset
+            or follower.log_start_offset != log_start_offset
+            or follower.broker_epoch != broker_epoch
+            or broker_id not in self.isr
+        ):
+            return False
+        follower.leader_end_offset = log_end_offset
+        follower.fetched_ms = follower.caught_up_ms = now_ms
+        return True
+
     def committed_offset(self, own_offset: int) -> int:
         """Up to where everybody who counts has the log."""
         committed = own_offset

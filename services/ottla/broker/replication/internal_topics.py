@@ -47,6 +47,10 @@ class _Commit:
             self.done.set_result(None)
         return self.done.done()
 
+    def holds_up(self, topic_partition: TopicPartition) -> bool:
+        """Whether what came later to the partition waits at least as long."""
+        return not self._partition.waits_for_flush and self._failure() is None
+
     def expire(self) -> None:
         if not self.done.done():
             self.done.set_exception(RequestTimedOut(f"{self._partition.topic_partition}: the in-sync replicas were too slow"))

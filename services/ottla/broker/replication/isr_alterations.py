@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from ottla.broker.control import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
-from ottla.errors import NONE, ApiError
+from ottla.errors import NONE, OttlaError
 from ottla.model import BrokerId, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class IsrAlterations:
     Args:
         broker_id: this broker.
         broker_epoch: of its latest registration.
-        alter_partition: the controller's, wherever it is. It raises ApiError when no answer was to be had.
+        alter_partition: the controller's, wherever it is. It raises OttlaError or OSError when no answer was to be had.
         is_wanted: whether the change has not been overtaken.
         altered: told each answer; says whether the change has to be asked again.
     """
@@ -95,7 +95,7 @@ class IsrAlterations:
         )
         try:
             response = await asyncio.wait_for(self._alter_partition(request), CALL_SECONDS)
-        except (ApiError, TimeoutError) as error:
+        except (OttlaError, OSError) as error:
             log.warning("%d ISR changes were not asked for, and will be again: %s", len(changes), error)
             return False
         if response.error != NONE:

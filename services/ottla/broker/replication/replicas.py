@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from ottla.broker.control import AlteredPartition, IsrChange, PartitionAssignment, PartitionToStop
+from ottla.broker.control import PartitionAssignment, PartitionToStop
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.appends import Appends
 from ottla.broker.replication.following import Follow
 from ottla.broker.replication.group_commit import GroupCommit
-from ottla.broker.replication.isr_alterations import AlterPartition, IsrAlterations
+from ottla.broker.replication.isr_alterations import AlterPartition
+from ottla.broker.replication.isr_rounds import IsrRounds
 from ottla.broker.replication.partition import Partition
 from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
@@ -29,9 +30,7 @@ from ottla.storage.log_manager import LogManager
 log = logging.getLogger(__name__)
 
 DEFAULT_LAG_TIME_MAX_MS: Final = 30_000  # `replica.lag.time.max.ms`
-ROUND_SECONDS: Final = 1.0  # between looks at followers that were about to join
 APPLIED_AT_ONCE: Final = 25  # partitions; then others get a chance
-LOOKED_AT_ONCE: Final = 500
 
 
 class Following(Protocol):
@@ -83,17 +82,14 @@ class ReplicaManager:
         self.leads_internal: Callable[[TopicPartition, int | None], None] = _nobody_told
         # Requests that wait for followers' log start offsets.
         self.deletes = Purgatory()
+        clock = clock or SystemClock()
         self._broker_id = broker_id
         self._logs = logs
         self._fetches = fetches
         self._produces = produces
-        self._clock = clock or SystemClock()
-        self._lag_time_max_ms = lag_time_max_ms
         self._partitions: dict[TopicPartition, Partition] = {}
         self._followed: dict[TopicPartition, Follow] = {}
-        self._joining: dict[TopicPartition, Partition] = {}
-        self._alterations: IsrAlterations | None = None
-        self._rounds: asyncio.Task[None] | None = None
+        self._isr_rounds = IsrRounds(broker_id, self.partitions, clock, lag_time_max_ms, self._check)
         self._one_at_a_time = asyncio.Lock()
         # False on most brokers, and then the produce path looks no further.
         self.some_open_batches = False
@@ -107,17 +103,11 @@ class ReplicaManager:
             alter_partition: the controller's, wherever it is; it raises ApiError when no answer was to be had.
             broker_epoch: of this broker's latest registration.
         """
-        self._alterations = IsrAlterations(self._broker_id, broker_epoch, alter_partition, self._is_wanted, self._altered)
-        self._rounds = asyncio.get_running_loop().create_task(self._look_after_isrs(), name="ISR rounds")
+        self._isr_rounds.start(alter_partition, broker_epoch)
 
     async def close(self) -> None:
         """Ends what runs beside requests, and answers those that wait for followers' deletions."""
-        rounds, self._rounds = self._rounds, None
-        if rounds is not None:
-            rounds.cancel()
-            await asyncio.gather(rounds, return_exceptions=True)
-        if self._alterations is not None:
-            await self._alterations.close()
+        await self._isr_rounds.close()
         self.deletes.expire_all()
         await self.group_commit.close()
 
@@ -139,7 +129,7 @@ class ReplicaManager:
 
     def now_ms(self) -> int:
         """Milliseconds of the clock that never goes back: what followers' progress is measured by."""
-        return int(self._clock.monotonic() * 1000)
+        return self._isr_rounds.now_ms()
 
     # What the controller says.
 
@@ -207,20 +197,17 @@ class ReplicaManager:
                 partition = self._hosted(each)
                 if partition.storage_error is not None:
                     raise partition.storage_error
-                if each.state.leader == self._broker_id:
-                    unfollow.append(key)
-                    is_news = partition.become_leader(each, self.now_ms())
-                else:
-                    is_news = partition.become_follower(each)
-                    leader = live_leaders.get(partition.leader)
-                    if leader is not None:
-                        follow[key] = Follow(leader, partition.leader_epoch, partition.topic_id)
-                    else:
-                        unfollow.append(key)
-                        if partition.leader != NO_LEADER:
-                            log.warning("%s: its leader %d is not among the living, so nothing is fetched", key, partition.leader)
-                if is_news:
+                leads = each.state.leader == self._broker_id
+                if partition.become_leader(each, self.now_ms()) if leads else partition.become_follower(each):
                     changed.append(key)
+                if each.partition_epoch < partition.partition_epoch:
+                    log.info("%s: partition epoch %d came, %d is known", key, each.partition_epoch, partition.partition_epoch)
+                elif not leads and partition.leader in live_leaders:
+                    follow[key] = Follow(live_leaders[partition.leader], partition.leader_epoch, partition.topic_id)
+                else:
+                    unfollow.append(key)
+                    if not leads and partition.leader != NO_LEADER:
+                        log.warning("%s: its leader %d is not among the living, so nothing is fetched", key, partition.leader)
                 errors[key] = NONE
             except ApiError as error:
                 log.error("%s: broker %d can not do as it is told: %s", key, self._broker_id, error)
@@ -349,54 +336,13 @@ class ReplicaManager:
             self._produces.check(key)
             self._fetches.check(key)
         if broker_id not in partition.isr:
-            self._submit(partition.propose_expansion(now_ms))
-            if partition.in_sync.has_joining:
-                self._joining[key] = partition
+            self._isr_rounds.fetched(partition, now_ms)
         if self.deletes.is_watched(key):
             self.deletes.check(key)
 
-    def _submit(self, change: IsrChange | None) -> None:
-        if change is not None and self._alterations is not None:
-            self._alterations.submit(change)
-
-    def _is_wanted(self, change: IsrChange) -> bool:
-        partition = self._partitions.get(change.topic_partition)
-        return partition is not None and partition.in_sync.is_proposed(change)
-
-    def _altered(self, change: IsrChange, altered: AlteredPartition) -> bool:
-        """What the controller answered; says whether it has to be asked again."""
-        partition = self._partitions.get(change.topic_partition)
-        if partition is None:
-            return False
-        now_ms = self.now_ms()
-        if partition.isr_altered(change, altered, now_ms):
-            return True
-        self._check(change.topic_partition)
-        self._submit(partition.propose_expansion(now_ms))
-        return False
-
-    async def _look_after_isrs(self) -> None:
-        """Shrinks are looked for every half of `replica.lag.time.max.ms`."""
-        interval_ms = self._lag_time_max_ms // 2
-        looked_ms = self.now_ms()
-        while True:
-            await asyncio.sleep(min(ROUND_SECONDS, max(interval_ms, 1) / 1000))
-            for key, partition in list(self._joining.items()):
-                if partition.forget_absent(self.now_ms()):
-                    self._check(key)
-                if not partition.in_sync.has_joining:
-                    del self._joining[key]
-            if self.now_ms() - looked_ms >= interval_ms:
-                looked_ms = self.now_ms()
-                await self.shrink_isrs()
-
     async def shrink_isrs(self) -> None:
-        """Asks for ISRs without the followers that have lagged for too long."""
-        for index, partition in enumerate(list(self._partitions.values())):
-            if index % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
-                await asyncio.sleep(0)
-            if len(partition.isr) > 1:
-                self._submit(partition.propose_shrink(self.now_ms(), self._lag_time_max_ms))
+        """Asks for ISRs without the followers that have lagged for too long; done by itself in rounds."""
+        await self._isr_rounds.shrink()
 
     # Requests that wait.
 

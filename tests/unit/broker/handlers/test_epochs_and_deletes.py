@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from ottla.broker.control import PartitionAssignment
 from ottla.broker.security.authorizer import Operation
+from ottla.model import BrokerId, BrokerRegistration, PartitionState
 from ottla.protocol.api import ApiKey
 
 
@@ -93,5 +96,73 @@ def test_what_can_not_be_deleted_is_told_apart(run: Any) -> None:
         assert await delete(broker, 0, topic="table") == (44, -1)
         broker.rules.denied.add((Operation.DELETE, "flights"))
         assert await delete(broker, 1) == (29, -1)
+
+    run(scenario)
+
+
+def replicated(broker: Any, *living: int) -> Any:
+    """The partition with replicas on brokers 1, 2 and 3, of which those live."""
+    partition = broker.parts.replicas.get("flights", 0)
+    brokers = tuple(BrokerId(each) for each in (1, 2, 3))
+    state = PartitionState(BrokerId(1), partition.leader_epoch, brokers, brokers)
+    partition.become_leader(PartitionAssignment("flights", partition.topic_id, 0, state, partition.partition_epoch + 1), 0)
+    broker.parts.metadata.brokers = {BrokerId(each): BrokerRegistration(BrokerId(each), ()) for each in living}
+    return partition
+
+
+def follow(broker: Any, replica: int, log_start_offset: int) -> None:
+    partition = broker.parts.replicas.get("flights", 0)
+    broker.parts.replicas.follower_fetched(partition, BrokerId(replica), -1, 3, log_start_offset, 0)
+
+
+def test_the_answer_waits_for_all_living_replicas(run: Any) -> None:
+    """KIP-107: the low watermark is the smallest log start offset of those that live."""
+
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        replicated(broker, 1, 2)
+        broker.publish("flights", 0, 1, 2, 3)
+        for each in (2, 3):
+            follow(broker, each, 0)
+        answer = asyncio.ensure_future(delete(broker, 2))
+        await broker.pause()
+        assert len(broker.parts.replicas.deletes) == 1
+        follow(broker, 2, 1)
+        await broker.pause()
+        assert not answer.done()
+        follow(broker, 2, 2)
+        assert await answer == (0, 2)
+        assert len(broker.parts.replicas.deletes) == 0
+
+    run(scenario)
+
+
+def test_replicas_that_do_not_follow_in_time_are_told_with_the_low_watermark(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        replicated(broker, 1, 2, 3)
+        broker.publish("flights", 0, 1, 2, 3)
+        for each in (2, 3):
+            follow(broker, each, 1)
+        asked = {"partition_index": 0, "offset": 3}
+        topics = [{"name": "flights", "partitions": [asked]}]
+        response = await broker.ask(ApiKey.DELETE_RECORDS, 2, topics=topics, timeout=20)
+        (answer,) = response.topics[0].partitions
+        assert (int(answer.error_code), answer.low_watermark) == (7, 1)
+
+    run(scenario)
+
+
+def test_a_leader_that_leads_no_more_does_not_know_how_far_its_followers_are(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        replicated(broker, 1, 2)
+        broker.publish("flights", 0, 1, 2, 3)
+        for each in (2, 3):
+            follow(broker, each, 0)
+        answer = asyncio.ensure_future(delete(broker, 2))
+        await broker.pause()
+        broker.parts.replicas.stop_leading_all()
+        assert await answer == (6, -1)
 
     run(scenario)

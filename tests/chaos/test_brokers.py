@@ -1,0 +1,129 @@
+"""A broker process through its lives, with a small program in the broker's place: it becomes ready, waits, and ends as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from tests.chaos.brokers import BrokerProcess, BrokerTrouble, Ports
+
+Ended = asyncio.Queue[tuple[int, int]]
+
+PROGRAM = """
+import signal, sys, time
+from pathlib import Path
+ending = []
+signal.signal(signal.SIGTERM, lambda *_: ending.append(1))
+config, pid_file = Path(sys.argv[3]), Path(sys.argv[5])
+print("in the log", flush=True)
+behaviour = dict(line.split("=") for line in config.read_text().splitlines())["behaviour"]
+if behaviour == "ends":
+    sys.exit(3)
+pid_file.write_text("ready")
+while not ending:
+    if behaviour == "ends later":
+        sys.exit(4)
+    time.sleep(0.01)
+sys.exit(5 if behaviour == "ends badly" else 0)
+"""
+
+
+def with_broker(tmp_path: Path, behaviour: str, scenario: Callable[[BrokerProcess, Ended], Awaitable[None]]) -> None:
+    tmp_path.mkdir(exist_ok=True)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+
+    async def run() -> None:
+        ended: Ended = asyncio.Queue()
+        broker = BrokerProcess(
+            7,
+            tmp_path / "broker",
+            Ports(1, 2, 3),
+            {"behaviour": behaviour},
+            (sys.executable, str(program)),
+            ended=lambda broker_id, code: ended.put_nowait((broker_id, code)),
+        )
+        try:
+            async with asyncio.timeout(50):
+                await scenario(broker, ended)
+        finally:
+            await broker.close()
+
+    asyncio.run(run())
+
+
+def test_it_is_killed_and_started_again_and_nobody_is_told_of_what_was_meant(tmp_path: Path) -> None:
+    async def scenario(broker: BrokerProcess, ended: Ended) -> None:
+        await broker.launch()
+        await broker.ready()
+        first = broker.process_id
+        await broker.launch()  # it runs
+        assert broker.process_id == first
+        await broker.kill()
+        assert not broker.is_running and broker.process_id is None
+        await broker.launch()
+        await broker.ready()
+        assert broker.process_id not in (None, first)
+        await broker.terminate()
+        assert ended.empty()
+        log = broker.log_file.read_text()
+        assert log.count("in the log") == 2
+        assert f"--- process {first} ended with -9" in log
+
+    with_broker(tmp_path, "runs", scenario)
+
+
+def test_one_that_is_frozen_can_be_killed(tmp_path: Path) -> None:
+    async def scenario(broker: BrokerProcess, ended: Ended) -> None:
+        await broker.launch()
+        await broker.ready()
+        broker.freeze()
+        await broker.kill()
+        broker.thaw()  # of what is not there any more
+        assert not broker.is_running
+
+    with_broker(tmp_path, "runs", scenario)
+
+
+def test_an_end_that_nobody_meant_is_told(tmp_path: Path) -> None:
+    async def scenario(broker: BrokerProcess, ended: Ended) -> None:
+        await broker.launch()
+        assert await ended.get() == (7, 4)
+        assert not broker.is_running
+
+    with_broker(tmp_path, "ends later", scenario)
+
+
+def test_one_that_does_not_start_or_does_not_stop_cleanly_is_a_trouble(tmp_path: Path) -> None:
+    async def never_ready(broker: BrokerProcess, ended: Ended) -> None:
+        await broker.launch()
+        with pytest.raises(BrokerTrouble, match="broker 7 ended while it started"):
+            await broker.ready()
+
+    async def badly_stopped(broker: BrokerProcess, ended: Ended) -> None:
+        await broker.launch()
+        await broker.ready()
+        with pytest.raises(BrokerTrouble, match="ended with 5 after SIGTERM"):
+            await broker.terminate()
+
+    with_broker(tmp_path / "one", "ends", never_ready)
+    with_broker(tmp_path / "two", "ends badly", badly_stopped)
+
+
+def test_its_disk_is_full_until_it_is_emptied(tmp_path: Path) -> None:
+    async def scenario(broker: BrokerProcess, ended: Ended) -> None:
+        await broker.launch()
+        await broker.ready()
+        process_id = broker.process_id
+        assert process_id is not None
+        before = resource.prlimit(process_id, resource.RLIMIT_FSIZE)
+        broker.fill_disk()
+        assert resource.prlimit(process_id, resource.RLIMIT_FSIZE) == (0, before[1])
+        broker.empty_disk()
+        assert resource.prlimit(process_id, resource.RLIMIT_FSIZE) == (before[1], before[1])
+
+    with_broker(tmp_path, "runs", scenario)

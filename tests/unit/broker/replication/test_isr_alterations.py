@@ -1,0 +1,156 @@
+"""ISR changes on their way to the controller: many a call, asked again as long as they are wanted, never twice at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from ottla.broker.control import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
+from ottla.broker.replication import isr_alterations
+from ottla.broker.replication.isr_alterations import IsrAlterations
+from ottla.errors import NotController, OttlaError, StaleBrokerEpoch
+from ottla.model import BrokerId, PartitionState, TopicPartition
+
+from ..wired import until
+
+ONE, TWO = BrokerId(1), BrokerId(2)
+
+
+def change(partition: int, partition_epoch: int = 0) -> IsrChange:
+    return IsrChange(TopicPartition("events", partition), 3, partition_epoch, (IsrMember(ONE), IsrMember(TWO, 20)))
+
+
+class Controller:
+    """Answers when it is told to, and as it is told."""
+
+    def __init__(self) -> None:
+        self.requests: list[AlterPartitionRequest] = []
+        self.failures: list[OttlaError | TimeoutError] = []
+        self.errors: list[int] = []
+        self.allowed = asyncio.Semaphore(0)
+
+    async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        self.requests.append(request)
+        await self.allowed.acquire()
+        if self.failures:
+            raise self.failures.pop(0)
+        if self.errors:
+            return AlterPartitionResponse(self.errors.pop(0), {})
+        state = PartitionState(ONE, 3, (ONE, TWO), (ONE, TWO))
+        return AlterPartitionResponse(0, {each.topic_partition: AlteredPartition(0, state, 1) for each in request.partitions})
+
+
+class Asked:
+    """What came of it."""
+
+    def __init__(self, controller: Controller) -> None:
+        self.answers: list[tuple[IsrChange, AlteredPartition]] = []
+        self.unwanted: set[TopicPartition] = set()
+        self.again = 0
+        self.epoch = 100
+        self.alterations = IsrAlterations(ONE, lambda: self.epoch, controller.alter_partition, self.is_wanted, self.altered)
+
+    def is_wanted(self, change: IsrChange) -> bool:
+        return change.topic_partition not in self.unwanted
+
+    def altered(self, change: IsrChange, altered: AlteredPartition) -> bool:
+        self.answers.append((change, altered))
+        self.again -= 1
+        return self.again >= 0
+
+
+def run(scenario: Callable[[Controller, Asked], Awaitable[None]]) -> None:
+    async def main() -> None:
+        controller = Controller()
+        asked = Asked(controller)
+        try:
+            await scenario(controller, asked)
+        finally:
+            await asked.alterations.close()
+
+    asyncio.run(main())
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isr_alterations, "RETRY_SECONDS", 0.001)
+
+
+def test_what_comes_while_a_call_is_under_way_shares_the_next_one() -> None:
+    async def scenario(controller: Controller, asked: Asked) -> None:
+        asked.alterations.submit(change(0))
+        await until(lambda: len(controller.requests) == 1)
+        for each in range(1, 5):
+            asked.alterations.submit(change(each))
+        controller.allowed.release()
+        await until(lambda: len(controller.requests) == 2)
+        controller.allowed.release()
+        await until(lambda: len(asked.answers) == 5)
+        assert [[each.topic_partition.partition for each in request.partitions] for request in controller.requests] == [[0], [1, 2, 3, 4]]
+        assert [(each.broker_id, each.broker_epoch) for each in controller.requests] == [(ONE, 100)] * 2
+        assert controller.requests[0].partitions[0].new_isr == (IsrMember(ONE, 100), IsrMember(TWO, 20))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("failure", [NotController("moved"), StaleBrokerEpoch("anew"), TimeoutError()])
+def test_a_call_without_an_answer_is_made_again_with_the_latest_broker_epoch(failure: OttlaError | TimeoutError) -> None:
+    async def scenario(controller: Controller, asked: Asked) -> None:
+        controller.failures.append(failure)
+        wanted = change(0)
+        asked.alterations.submit(wanted)
+        await until(lambda: len(controller.requests) == 1)
+        asked.epoch = 101
+        controller.allowed.release()
+        await until(lambda: len(controller.requests) == 2)
+        controller.allowed.release()
+        await until(lambda: len(asked.answers) == 1)
+        assert asked.answers[0][0] is wanted
+        assert [each.broker_epoch for each in controller.requests] == [100, 101]
+
+    run(scenario)
+
+
+def test_an_error_of_the_whole_request_and_one_of_a_partition_are_asked_again() -> None:
+    async def scenario(controller: Controller, asked: Asked) -> None:
+        controller.errors.append(StaleBrokerEpoch.code)
+        asked.again = 1
+        for _ in range(3):
+            controller.allowed.release()
+        asked.alterations.submit(change(0))
+        await until(lambda: len(asked.answers) == 2)
+        assert len(controller.requests) == 3
+
+    run(scenario)
+
+
+def test_what_was_overtaken_is_not_asked_any_more() -> None:
+    async def scenario(controller: Controller, asked: Asked) -> None:
+        controller.failures.append(NotController("moved"))
+        for each in range(2):
+            asked.alterations.submit(change(each))
+        await until(lambda: len(controller.requests) == 1)
+        asked.unwanted.add(TopicPartition("events", 0))
+        newer = change(1, partition_epoch=4)
+        asked.alterations.submit(newer)
+        for _ in range(2):
+            controller.allowed.release()
+        await until(lambda: len(asked.answers) == 1)
+        assert asked.answers[0][0] is newer
+        assert [each.partition_epoch for each in controller.requests[1].partitions] == [4]
+
+    run(scenario)
+
+
+def test_closing_ends_the_call_and_the_asking() -> None:
+    async def scenario(controller: Controller, asked: Asked) -> None:
+        asked.alterations.submit(change(0))
+        await until(lambda: len(controller.requests) == 1)
+        await asked.alterations.close()
+        controller.allowed.release()
+        await asyncio.sleep(0)
+        assert not asked.answers
+
+    run(scenario)

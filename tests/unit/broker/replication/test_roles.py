@@ -1,0 +1,233 @@
+"""What the controller says to a broker of several: led, followed, stopped, offline, under another topic's id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from ottla.broker.control import PartitionAssignment, PartitionToStop
+from ottla.broker.replication.following import Follow
+from ottla.config.topic import TopicSettings
+from ottla.errors import FencedLeaderEpoch, KafkaStorageError, StaleControllerEpoch, UnknownTopicOrPartition
+from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicPartition
+
+from ..wired import BROKER, NOW, Wired, batch, run, topic_id
+
+TWO, THREE = BrokerId(2), BrokerId(3)
+BROKERS = (BROKER, TWO, THREE)
+LIVING = tuple(BrokerRegistration(each, ()) for each in (TWO, THREE))
+KEY = TopicPartition("events", 0)
+STORAGE_ERROR, STALE_CONTROLLER, FENCED = KafkaStorageError.code, StaleControllerEpoch.code, FencedLeaderEpoch.code
+
+
+class Followed:
+    """What would be fetched."""
+
+    def __init__(self) -> None:
+        self.now: dict[TopicPartition, Follow] = {}
+        self.calls: list[str] = []
+
+    def follow(self, partitions: Mapping[TopicPartition, Follow], /) -> None:
+        self.calls.append(f"follow {len(partitions)}")
+        self.now.update(partitions)
+
+    def unfollow(self, partitions: Iterable[TopicPartition], /) -> None:
+        gone = list(partitions)
+        self.calls.append(f"unfollow {len(gone)}")
+        for each in gone:
+            del self.now[each]
+
+
+def told(
+    leader: BrokerId, *, epoch: int = 0, partition_epoch: int = 0, partition: int = 0, id_of: str = "events", is_new: bool = True
+) -> PartitionAssignment:
+    state = PartitionState(leader, epoch, BROKERS, BROKERS)
+    return PartitionAssignment("events", topic_id(id_of), partition, state, partition_epoch, is_new=is_new)
+
+
+def followed_by(broker: Wired) -> Followed:
+    broker.settings["events"] = TopicSettings.of(broker.parts.settings, {})
+    following = broker.parts.replicas.following = Followed()
+    return following
+
+
+def append(broker: Wired, *values: bytes) -> None:
+    partition = broker.partition("events")
+    for each in values:
+        sent = memoryview(batch(each))
+        partition.append_as_leader(sent, 0, len(sent), 1, NOW)
+    broker.parts.replicas.appends.stage(partition)
+    assert broker.parts.replicas.appends.complete() is None
+
+
+def test_a_partition_is_fetched_from_its_living_leader_and_from_nobody_while_it_leads(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        following = followed_by(broker)
+        replicas = broker.parts.replicas
+
+        async def tell(*assignments: PartitionAssignment) -> list[int]:
+            return list((await replicas.apply(assignments, LIVING)).values())
+
+        assert await tell(told(TWO), told(THREE, partition=1)) == [0, 0]
+        assert {key: (each.leader.broker_id, each.leader_epoch, each.topic_id) for key, each in following.now.items()} == {
+            KEY: (TWO, 0, topic_id("events")),
+            TopicPartition("events", 1): (THREE, 0, topic_id("events")),
+        }
+        assert await tell(told(TWO), told(THREE, partition=1)) == [0, 0]
+        assert following.calls == ["follow 2"], "what is told again changes nothing"
+        assert await tell(told(THREE, epoch=1, partition_epoch=1)) == [0]
+        assert following.now[KEY].leader.broker_id == THREE
+        assert await tell(told(BROKER, epoch=2, partition_epoch=2)) == [0]
+        assert KEY not in following.now
+        assert broker.partition("events").is_leader
+        assert await tell(told(NO_LEADER, epoch=3, partition_epoch=3)) == [0]
+        assert not broker.partition("events").is_leader
+        assert await tell(told(BrokerId(9), epoch=4, partition_epoch=4)) == [0]
+        assert KEY not in following.now, "its leader is not among the living"
+
+    run(tmp_path, scenario)
+
+
+def test_an_older_leader_epoch_is_refused_and_an_older_state_passed_over(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        following = followed_by(broker)
+        replicas = broker.parts.replicas
+        await replicas.apply([told(TWO, epoch=5, partition_epoch=8)], LIVING)
+        assert await replicas.apply([told(BROKER, epoch=4, partition_epoch=9)], LIVING) == {KEY: STALE_CONTROLLER}
+        assert await replicas.apply([told(BROKER, epoch=5, partition_epoch=7)], LIVING) == {KEY: 0}
+        assert not broker.partition("events").is_leader
+        assert following.now[KEY].leader.broker_id == TWO
+        assert await replicas.stop([PartitionToStop(KEY, 4, delete=True)]) == {KEY: FENCED}
+        assert KEY in replicas.partitions
+
+    run(tmp_path, scenario)
+
+
+def test_a_replica_that_is_given_up_is_led_and_fetched_no_more_and_may_come_back(tmp_path: Path) -> None:
+    """A broker that shuts down is told so for what it follows; its files stay."""
+
+    async def scenario(broker: Wired) -> None:
+        following = followed_by(broker)
+        replicas = broker.parts.replicas
+        await replicas.apply([told(BROKER)], LIVING)
+        append(broker, b"a")
+        assert await replicas.stop([PartitionToStop(KEY, 0, delete=False)]) == {KEY: 0}
+        assert not broker.partition("events").is_leader
+        await replicas.apply([told(TWO, epoch=1, partition_epoch=1)], LIVING)
+        assert await replicas.stop([PartitionToStop(KEY, 1, delete=False)]) == {KEY: 0}
+        assert not following.now
+        await replicas.apply([told(TWO, epoch=1, partition_epoch=1)], LIVING)
+        assert KEY in following.now
+        assert broker.partition("events").log.log_end_offset == 1
+
+    run(tmp_path, scenario)
+
+
+def test_a_log_goes_with_its_topic_even_if_nobody_has_said_what_it_was_for(tmp_path: Path) -> None:
+    """The topic was deleted while the broker was away."""
+
+    async def scenario(broker: Wired) -> None:
+        followed_by(broker)
+        broker.parts.logs.create(KEY, topic_id("events"))
+        assert await broker.parts.replicas.stop([PartitionToStop(KEY, -2, delete=True)]) == {KEY: 0}
+        assert broker.parts.logs.get(KEY) is None
+        assert await broker.parts.replicas.stop([PartitionToStop(KEY, -2, delete=True)]) == {KEY: 0}
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_hosted", [True, False])
+def test_records_of_a_former_topic_of_that_name_are_set_aside(tmp_path: Path, is_hosted: bool) -> None:
+    async def scenario(broker: Wired) -> None:
+        following = followed_by(broker)
+        replicas = broker.parts.replicas
+        if is_hosted:
+            await replicas.apply([told(BROKER, epoch=9, partition_epoch=20)], LIVING)
+            append(broker, b"a")
+        else:
+            broker.parts.logs.create(KEY, topic_id("events"))
+        assert await replicas.apply([told(TWO, id_of="another", is_new=False)], LIVING) == {KEY: 0}
+        partition = broker.partition("events")
+        assert (partition.topic_id, partition.leader_epoch, partition.log.log_end_offset) == (topic_id("another"), 0, 0)
+        assert following.now[KEY].topic_id == topic_id("another")
+        assert len(list((tmp_path / "logs").glob("events-0.*-stray"))) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_only_what_the_controller_does_not_name_is_a_stray(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        followed_by(broker)
+        broker.settings["gone"] = broker.settings["events"]
+        for key in (KEY, TopicPartition("events", 1), TopicPartition("gone", 0)):
+            broker.parts.logs.create(key, UUID(int=0))
+        await broker.parts.replicas.apply([told(TWO, is_new=False)], LIVING)
+        named = {KEY, TopicPartition("events", 1)}
+        assert broker.parts.replicas.set_strays_aside(named) == (TopicPartition("gone", 0),)
+        assert set(broker.parts.logs.logs) == named
+
+    run(tmp_path, scenario)
+
+
+def test_a_partition_on_a_failed_disk_says_so_and_neither_leads_nor_follows(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        following = followed_by(broker)
+        replicas = broker.parts.replicas
+        await replicas.apply([told(BROKER), told(TWO, partition=1)], LIVING)
+        for each in replicas.partitions.values():
+            each.log.fail("the disk is gone")
+        assert set(replicas.directory_failed()) == {KEY, TopicPartition("events", 1)}
+        assert replicas.directory_failed() == ()
+        assert not following.now
+        assert not broker.partition("events").is_leader
+        later = [told(BROKER, epoch=1, partition_epoch=1), told(TWO, epoch=1, partition_epoch=1, partition=1)]
+        assert set((await replicas.apply(later, LIVING)).values()) == {STORAGE_ERROR}
+        assert not following.now
+        with pytest.raises(KafkaStorageError):
+            broker.partition("events").check_leader_epoch(-1)
+
+    run(tmp_path, scenario)
+
+
+def test_many_partitions_leave_the_loop_room(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        followed_by(broker)
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(others())
+        await broker.parts.replicas.apply([told(BROKER, partition=each) for each in range(200)], LIVING)
+        beside.cancel()
+        assert turns >= 8
+        assert len(broker.parts.replicas.partitions) == 200
+
+    run(tmp_path, scenario)
+
+
+def test_without_a_partition_there_is_nothing_to_get(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        with pytest.raises(UnknownTopicOrPartition):
+            broker.partition("events")
+
+    run(tmp_path, scenario)
+
+
+def test_fewer_replicas_asked_for_may_commit_what_waited(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", isr=(BROKER, TWO), min_insync_replicas="2")
+        broker.lead("events", isr=(BROKER,))
+        append(broker, b"a")
+        assert broker.partition("events").high_watermark == 0
+        broker.parts.replicas.update_settings("events", TopicSettings.of(broker.parts.settings, {}))
+        assert broker.partition("events").high_watermark == 1
+
+    run(tmp_path, scenario)

@@ -1,0 +1,149 @@
+"""What a start says of the stop before it (KIP-966), and what happens to logs that a broker should not have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from ottla.model import TopicPartition
+from ottla.storage import log_checkpoints, log_directory
+from ottla.storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, read_offsets, write_offsets
+from ottla.storage.clean_shutdown import CLEAN_SHUTDOWN, write_clean_shutdown
+
+from .brokers import CLICKS, Broker, run
+from .logs import append, batch_of, fill
+
+TOPIC = UUID(int=5)
+
+
+def written(broker: Broker, *, broker_epoch: int = 12) -> None:
+    """A life of the broker, closed cleanly."""
+
+    async def scene() -> None:
+        logs = broker.manager()
+        await logs.start()
+        for key in CLICKS[:2]:
+            fill(logs.create(key, TOPIC), 4)
+        logs.high_watermarks = lambda: dict.fromkeys(CLICKS[:2], 4)
+        await logs.shutdown(broker_epoch=broker_epoch)
+
+    run(scene)
+
+
+def clean_shutdown_epoch(broker: Broker) -> int:
+    found = -2
+
+    async def scene() -> None:
+        nonlocal found
+        logs = broker.manager()
+        await logs.start()
+        found = logs.clean_shutdown_epoch
+        await logs.shutdown(clean=False)
+
+    run(scene)
+    return found
+
+
+def test_the_epoch_of_a_clean_stop_is_known_once(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    assert clean_shutdown_epoch(broker) == -1, "there was no life before"
+    written(broker)
+    assert clean_shutdown_epoch(broker) == 12
+    assert clean_shutdown_epoch(broker) == -1, "the one that asked has not stopped cleanly"
+
+
+@pytest.mark.parametrize("what", ["missing", "other", "offline"])
+def test_every_directory_must_have_been_closed_under_the_same_epoch(tmp_path: Path, what: str) -> None:
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    written(broker)
+    if what == "missing":
+        (tmp_path / "b" / CLEAN_SHUTDOWN).unlink()
+    elif what == "other":
+        write_clean_shutdown(tmp_path / "b", 11)
+    else:
+        (tmp_path / "b").rename(tmp_path / "away")
+        (tmp_path / "b").write_bytes(b"no directory")
+    assert clean_shutdown_epoch(broker) == -1
+
+
+def test_a_log_that_is_not_what_was_closed_makes_the_stop_an_unclean_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A replica that has lost what was committed must not lead by the word of a stop that was clean."""
+    broker = Broker(tmp_path)
+    written(broker)
+    path = tmp_path / "clicks-0" / f"{0:020}.log"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert clean_shutdown_epoch(broker) == -1
+    assert "clicks-0 is damaged: it ends at 3, and up to 4 was committed" in caplog.text
+
+
+def test_a_torn_end_beyond_what_was_committed_is_damage_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broker = Broker(tmp_path)
+    written(broker)
+    write_offsets(tmp_path / HIGH_WATERMARK_CHECKPOINT, {CLICKS[0]: 1})
+    path = tmp_path / "clicks-0" / f"{0:020}.log"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert clean_shutdown_epoch(broker) == -1
+    assert "clicks-0 is damaged: it was closed cleanly and is not sound" in caplog.text
+
+
+def test_a_stray_log_is_set_aside_with_its_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broker = Broker(tmp_path)
+    written(broker)
+    before = (tmp_path / "clicks-0" / f"{0:020}.log").read_bytes()
+
+    async def scene() -> None:
+        logs = broker.manager()
+        await logs.start()
+        logs.set_aside(CLICKS[0])
+        logs.set_aside(TopicPartition("nowhere", 0))
+        aside = tmp_path / f"clicks-0.{7:032x}-stray"
+        assert (aside / f"{0:020}.log").read_bytes() == before
+        assert set(logs.logs) == {CLICKS[1]}
+        assert "clicks-0 is not this broker's" in caplog.text
+        assert logs.create(CLICKS[0], UUID(int=6)).log_end_offset == 0
+        broker.clock.advance(seconds=3600)
+        await logs.shutdown()
+        again = broker.manager()
+        await again.start()
+        assert aside.exists() and set(again.logs) == set(CLICKS[:2])
+        await again.shutdown()
+
+    run(scene)
+
+
+def test_the_checkpoint_after_truncations_is_written_once_for_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(tmp_path)
+    written(broker)
+    writes: list[str] = []
+    really = log_directory.write_checkpoint
+
+    def counted(path: Path, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        writes.append(name)
+        really(path, name, offsets)
+
+    monkeypatch.setattr(log_checkpoints, "write_checkpoint", counted)
+
+    async def scene() -> None:
+        logs = broker.manager()
+        await logs.start()
+        both = [logs.get(key) for key in CLICKS[:2]]
+        for each in both:
+            assert each is not None
+            each.truncate_to(2)
+            assert each.must_settle
+        await asyncio.gather(*(each.settle() for each in both if each))
+        assert writes == [RECOVERY_POINT_CHECKPOINT]
+        assert read_offsets(tmp_path / RECOVERY_POINT_CHECKPOINT) == dict.fromkeys(CLICKS[:2], 2)
+        assert not any(each.must_settle for each in both if each)
+        for each in both:
+            assert each is not None
+            append(each, batch_of(2))
+            each.truncate_to(2)
+            assert not each.must_settle, "nothing of what is cut was taken for synced"
+        await logs.shutdown()
+
+    run(scene)
