@@ -152,17 +152,19 @@ class CommittedData(RuleBasedStateMachine):
     @rule(data=st.data())
     def happen(self, data: st.DataObject) -> None:
         """One rule for all of these, so that most steps add something."""
-        what = data.draw(st.sampled_from((self.roll, self.sync, self.crash, self.stop_and_start, self.truncate, self.delete_records)))
-        if what in (self.truncate, self.delete_records):
-            what(data)
-        else:
-            what()
-
-    def roll(self) -> None:
-        self.partition.log.roll()
-
-    def sync(self) -> None:
-        run(self.partition.log.flush())
+        match data.draw(st.sampled_from(("roll", "sync", "crash", "stop and start", "truncate", "delete records")), label="what"):
+            case "roll":
+                self.partition.log.roll()
+            case "sync":
+                run(self.partition.log.flush())
+            case "crash":
+                self.crash()
+            case "stop and start":
+                self.stop_and_start()
+            case "truncate":
+                self.truncate(data)
+            case _:
+                self.delete_records(data)
 
     def crash(self) -> None:
         """Everything written is there, but nothing says so beyond the recovery point."""
