@@ -100,11 +100,9 @@ class Log(CompactableLog):
             self._reader.remember(offset, segment, position)
 
     def aborted_transactions(self, offset: int, region: FileRegion, up_to: int) -> list[AbortedTransaction]:
-        """The aborted transactions with anything in a region that `read` has just given; it may name some that lie behind it.
+        """The aborted transactions with anything in a region that `read` has just given for this offset and `up_to`.
 
-        Args:
-            offset: that was read at.
-            up_to: as for `read`.
+        Some that lie behind it may be among them.
 
         Raises:
             KafkaStorageError: an index can not be read.
