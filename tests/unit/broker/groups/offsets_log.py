@@ -13,6 +13,7 @@ from ottla.broker.groups.shard import OffsetsPartition, ShardSettings
 from ottla.errors import ApiError
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
+from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
 from ottla.record.records import Record, build_batch
 from ottla.testing.clock import ManualClock
 
@@ -45,6 +46,28 @@ class OffsetsLog:
         self.batches.append(build_batch(taken, base_offset=base, codec=codec))
         self.end_offset += len(records)
         return base, self
+
+    def append_in_transaction(
+        self, key: TopicPartition, records: Sequence[tuple[bytes | None, bytes | None]], codec: int, producer_id: int, producer_epoch: int
+    ) -> tuple[int, Any]:
+        if self.refusal is not None:
+            raise self.refusal
+        base = self.end_offset
+        taken = [Record(base + index, 0, *each) for index, each in enumerate(records)]
+        batch = build_batch(
+            taken, base_offset=base, codec=codec, producer_id=producer_id, producer_epoch=producer_epoch, transactional=True
+        )
+        self.batches.append(batch)
+        self.end_offset += len(records)
+        return base, self
+
+    def append_marker(self, producer_id: int, producer_epoch: int, control_type: ControlRecordType) -> None:
+        """As whoever writes markers does; the shard is told by that one too."""
+        marker = EndTransactionMarker(control_type, 0)
+        self.batches.append(
+            build_marker_batch(marker, base_offset=self.end_offset, timestamp=0, producer_id=producer_id, producer_epoch=producer_epoch)
+        )
+        self.end_offset += 1
 
     def is_committed(self, partition: Any, end_offset: int) -> bool:
         return self.commits.is_set() and self.failure is None
