@@ -97,10 +97,22 @@ class StaleControllerEpoch(ApiError):
     code, retriable = 11, False
 
 
+class OffsetMetadataTooLarge(ApiError):
+    """The metadata of a committed offset is longer than `offset.metadata.max.bytes`."""
+
+    code, retriable = 12, False
+
+
 class NetworkException(ApiError):
     """The connection ended before the answer came."""
 
     code, retriable = 13, True
+
+
+class CoordinatorLoadInProgress(ApiError):
+    """The coordinator still reads its partition of the internal topic; the client asks again."""
+
+    code, retriable = 14, True
 
 
 class CoordinatorNotAvailable(ApiError):
@@ -145,10 +157,46 @@ class InvalidRequiredAcks(ApiError):
     code, retriable = 21, False
 
 
+class IllegalGeneration(ApiError):
+    """The member speaks of a generation of the group that is not the current one."""
+
+    code, retriable = 22, False
+
+
+class InconsistentGroupProtocol(ApiError):
+    """The member offers no protocol that all others of the group have too."""
+
+    code, retriable = 23, False
+
+
 class InvalidGroupId(ApiError):
     """The group id is empty or otherwise not allowed."""
 
     code, retriable = 24, False
+
+
+class UnknownMemberId(ApiError):
+    """The coordinator knows no member of that id in the group."""
+
+    code, retriable = 25, False
+
+
+class InvalidSessionTimeout(ApiError):
+    """The session timeout lies outside `group.min.session.timeout.ms` and `group.max.session.timeout.ms`."""
+
+    code, retriable = 26, False
+
+
+class RebalanceInProgress(ApiError):
+    """The group is rebalancing; the member has to join again."""
+
+    code, retriable = 27, False
+
+
+class InvalidCommitOffsetSize(ApiError):
+    """The committed offset could not be stored for its size."""
+
+    code, retriable = 28, False
 
 
 class TopicAuthorizationFailed(ApiError):
@@ -259,6 +307,36 @@ class InvalidTransactionState(ApiError):
     code, retriable = 48, False
 
 
+class InvalidProducerIdMapping(ApiError):
+    """The producer id is not the one that the transactional id has now."""
+
+    code, retriable = 49, False
+
+
+class InvalidTransactionTimeout(ApiError):
+    """The transaction timeout is longer than `transaction.max.timeout.ms`."""
+
+    code, retriable = 50, False
+
+
+class ConcurrentTransactions(ApiError):
+    """Another change of the same transaction is under way; the producer asks again."""
+
+    code, retriable = 51, True
+
+
+class TransactionCoordinatorFenced(ApiError):
+    """The markers come from a coordinator that another one has replaced."""
+
+    code, retriable = 52, False
+
+
+class TransactionalIdAuthorizationFailed(ApiError):
+    """The principal may not use that transactional id."""
+
+    code, retriable = 53, False
+
+
 class OperationNotAttempted(ApiError):
     """Another part of the same request failed first."""
 
@@ -283,16 +361,22 @@ class UnknownProducerId(ApiError):
     code, retriable = 59, False
 
 
-class TransactionalIdAuthorizationFailed(ApiError):
-    """The principal may not use that transactional id."""
-
-    code, retriable = 53, False
-
-
 class ReassignmentInProgress(ApiError):
     """The partition is on its way to other brokers already."""
 
     code, retriable = 60, False
+
+
+class NonEmptyGroup(ApiError):
+    """The group has members, so it can not be deleted."""
+
+    code, retriable = 68, False
+
+
+class GroupIdNotFound(ApiError):
+    """There is no group of that id."""
+
+    code, retriable = 69, False
 
 
 class FetchSessionIdNotFound(ApiError):
@@ -349,10 +433,28 @@ class OffsetNotAvailable(ApiError):
     code, retriable = 78, True
 
 
+class MemberIdRequired(ApiError):
+    """The member has to join again with the id that it was given (KIP-394)."""
+
+    code, retriable = 79, False
+
+
 class PreferredLeaderNotAvailable(ApiError):
     """The preferred replica is not in sync or not alive."""
 
     code, retriable = 80, True
+
+
+class GroupMaxSizeReached(ApiError):
+    """The group has `group.max.size` members."""
+
+    code, retriable = 81, False
+
+
+class FencedInstanceId(ApiError):
+    """Another member has taken the group instance id over (KIP-345)."""
+
+    code, retriable = 82, False
 
 
 class EligibleLeadersNotAvailable(ApiError):
@@ -373,10 +475,28 @@ class NoReassignmentInProgress(ApiError):
     code, retriable = 85, False
 
 
+class GroupSubscribedToTopic(ApiError):
+    """A member of the group is subscribed to the topic, so its offsets can not be deleted."""
+
+    code, retriable = 86, False
+
+
 class InvalidRecord(ApiError):
     """A record breaks a rule of its topic or of the format."""
 
     code, retriable = 87, False
+
+
+class UnstableOffsetCommit(ApiError):
+    """The offset is part of a transaction that is undecided (KIP-447); the client asks again."""
+
+    code, retriable = 88, True
+
+
+class ProducerFenced(ApiError):
+    """A newer producer has the same transactional id."""
+
+    code, retriable = 90, False
 
 
 class ResourceNotFound(ApiError):
@@ -409,6 +529,12 @@ class InconsistentTopicId(ApiError):
     code, retriable = 103, True
 
 
+class TransactionalIdNotFound(ApiError):
+    """There is no transaction of that transactional id."""
+
+    code, retriable = 105, False
+
+
 class FetchSessionTopicIdError(ApiError):
     """A fetch session changed between topic names and topic ids."""
 
@@ -427,6 +553,30 @@ class NewLeaderElected(ApiError):
     code, retriable = 108, False
 
 
+class FencedMemberEpoch(ApiError):
+    """The member speaks of an epoch that is not its current one (KIP-848); it has to join again."""
+
+    code, retriable = 110, False
+
+
+class UnreleasedInstanceId(ApiError):
+    """Another member still has the group instance id (KIP-848)."""
+
+    code, retriable = 111, False
+
+
+class UnsupportedAssignor(ApiError):
+    """The coordinator has no assignor of that name (KIP-848)."""
+
+    code, retriable = 112, False
+
+
+class StaleMemberEpoch(ApiError):
+    """The member's epoch is behind; it asks again with the epoch that the heartbeat gives (KIP-848)."""
+
+    code, retriable = 113, False
+
+
 class MismatchedEndpointType(ApiError):
     """The request was meant for another kind of endpoint: for a controller, and this is a broker."""
 
@@ -437,6 +587,12 @@ class UnsupportedEndpointType(ApiError):
     """There is no such kind of endpoint."""
 
     code, retriable = 115, False
+
+
+class TransactionAbortable(ApiError):
+    """The transaction can not go on; its producer has to abort it, and may go on with another one."""
+
+    code, retriable = 120, False
 
 
 def error_of(code: int, message: str = "") -> ApiError:

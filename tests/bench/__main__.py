@@ -22,7 +22,19 @@ from tests.bench.servers import Servers
 from tests.bench.wire import UnexpectedAnswer
 
 # In the order of docs/benchmarks.md. Those of the second line take many minutes; `soak` also runs with --soak.
-BENCHES: Final = ("produce", "fetch", "latency", "overhead", "partitions", "connections", "cold", "clients", "replication", "metadata")
+BENCHES: Final = (
+    "produce",
+    "fetch",
+    "latency",
+    "overhead",
+    "partitions",
+    "connections",
+    "cold",
+    "clients",
+    "groups",
+    "replication",
+    "metadata",
+)
 BY_NAME_ONLY: Final = ("failover", "rolling", "controller", "soak")
 
 

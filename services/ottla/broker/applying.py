@@ -20,6 +20,9 @@ from ottla.broker.control import (
     PartitionToStop,
     StopReplicaRequest,
     StopReplicaResponse,
+    TransactionControl,
+    TransactionMarker,
+    TransactionQuestion,
     UpdateMetadataRequest,
 )
 from ottla.broker.metadata import MetadataCache
@@ -61,6 +64,16 @@ class TopicSettingsKnown(Protocol):
         ...
 
 
+class NoTransactions:
+    """For a broker that has yet to be put together."""
+
+    async def write_transaction_marker(self, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
+        raise BrokerNotAvailable("this broker starts")
+
+    async def verify_transaction(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+        raise BrokerNotAvailable("this broker starts")
+
+
 class ControlApplier:
     """This broker, as the controller sees it.
 
@@ -88,6 +101,7 @@ class ControlApplier:
         self._replicas = replicas
         self._settings = settings
         self._drain = drain
+        self.transactions: TransactionControl = NoTransactions()  # who does what other brokers ask of transactions
         self._controller_epoch = -1
         self._ended_epoch = NOT_REGISTERED
         self._one_at_a_time = asyncio.Lock()
@@ -143,6 +157,14 @@ class ControlApplier:
     async def drain(self) -> None:
         """Hands over what it leads."""
         await self._drain()
+
+    async def write_transaction_marker(self, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
+        """Writes a marker for another broker that coordinates the transaction. The epochs in it say whether it may."""
+        return await self.transactions.write_transaction_marker(marker)
+
+    async def verify_transaction(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+        """Says what is known here of a transaction."""
+        return await self.transactions.verify_transaction(question)
 
     def _check(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest) -> None:
         """Refuses what is out of date, and takes in who is the controller."""

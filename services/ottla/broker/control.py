@@ -106,8 +106,48 @@ class StopReplicaResponse:
     errors: Mapping[TopicPartition, int]
 
 
-class BrokerControl(Protocol):
-    """A broker, as the controller sees it.
+# From a broker to another one.
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionMarker:
+    """How a producer's transaction ended, for some of its partitions. Their leaders write it to them."""
+
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    coordinator_epoch: int  # one that has been replaced may not write any more
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionQuestion:
+    """Are these partitions part of the producer's ongoing transaction? Asked of its coordinator (KIP-890)."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class TransactionControl(Protocol):
+    """A broker, as other brokers see it where transactions reach over several of them.
+
+    Raises:
+        BrokerNotAvailable, RequestTimedOut: no answer came.
+    """
+
+    async def write_transaction_marker(self, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
+        """Writes the marker to those of the partitions that the broker leads; 0 where all in-sync replicas have it, else why not."""
+        ...
+
+    async def verify_transaction(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+        """Says for each partition 0 if it is part of the transaction, else why not."""
+        ...
+
+
+class BrokerControl(TransactionControl, Protocol):
+    """A broker, as the controller and other brokers see it.
 
     Raises:
         StaleControllerEpoch, StaleBrokerEpoch: the request is from a former controller, or for a former life of the broker.

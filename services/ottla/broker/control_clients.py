@@ -23,6 +23,8 @@ from ottla.broker.control import (
     PartitionOutcome,
     StopReplicaRequest,
     StopReplicaResponse,
+    TransactionMarker,
+    TransactionQuestion,
     UpdateMetadataRequest,
 )
 from ottla.model import BrokerId, TopicDescription, TopicPartition
@@ -65,6 +67,16 @@ class BrokerClient:
     async def drain(self) -> None:
         message = broker_pb2.DrainRequest(caller=messages.caller_message(self._caller()))
         await self._channel.call(self._stub.Drain, message, self._timeout_seconds)
+
+    async def write_transaction_marker(self, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
+        message = messages.transaction_marker_message(marker)
+        answer = await self._channel.call(self._stub.WriteTransactionMarker, message, self._timeout_seconds)
+        return messages.errors_of(answer.errors)
+
+    async def verify_transaction(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+        message = messages.transaction_question_message(question)
+        answer = await self._channel.call(self._stub.VerifyTransaction, message, self._timeout_seconds)
+        return messages.errors_of(answer.errors)
 
 
 class ControllerClient:

@@ -29,6 +29,8 @@ from ottla.broker.control import (
     PartitionOutcome,
     PartitionToStop,
     StopReplicaRequest,
+    TransactionMarker,
+    TransactionQuestion,
     UpdateMetadataRequest,
 )
 from ottla.errors import InvalidRequest
@@ -252,6 +254,35 @@ def stop_replica_of(message: broker_pb2.StopReplicaRequest) -> StopReplicaReques
         message.broker_epoch,
         tuple(PartitionToStop(topic_partition_of(each.topic_partition), each.leader_epoch, each.delete) for each in message.partitions),
     )
+
+
+def transaction_marker_message(marker: TransactionMarker) -> broker_pb2.WriteTransactionMarkerRequest:
+    return broker_pb2.WriteTransactionMarkerRequest(
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        is_commit=marker.is_commit,
+        coordinator_epoch=marker.coordinator_epoch,
+        partitions=map(topic_partition_message, marker.partitions),
+    )
+
+
+def transaction_marker_of(message: broker_pb2.WriteTransactionMarkerRequest) -> TransactionMarker:
+    partitions = tuple(map(topic_partition_of, message.partitions))
+    return TransactionMarker(message.producer_id, message.producer_epoch, message.is_commit, message.coordinator_epoch, partitions)
+
+
+def transaction_question_message(question: TransactionQuestion) -> broker_pb2.VerifyTransactionRequest:
+    return broker_pb2.VerifyTransactionRequest(
+        transactional_id=question.transactional_id,
+        producer_id=question.producer_id,
+        producer_epoch=question.producer_epoch,
+        partitions=map(topic_partition_message, question.partitions),
+    )
+
+
+def transaction_question_of(message: broker_pb2.VerifyTransactionRequest) -> TransactionQuestion:
+    partitions = tuple(map(topic_partition_of, message.partitions))
+    return TransactionQuestion(message.transactional_id, message.producer_id, message.producer_epoch, partitions)
 
 
 # To the controller. `caller` is in each request; `ottla.broker.control_rpc` says what for.

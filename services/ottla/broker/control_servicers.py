@@ -18,7 +18,7 @@ CheckCaller = Callable[[Caller], None]
 
 
 class BrokerServicer(broker_pb2_grpc.BrokerServicer):
-    """What the controller calls.
+    """What the controller and other brokers call.
 
     Args:
         control: who does it.
@@ -45,6 +45,16 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         self._check_caller(messages.caller_of(request.caller))
         await self._control.drain()
         return broker_pb2.DrainResponse()
+
+    async def WriteTransactionMarker(
+        self, request: broker_pb2.WriteTransactionMarkerRequest, context: Any
+    ) -> broker_pb2.WriteTransactionMarkerResponse:
+        errors = await self._control.write_transaction_marker(messages.transaction_marker_of(request))
+        return broker_pb2.WriteTransactionMarkerResponse(errors=messages.error_messages(errors))
+
+    async def VerifyTransaction(self, request: broker_pb2.VerifyTransactionRequest, context: Any) -> broker_pb2.VerifyTransactionResponse:
+        errors = await self._control.verify_transaction(messages.transaction_question_of(request))
+        return broker_pb2.VerifyTransactionResponse(errors=messages.error_messages(errors))
 
 
 class ControllerServicer(controller_pb2_grpc.ControllerServicer):

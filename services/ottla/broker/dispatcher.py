@@ -21,7 +21,7 @@ from ottla.broker.handlers.produce import DelayedProduce, Repeat, SilentFailure
 from ottla.broker.handlers.registry import APIS, Api, BrokerParts, EncodedBody, Pieces, RequestContext
 from ottla.broker.purgatory import Purgatory
 from ottla.errors import InvalidRequest, KafkaStorageError
-from ottla.model import ANONYMOUS, Principal, TopicPartition
+from ottla.model import ANONYMOUS, INTERNAL_TOPICS, Principal, TopicPartition
 from ottla.network.connection import Connection
 from ottla.protocol import messages
 from ottla.protocol import produce as produce_codec
@@ -175,7 +175,7 @@ class Session:
         return True
 
     def _remember(self, request: RepeatedRequest | None) -> None:
-        if request is None:
+        if request is None or request.topic in INTERNAL_TOPICS:
             return
         partition = self._parts.replicas.partitions.get(TopicPartition(request.topic, request.partition))
         if partition is None:

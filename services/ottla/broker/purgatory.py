@@ -29,6 +29,11 @@ def _never(operation: Any, partition: TopicPartition) -> bool:
     return False
 
 
+def as_it_says(operation: Any, partition: TopicPartition) -> bool:
+    """For operations that know themselves whether they hold others up, by a method of that name."""
+    return bool(operation.holds_up(partition))
+
+
 class Purgatory:
     """The waiting operations of one kind.
 

@@ -24,28 +24,33 @@ from ottla.broker.controller.service import ControllerService
 from ottla.broker.coordinating import CoordinationSessions, OpenSession, former_session_seconds, sessions_of
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.handlers.produce import DelayedProduce
+from ottla.broker.groups.coordinator import OFFSETS_TOPIC
+from ottla.broker.groups.wiring import group_coordinator
 from ottla.broker.handlers.registry import BrokerParts
 from ottla.broker.identity import with_broker_id
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.producer_ids import ProducerIds
-from ottla.broker.purgatory import Purgatory
+from ottla.broker.purgatory import Purgatory, as_it_says
 from ottla.broker.replication.fetch_connection import socket_connect
 from ottla.broker.replication.fetchers import Fetchers
 from ottla.broker.replication.following import Connect
+from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import AllowAll, Authorizer
+from ottla.broker.transactions.wiring import transactions_of
 from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.interface import Coordination
 from ottla.errors import OttlaError
 from ottla.lifecycle import Offload, ThreadOffload
-from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint
+from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, TopicPartition
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.listener import AnyListener, ConnectionLimits, Listener
 from ottla.network.tls import TlsSettings, client_context, server_context
 from ottla.storage.clean_shutdown import NO_BROKER_EPOCH
+from ottla.storage.cleaner import LogCleaner
+from ottla.storage.cleaning_runner import InlineRunner, ProcessRunner
 from ottla.storage.log_manager import LogManager
 from ottla.storage.log_moves import LogMoves
 
@@ -188,7 +193,7 @@ class Broker:
             return NO_BROKER_EPOCH if service.registration is None else service.registration.broker_epoch
 
         logs = self._logs = LogManager(settings.log_directories, settings, self._clock, offload, service.topic_settings)
-        fetches, produces = Purgatory(), Purgatory(DelayedProduce.holds_up)
+        fetches, produces = Purgatory(), Purgatory(as_it_says)
         replicas = self._replicas = ReplicaManager(
             broker_id, logs, fetches, produces, clock=self._clock, lag_time_max_ms=settings.replica_lag_time_max_ms
         )
@@ -201,9 +206,28 @@ class Broker:
         logs.high_watermarks = replicas.high_watermarks
         logs.directory_failed = self._directory_failed
         log_moves = LogMoves(logs, settings.log_directories, offload, replicas.log_moved)
+        # Whoever brings an offload has no processes to start.
+        runner = ProcessRunner() if self._offload is None else InlineRunner(offload)
+        cleaner = self._cleaner = LogCleaner(logs.logs, replicas.high_watermarks, settings, self._clock, offload, runner)
         applier = self._applier = ControlApplier(
             broker_id, lambda: service.registration, metadata, replicas, service, service.controlled_shutdown
         )
+        internal = InternalTopics(replicas, produces, self._clock, offload)
+        groups = self._groups = group_coordinator(settings, internal, self._clock, self._random, offload, metadata)
+        producer_ids = ProducerIds(service.allocate_producer_ids)
+        transactions = transactions_of(
+            settings,
+            internal,
+            self._clock,
+            offload,
+            metadata,
+            producer_ids.next_id,
+            transport.broker,
+            self._transaction_ended,
+            lambda: service.settings.transaction_partition_verification_enable,
+        )
+        applier.transactions, self._transactions = transactions.calls, transactions.coordinator
+        replicas.leads_internal = self._leads_internal
         parts = BrokerParts(
             settings=settings,
             clock=self._clock,
@@ -214,10 +238,12 @@ class Broker:
             logs=logs,
             log_moves=log_moves,
             controller=service,
-            producer_ids=ProducerIds(service.allocate_producer_ids),
+            producer_ids=producer_ids,
             fetch_sessions=FetchSessions(settings.max_incremental_fetch_session_cache_slots, self._clock, self._random),
             fetch_purgatory=fetches,
             throttles=throttles,
+            groups=groups,
+            transactions=transactions,
         )
         handlers.load()
         dispatcher = Dispatcher(parts, produces, settings.queued_max_requests)
@@ -231,8 +257,14 @@ class Broker:
         await logs.start(service.cluster_id)
         stack.push_async_callback(self._close_logs)
         stack.push_async_callback(log_moves.close)
+        cleaner.start()
+        stack.push_async_callback(cleaner.close)
         replicas.start(service.alter_partition, broker_epoch)
         stack.push_async_callback(replicas.close)
+        groups.start()
+        stack.push_async_callback(groups.close)
+        transactions.coordinator.start()
+        stack.push_async_callback(transactions.coordinator.close)
         stack.push_async_callback(fetchers.close)
         stack.push_async_callback(self._close_listeners)
         stack.callback(produces.expire_all)
@@ -287,6 +319,19 @@ class Broker:
         epoch = NO_BROKER_EPOCH if registration is None else registration.broker_epoch
         await self._logs.shutdown(clean=not self._is_killed, broker_epoch=epoch)
 
+    def _leads_internal(self, key: TopicPartition, leader_epoch: int | None) -> None:
+        """What this broker coordinates follows from what it leads of the internal topics."""
+        coordinator = self._groups if key.topic == OFFSETS_TOPIC else self._transactions
+        if leader_epoch is None:
+            coordinator.resign(key.partition)
+        else:
+            coordinator.lead(key.partition, leader_epoch)
+
+    def _transaction_ended(self, key: TopicPartition, producer_id: int, is_commit: bool) -> None:
+        """Offsets that were committed in a transaction count, or do not, once its end is known in their partition."""
+        if key.topic == OFFSETS_TOPIC:
+            self._groups.transaction_ended(key.partition, producer_id, is_commit)
+
     def _directory_failed(self, directory: Path, reason: str) -> None:
         """A log directory has failed: others are to lead what was in it. With the last of them nothing is left to serve."""
         self._replicas.directory_failed()
@@ -317,6 +362,7 @@ class Broker:
                 self._replicas.update_settings(name, topic_settings)
             case BrokerConfigChanged(_, overrides, settings):
                 self._throttles.update(settings)
+                self._cleaner.update_settings(settings)
                 self._fetchers.update_settings(settings)
                 self._limits.update(settings.max_connections, settings.max_connections_per_ip, settings.connections_per_address)
                 log.info("settings changed while running: %s", ", ".join(sorted(overrides)) or "none is overridden any more")

@@ -1,7 +1,7 @@
 """`ottla consume`: messages of a topic to stdout.
 
-Partitions are assigned, never subscribed to: looking at a topic joins no group and moves nobody's offsets. It ends at
-what was the end when it started, unless it is told to follow.
+Without `--group` partitions are assigned, never subscribed to: looking at a topic joins no group and moves nobody's
+offsets. It ends at what was the end when it started, unless it is told to follow.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ottla.cli.connection import (
     told_plainly,
 )
 from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.group_reader import GroupReader
 from ottla.cli.rendering import ReadMessage, Renderer, as_json, by_format, columns
 
 if TYPE_CHECKING:
@@ -66,6 +67,12 @@ def consume(
         str | None, typer.Option("--format", "-f", metavar="TEXT", help="kcat's: %t %p %o %k %s %K %S %T %h; \\n, \\t.", show_default=False)
     ] = None,
     null: Annotated[str, typer.Option("--null", help="What is printed for a null key or value.")] = "",
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group", "-g", metavar="GROUP", help="Read as a member of this group, and commit what was printed.", show_default=False
+        ),
+    ] = None,
     isolation: Annotated[str, typer.Option("--isolation", help="read_uncommitted or read_committed.")] = "read_uncommitted",
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     command_config: CommandConfig = None,
@@ -79,6 +86,7 @@ def consume(
     - `ottla consume clicks -o -5 --key` — the last five of each partition, with their keys
     - `ottla consume clicks --follow -o end --json` — what comes from now on
     - `ottla consume clicks -o s@2013-07-04 -o e@2013-07-05 -p 2` — one day of one partition
+    - `ottla consume clicks --group billing` — what the group has not read yet
     - `ottla consume clicks --json | ottla produce clicks-copy --json`
     """
     if follow and exit_at_end:
@@ -90,9 +98,16 @@ def consume(
         raise UsageError("--follow and -o e@TIME contradict each other")
     render = _renderer(form, json_lines, key, headers, timestamp, position, null)
     where = connection(bootstrap_server, command_config, properties)
-    reader = TopicReader(where, topic, isolation)
+    reader: TopicReader | GroupReader
+    if group is not None:
+        if partitions or span not in (offsets.span(()), offsets.span(["end"])):
+            raise UsageError("--group takes neither --partition nor any --offset but `beginning` and `end`: the group says what is read")
+        reader = GroupReader(where, topic, group, isolation, from_the_end=span == offsets.span(["end"]), follow=follow)
+    else:
+        reader = TopicReader(where, topic, isolation)
     try:
-        reader.assign(partitions, span, follow)
+        if isinstance(reader, TopicReader):
+            reader.assign(partitions, span, follow)
         _print(reader, render, count, flush_each=follow)
     except KeyboardInterrupt:
         pass  # the way to end --follow
@@ -100,14 +115,16 @@ def consume(
         reader.close()
 
 
-def _print(reader: TopicReader, render: Renderer, count: int | None, flush_each: bool) -> None:
+def _print(reader: TopicReader | GroupReader, render: Renderer, count: int | None, flush_each: bool) -> None:
     out = sys.stdout.buffer
     left = count
     for messages in reader.batches():
         taken = messages if left is None else messages[:left]
         out.write(b"".join([render(ReadMessage.of(message)) for message in taken]))
-        if flush_each:
+        if flush_each or isinstance(reader, GroupReader):
             out.flush()
+        if isinstance(reader, GroupReader):
+            reader.printed(taken)
         if left is not None:
             left -= len(taken)
             if left == 0:

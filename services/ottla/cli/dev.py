@@ -48,6 +48,10 @@ def dev_properties(
         "log.dirs": str(log_directory(data_directory, broker_id, brokers)),
         "coordination.directory": str(data_directory / "coordination"),
         "num.partitions": str(partitions),
+        "group.initial.rebalance.delay.ms": "0",
+        "offsets.topic.replication.factor": str(min(3, brokers)),
+        "transaction.state.log.replication.factor": str(min(3, brokers)),
+        "transaction.state.log.min.isr": str(min(2, brokers)),
         **overrides,
     }
 

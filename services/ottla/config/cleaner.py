@@ -1,19 +1,18 @@
-"""The broker's settings of log compaction, accepted so that a file written for Kafka loads."""
+"""The broker's settings of log compaction."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ottla.config.settings import DAY_MS, KIB, LONG_MAX, MIB, Settings, setting
-from ottla.config.topic import NO_CLEANER
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class CleanerSettings(Settings):
-    """`log.cleaner.*`, accepted so that a file written for Kafka loads."""
+    """`log.cleaner.*`; those that a topic can override are its defaults."""
 
     log_cleaner_enable: bool = setting(
-        "log.cleaner.enable", "boolean", default=True, without_effect=NO_CLEANER, doc="Compact the topics whose cleanup policy asks for it."
+        "log.cleaner.enable", "boolean", default=True, doc="Compact the topics whose cleanup policy asks for it."
     )
     log_cleaner_threads: int = setting(
         "log.cleaner.threads",
@@ -21,7 +20,6 @@ class CleanerSettings(Settings):
         default=1,
         at_least=0,
         dynamic="cluster-wide",
-        without_effect=NO_CLEANER,
         doc="How many logs are compacted at a time.",
     )
     log_cleaner_io_max_bytes_per_second: float = setting(
@@ -29,7 +27,6 @@ class CleanerSettings(Settings):
         "double",
         default=1.7976931348623157e308,
         dynamic="cluster-wide",
-        without_effect=NO_CLEANER,
         doc="How fast compaction may read and write.",
     )
     log_cleaner_dedupe_buffer_size: int = setting(
@@ -37,7 +34,6 @@ class CleanerSettings(Settings):
         "long",
         default=128 * MIB,
         dynamic="cluster-wide",
-        without_effect=NO_CLEANER,
         doc="Memory for the offset maps of all compactions.",
     )
     log_cleaner_io_buffer_size: int = setting(
@@ -46,7 +42,6 @@ class CleanerSettings(Settings):
         default=512 * KIB,
         at_least=0,
         dynamic="cluster-wide",
-        without_effect=NO_CLEANER,
         doc="Memory for the reads and writes of all compactions.",
     )
     log_cleaner_io_buffer_load_factor: float = setting(
@@ -54,7 +49,6 @@ class CleanerSettings(Settings):
         "double",
         default=0.9,
         dynamic="cluster-wide",
-        without_effect=NO_CLEANER,
         doc="How full an offset map may become.",
     )
     log_cleaner_backoff_ms: int = setting(
@@ -63,7 +57,6 @@ class CleanerSettings(Settings):
         default=15_000,
         at_least=0,
         dynamic="cluster-wide",
-        without_effect=NO_CLEANER,
         doc="How long to wait when there was nothing to compact.",
     )
     log_cleaner_min_cleanable_ratio: float = setting(
@@ -73,7 +66,6 @@ class CleanerSettings(Settings):
         at_least=0,
         at_most=1,
         dynamic="cluster-wide",
-        without_effect=NO_CLEANER,
         doc="Compact a log when this share of it was not compacted yet.",
     )
     log_cleaner_delete_retention_ms: int = setting(
@@ -82,7 +74,6 @@ class CleanerSettings(Settings):
         default=DAY_MS,
         at_least=0,
         dynamic="cluster-wide",
-        without_effect=NO_CLEANER,
         doc="How long a compacted topic keeps a tombstone.",
     )
     log_cleaner_min_compaction_lag_ms: int = setting(
@@ -91,7 +82,6 @@ class CleanerSettings(Settings):
         default=0,
         at_least=0,
         dynamic="cluster-wide",
-        without_effect=NO_CLEANER,
         doc="Leave records that are younger than this uncompacted.",
     )
     log_cleaner_max_compaction_lag_ms: int = setting(
@@ -100,6 +90,5 @@ class CleanerSettings(Settings):
         default=LONG_MAX,
         at_least=1,
         dynamic="cluster-wide",
-        without_effect=NO_CLEANER,
         doc="Compact a log when a record in it has waited this long.",
     )

@@ -1,14 +1,10 @@
-"""The broker's settings of consumer groups and transactions, accepted so that a file written for Kafka loads."""
+"""The broker's settings of consumer groups and transactions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from ottla.config.settings import DAY_MS, HOUR_MS, INT_MAX, MIB, MINUTE_MS, Settings, setting
-
-NO_GROUPS: Final = "This release has no consumer groups."
-NO_TRANSACTIONS: Final = "This release has no transactions."
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -16,59 +12,52 @@ class GroupSettings(Settings):
     """Consumer groups and the topic that holds their offsets."""
 
     group_min_session_timeout_ms: int = setting(
-        "group.min.session.timeout.ms", "int", default=6_000, without_effect=NO_GROUPS, doc="The shortest session a member may ask for."
+        "group.min.session.timeout.ms", "int", default=6_000, doc="The shortest session a member may ask for."
     )
     group_max_session_timeout_ms: int = setting(
         "group.max.session.timeout.ms",
         "int",
         default=30 * MINUTE_MS,
-        without_effect=NO_GROUPS,
         doc="The longest session a member may ask for.",
     )
     group_initial_rebalance_delay_ms: int = setting(
         "group.initial.rebalance.delay.ms",
         "int",
         default=3_000,
-        without_effect=NO_GROUPS,
         doc="How long an empty group waits for more members before its first rebalance.",
     )
-    group_max_size: int = setting(
-        "group.max.size", "int", default=INT_MAX, at_least=1, without_effect=NO_GROUPS, doc="The most members of a group."
-    )
+    group_max_size: int = setting("group.max.size", "int", default=INT_MAX, at_least=1, doc="The most members of a group.")
     offset_metadata_max_bytes: int = setting(
-        "offset.metadata.max.bytes", "int", default=4096, without_effect=NO_GROUPS, doc="The most metadata that a committed offset carries."
+        "offset.metadata.max.bytes", "int", default=4096, doc="The most metadata that a committed offset carries."
     )
     offsets_load_buffer_size: int = setting(
         "offsets.load.buffer.size",
         "int",
         default=5 * MIB,
         at_least=1,
-        without_effect=NO_GROUPS,
         doc="Bytes read at a time while a group's offsets are loaded.",
     )
     offsets_topic_replication_factor: int = setting(
-        "offsets.topic.replication.factor", "int", default=3, at_least=1, without_effect=NO_GROUPS, doc="Replicas of the offsets topic."
+        "offsets.topic.replication.factor", "int", default=3, at_least=1, doc="Replicas of the offsets topic."
     )
     offsets_topic_num_partitions: int = setting(
-        "offsets.topic.num.partitions", "int", default=50, at_least=1, without_effect=NO_GROUPS, doc="Partitions of the offsets topic."
+        "offsets.topic.num.partitions", "int", default=50, at_least=1, doc="Partitions of the offsets topic."
     )
     offsets_topic_segment_bytes: int = setting(
         "offsets.topic.segment.bytes",
         "int",
         default=100 * MIB,
         at_least=1,
-        without_effect=NO_GROUPS,
         doc="Segment size of the offsets topic.",
     )
     offsets_topic_compression_codec: int = setting(
-        "offsets.topic.compression.codec", "int", default=0, without_effect=NO_GROUPS, doc="Codec number of the offsets topic."
+        "offsets.topic.compression.codec", "int", default=0, doc="Codec number of the offsets topic."
     )
     offsets_retention_minutes: int = setting(
         "offsets.retention.minutes",
         "int",
         default=10_080,
         at_least=1,
-        without_effect=NO_GROUPS,
         doc="How long the offsets of an empty group are kept.",
     )
     offsets_retention_check_interval_ms: int = setting(
@@ -76,7 +65,6 @@ class GroupSettings(Settings):
         "long",
         default=10 * MINUTE_MS,
         at_least=1,
-        without_effect=NO_GROUPS,
         doc="How often offsets are looked through for expired ones.",
     )
     offsets_commit_timeout_ms: int = setting(
@@ -84,11 +72,14 @@ class GroupSettings(Settings):
         "int",
         default=5_000,
         at_least=1,
-        without_effect=NO_GROUPS,
         doc="How long a commit waits for the offsets topic's replicas.",
     )
     offsets_commit_required_acks: int = setting(
-        "offsets.commit.required.acks", "int", default=-1, without_effect=NO_GROUPS, doc="The acks of a commit's own write."
+        "offsets.commit.required.acks",
+        "int",
+        default=-1,
+        without_effect="A commit always waits for all in-sync replicas.",
+        doc="The acks of a commit's own write.",
     )
 
 
@@ -101,7 +92,6 @@ class TransactionSettings(Settings):
         "int",
         default=7 * DAY_MS,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="How long an unused transactional id is kept.",
     )
     transaction_max_timeout_ms: int = setting(
@@ -109,7 +99,6 @@ class TransactionSettings(Settings):
         "int",
         default=15 * MINUTE_MS,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="The longest transaction a producer may ask for.",
     )
     transaction_state_log_replication_factor: int = setting(
@@ -117,7 +106,6 @@ class TransactionSettings(Settings):
         "int",
         default=3,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="Replicas of the transaction topic.",
     )
     transaction_state_log_min_isr: int = setting(
@@ -125,7 +113,6 @@ class TransactionSettings(Settings):
         "int",
         default=2,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="The min.insync.replicas of the transaction topic.",
     )
     transaction_state_log_num_partitions: int = setting(
@@ -133,7 +120,6 @@ class TransactionSettings(Settings):
         "int",
         default=50,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="Partitions of the transaction topic.",
     )
     transaction_state_log_segment_bytes: int = setting(
@@ -141,7 +127,6 @@ class TransactionSettings(Settings):
         "int",
         default=100 * MIB,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="Segment size of the transaction topic.",
     )
     transaction_state_log_load_buffer_size: int = setting(
@@ -149,7 +134,6 @@ class TransactionSettings(Settings):
         "int",
         default=5 * MIB,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="Bytes read at a time while transaction states are loaded.",
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
@@ -157,7 +141,6 @@ class TransactionSettings(Settings):
         "int",
         default=10_000,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="How often transactions are looked through for timed out ones.",
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
@@ -165,7 +148,6 @@ class TransactionSettings(Settings):
         "int",
         default=HOUR_MS,
         at_least=1,
-        without_effect=NO_TRANSACTIONS,
         doc="How often transactional ids are looked through for expired ones.",
     )
     transaction_partition_verification_enable: bool = setting(
@@ -173,6 +155,5 @@ class TransactionSettings(Settings):
         "boolean",
         default=True,
         dynamic="cluster-wide",
-        without_effect=NO_TRANSACTIONS,
         doc="Check that a partition is part of the transaction before writing to it.",
     )

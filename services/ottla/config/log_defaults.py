@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ottla.config.settings import DAY_MS, GIB, INT_MAX, KIB, LONG_MAX, MIB, MINUTE_MS, Settings, setting
-from ottla.config.topic import COMPRESSION_TYPES, NO_CLEANER, NO_DOWN_CONVERSION, gzip_level_complaint
+from ottla.config.topic import COMPRESSION_TYPES, NO_DOWN_CONVERSION, gzip_level_complaint
 
 
 def retention_complaint(time: int | None) -> str:
@@ -285,7 +285,7 @@ class LogDefaults(Settings):
         default=("delete",),
         choices=["compact", "delete"],
         dynamic="cluster-wide",
-        doc="What happens to old segments: `delete`, `compact` or both. " + NO_CLEANER,
+        doc="What happens to old segments: `delete`, `compact` or both.",
     )
 
 

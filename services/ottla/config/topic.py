@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ottla.config.broker import BrokerSettings
 
 COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
-NO_CLEANER: Final = "There is no log cleaner in this release: a compacted topic keeps all its records."
 NO_DOWN_CONVERSION: Final = "Records are stored as magic 2 only and never converted down."
 
 _THROTTLED: Final = re.compile(r"(\*|\d+:\d+(,\d+:\d+)*)?")
@@ -215,8 +214,7 @@ class TopicSettings(Settings):
         default=("delete",),
         choices=["compact", "delete"],
         synonyms=[Synonym("log.cleanup.policy")],
-        doc="What happens to old segments: `delete` removes them by age and size, `compact` keeps the last record of each key, or both. "
-        + NO_CLEANER,
+        doc="What happens to old segments: `delete` removes them by age and size, `compact` keeps the last record of each key, or both.",
     )
     min_insync_replicas: int = setting(
         "min.insync.replicas",
@@ -247,7 +245,6 @@ class TopicSettings(Settings):
         default=DAY_MS,
         at_least=0,
         synonyms=[Synonym("log.cleaner.delete.retention.ms")],
-        without_effect=NO_CLEANER,
         doc="How long a compacted topic keeps a tombstone, so that a reader who started before it sees it.",
     )
     min_cleanable_dirty_ratio: float = setting(
@@ -257,7 +254,6 @@ class TopicSettings(Settings):
         at_least=0,
         at_most=1,
         synonyms=[Synonym("log.cleaner.min.cleanable.ratio")],
-        without_effect=NO_CLEANER,
         doc="Compact a log when this share of it was not compacted yet.",
     )
     min_compaction_lag_ms: int = setting(
@@ -266,7 +262,6 @@ class TopicSettings(Settings):
         default=0,
         at_least=0,
         synonyms=[Synonym("log.cleaner.min.compaction.lag.ms")],
-        without_effect=NO_CLEANER,
         doc="Leave records that are younger than this uncompacted.",
     )
     max_compaction_lag_ms: int = setting(
@@ -275,7 +270,6 @@ class TopicSettings(Settings):
         default=LONG_MAX,
         at_least=1,
         synonyms=[Synonym("log.cleaner.max.compaction.lag.ms")],
-        without_effect=NO_CLEANER,
         doc="Compact a log when a record in it has waited this long, whatever the dirty ratio.",
     )
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
@@ -313,6 +307,11 @@ class TopicSettings(Settings):
     def is_compacted(self) -> bool:
         """Whether the topic keeps the last record of each key, so that a record without a key has no place in it."""
         return "compact" in self.cleanup_policy
+
+    @property
+    def roll_ms(self) -> int:
+        """After what time a segment is rolled: a record that must be compacted by then can not stay in an active one."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
     def is_deleted_from(self) -> bool:

@@ -6,7 +6,7 @@
 A write that fails takes its whole group back: the file is cut to the last whole batch before it, and offsets, indexes,
 producers' states and leader epochs are as if it had never come.
 
-`Log` adds reading, retention and flushes; nobody else derives from this.
+`CompactableLog` adds what a cleaner does, and `Log` reading, retention and flushes; nobody else derives from this.
 """
 
 from __future__ import annotations
@@ -25,19 +25,27 @@ from ottla.config.topic import TopicSettings
 from ottla.errors import ApiError, CorruptMessage, KafkaStorageError, RecordListTooLarge
 from ottla.model import TopicPartition
 from ottla.record.batch import CRC_START, HEADER_SIZE, PREFIX_SIZE, batches, read_header
-from ottla.storage.file_names import DELETED_SUFFIX, LOG_SUFFIX, OFFSET_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
+from ottla.storage.file_names import (
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+)
 from ottla.storage.indexes import OFFSET_ENTRY_SIZE, TAIL, TIME_ENTRY_SIZE
 from ottla.storage.leader_epochs import LeaderEpochCache
 from ottla.storage.log_context import LogContext
 from ottla.storage.log_reader import LogReader
 from ottla.storage.log_sync import PASSING
-from ottla.storage.producer_replay import note_batch
+from ottla.storage.producer_replay import aborted_transaction, note_batch
 from ottla.storage.producer_snapshots import encode_snapshot
-from ottla.storage.producers import ProducerStates
+from ottla.storage.producers import CompletedTransaction, ProducerStates
 from ottla.storage.recovery import LoadedLog
 from ottla.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from ottla.storage.segment_list import SegmentList
 from ottla.storage.segment_writer import write_all
+from ottla.storage.transaction_index import AbortedTransaction
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +81,7 @@ class AppendingLog:
         "_snapshot_offset",
         "_snapshots",
         "_staged",
+        "_staged_aborted",
         "_staged_entries",
         "_staged_position",
         "_truncations",
@@ -120,6 +129,7 @@ class AppendingLog:
         self._files = context.files
         self._staged: list[bytes | memoryview] = []
         self._staged_entries: list[tuple[int, int, int, int]] = []
+        self._staged_aborted: list[AbortedTransaction] = []
         self._lost_group: KafkaStorageError | None = None
         self._active = self._segments.active
         self._staged_position = self._active.size
@@ -188,6 +198,13 @@ class AppendingLog:
         self.log_end_offset = self.next_offset
         if self._staged_entries:
             self._note_entries()
+        if self._staged_aborted:
+            self._note_aborted()
+
+    def transaction_ended(self, completed: CompletedTransaction) -> None:
+        """The batch that was staged last is a marker that has ended a transaction, and the producers' states know."""
+        if completed.is_aborted:
+            self._staged_aborted.append(aborted_transaction(completed, self.producers))
 
     def append_as_received(self, records: memoryview) -> None:
         """Appends batches that have their offsets and epochs already: a follower's way, which keeps the leader's bytes.
@@ -217,7 +234,9 @@ class AppendingLog:
                 if header.leader_epoch > self.leader_epochs.latest_epoch:
                     self.leader_epochs.assign(header.leader_epoch, header.base_offset)
                 if header.producer_id >= 0:
-                    note_batch(self.producers, header, batch)
+                    completed = note_batch(self.producers, header, batch)
+                    if completed is not None:
+                        self.transaction_ended(completed)
         finally:
             self.write_staged()
 
@@ -315,7 +334,7 @@ class AppendingLog:
         if self._staged_position + size > self._roll_at:
             return True
         if self._roll_timestamp == NO_AGE:
-            return self._context.clock.time_ms() - self._created_ms > self.settings.segment_ms - self._jitter_ms()
+            return self._context.clock.time_ms() - self._created_ms > self.settings.roll_ms - self._jitter_ms()
         return max_timestamp > self._roll_timestamp
 
     def _load_active(self) -> None:
@@ -337,11 +356,11 @@ class AppendingLog:
         """Up to which timestamp batches go into a segment whose first batch has this one."""
         if first_timestamp < 0:
             return NO_AGE
-        return first_timestamp + self.settings.segment_ms - self._jitter_ms()
+        return first_timestamp + self.settings.roll_ms - self._jitter_ms()
 
     def _jitter_ms(self) -> int:
         """A part of `segment.jitter.ms` that differs from segment to segment and is the same each time."""
-        jitter_ms = min(self.settings.segment_jitter_ms, self.settings.segment_ms)
+        jitter_ms = min(self.settings.segment_jitter_ms, self.settings.roll_ms)
         return crc32c(f"{self.topic_partition}/{self._active.base_offset}".encode()) % jitter_ms if jitter_ms else 0
 
     def _indexes_full(self, segment: Segment) -> bool:
@@ -363,6 +382,17 @@ class AppendingLog:
         if self._indexes_full(segment):
             self._roll_at = NOW
 
+    def _note_aborted(self) -> None:
+        index = self._active.transaction_index
+        for each in self._staged_aborted:
+            index.append(each)
+        self._staged_aborted.clear()
+        try:
+            self._directory_changed |= index.write()
+        except OSError as error:
+            # Readers find the entries in memory, and the recovery point waits until they are in the file.
+            log.warning("%s: aborted transactions of the segment at %d wait: %s", self.topic_partition, self._active.base_offset, error)
+
     def _write_indexes(self, segment: Segment) -> None:
         try:
             segment.write_indexes()
@@ -375,6 +405,7 @@ class AppendingLog:
         segment = self._active
         self._staged.clear()
         self._staged_entries.clear()
+        self._staged_aborted.clear()
         self._staged_position = segment.size
         self.next_offset = self.log_end_offset
         segment.forget_max_timestamp()
@@ -398,7 +429,7 @@ class AppendingLog:
         renamed = []
         for segment in segments:
             self._context.file_pool.forget(segment)
-            for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+            for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
                 path = segment.path(suffix)
                 try:
                     Path(path).rename(path + DELETED_SUFFIX)

@@ -103,6 +103,23 @@ class OffsetIndex:
         found = bisect_right(window[2], position)
         return window[2][found - 1] if found else 0
 
+    def last_offset_from(self, position: int, pread: Pread = os.pread) -> int | None:
+        """The last offset of the first batch with an entry that begins at `position` or later; None where none is near.
+
+        It is looked for where an entry before the position would be, so one in the next part of the file is not found.
+        """
+        if self.count:
+            window = self._find(POSITIONS, position, pread)
+            if window is None:
+                return None
+            found = bisect_left(window[2], position)
+            if found < len(window[2]):
+                return window[1][found]
+            if window[0] + len(window[2]) < self.count:
+                return None
+        found = bisect_left(self.tail_positions, position)
+        return self.tail_offsets[found] if found < len(self.tail_offsets) else None
+
     def truncate(self, relative_offset: int) -> None:
         """Drops each entry whose offset is at or after `relative_offset`."""
         self._windows.clear()

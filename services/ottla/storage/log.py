@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,8 @@ from typing import Final
 from ottla.errors import KafkaStorageError, OffsetOutOfRange
 from ottla.record.batch import HEADER_SIZE, read_header
 from ottla.record.region import FileRegion
-from ottla.storage.appending import UNKNOWN, AppendingLog
+from ottla.storage.appending import UNKNOWN
+from ottla.storage.compactable_log import CompactableLog
 from ottla.storage.log_reader import locate_in_files
 from ottla.storage.log_sync import SyncJob, sync
 from ottla.storage.producer_replay import restore_producers
@@ -34,13 +36,14 @@ from ottla.storage.producer_snapshots import snapshot_offsets, snapshot_path
 from ottla.storage.retention import SegmentFacts, policies_of
 from ottla.storage.segment import Segment, SegmentView
 from ottla.storage.time_lookup import TimestampedOffset, first_at_or_after, first_with_max_timestamp
+from ottla.storage.transaction_index import AbortedTransaction, TransactionIndex
 
 log = logging.getLogger(__name__)
 
 LOOKUP_ATTEMPTS: Final = 3
 
 
-class Log(AppendingLog):
+class Log(CompactableLog):
     """A partition's log. Made from what `recovery.load_log` found on the disk."""
 
     __slots__ = ()
@@ -90,14 +93,35 @@ class Log(AppendingLog):
             self._write_indexes(segment)
             position = await self._context.offload(locate_in_files, segment.view(), offset)
         except Exception as error:
-            if truncations == self._truncations and not isinstance(error, OSError):
+            if truncations == self._truncations and not isinstance(error, OSError | struct.error):
                 raise
-            # Deleted or truncated meanwhile, or the disk is broken: read says which.
+            # Deleted, truncated or cleaned meanwhile, or the disk is broken: read says which.
             log.debug("%s: no place found for offset %d: %s", self.topic_partition, offset, error)
             return
         # After a truncation something else may lie there.
         if truncations == self._truncations and segment in self._segments.all and position <= segment.size:
             self._reader.remember(offset, segment, position)
+
+    def aborted_transactions(self, offset: int, region: FileRegion, up_to: int) -> list[AbortedTransaction]:
+        """The aborted transactions with anything in a region that `read` has just given for this offset and `up_to`.
+
+        Some that lie behind it may be among them. Raises KafkaStorageError.
+        """
+        found: list[AbortedTransaction] = []
+        try:
+            segments = self._segments.since(offset)
+            indexes = [index for each in segments if len(index := each.transaction_index)]
+            if not indexes:
+                return found
+            read_from = next((each for each in segments if each.file is region.file), None)
+            if read_from is not None:
+                up_to = self._reader.end_offset_bound(read_from, region, up_to)
+            for index in indexes:
+                if index.collect(offset, up_to, found):
+                    break
+        except OSError as error:
+            raise self._storage_error(f"looking for aborted transactions from offset {offset}", error) from error
+        return found
 
     async def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
         """The first record whose timestamp is at least `timestamp`; None when all are older."""
@@ -349,6 +373,7 @@ class Log(AppendingLog):
         # Nothing was cut of what the checkpoint takes for synced: then it is as right as before.
         self._unsettled |= self.recovery_point > offset
         self.recovery_point = min(self.recovery_point, offset)
+        self.cleaned_up_to = min(self.cleaned_up_to, offset)
         self._snapshots = [each for each in self._snapshots if each[0] <= offset]
         self._sealed = [each for each in self._sealed if each.base_offset < self._active.base_offset]
         self._snapshot_offset = min(self._snapshot_offset, offset)
@@ -377,6 +402,7 @@ class Log(AppendingLog):
             self._reader.remember(end_offset, self._active, self._active.size)
             ended = [each for each in ([*self._sealed, self._active] if closing else self._sealed) if each.size]
             index_writes = [each.pending_index_writes() for each in ended]
+            aborted = [(index, index.unsynced) for index in self._written_transaction_indexes()]
             snapshots, self._snapshots = self._snapshots, []
             try:
                 job = SyncJob(
@@ -386,6 +412,7 @@ class Log(AppendingLog):
                     snapshots,
                     self.leader_epochs.entries if self.leader_epochs.is_dirty else None,
                     self._directory_changed,
+                    [index.path for index, unsynced in aborted if unsynced],
                 )
             except OSError as error:
                 raise self._storage_error(f"flushing up to offset {end_offset}", error) from error
@@ -398,6 +425,8 @@ class Log(AppendingLog):
             if truncations != self._truncations:
                 return  # other records may lie at these offsets now
             self.recovery_point = max(self.recovery_point, end_offset)
+            for index, unsynced in aborted:
+                index.synced(unsynced)
             if done.indexes:
                 for each, both in zip(ended, index_writes, strict=True):
                     each.index_writes_done(both)
@@ -407,6 +436,23 @@ class Log(AppendingLog):
                 self._directory_changed = self.leader_epochs.is_dirty = True
         finally:
             self._flushing = None
+
+    def _written_transaction_indexes(self) -> list[TransactionIndex]:
+        """Those of the segments that are to be synced, with everything in the file.
+
+        Raises:
+            KafkaStorageError: it can not be brought there, so the recovery point must not move.
+        """
+        found = []
+        for each in self._segments.since(self.recovery_point):
+            index = each.used_transaction_index
+            if index is not None:
+                try:
+                    self._directory_changed |= index.write()
+                except OSError as error:
+                    raise self._storage_error("writing the aborted transactions", error) from error
+                found.append(index)
+        return found
 
     def _facts(self, up_to: int) -> list[SegmentFacts]:
         """What retention may know of the segments that end by `up_to`; an empty active one is never a candidate."""
@@ -430,24 +476,20 @@ class Log(AppendingLog):
         return [segment.view() for segment in self._segments.all]
 
     async def _look_up(self, look: Callable[..., TimestampedOffset | None], *sought: int) -> TimestampedOffset | None:
-        """Has a thread look into the files, again when segments were deleted or cut under it."""
-        for attempt in range(LOOKUP_ATTEMPTS):
+        """Has a thread look into the files, again when segments were deleted, cut or cleaned under it."""
+        for _ in range(LOOKUP_ATTEMPTS):
             truncations = self._truncations
-            failure: Exception | None = None
-            found: TimestampedOffset | None = None
             try:
                 found = await self._context.offload(look, self._views(), *sought, self.log_start_offset)
             except Exception as error:
-                failure = error
-            if truncations != self._truncations:
-                continue  # whatever it saw or stumbled over may never have been
-            if failure is None:
+                if truncations != self._truncations or isinstance(error, FileNotFoundError | struct.error):
+                    continue
+                if isinstance(error, OSError):
+                    raise self._storage_error("looking for a timestamp", error) from error
+                raise
+            if truncations == self._truncations:  # else what it saw may never have been
                 return found
-            if not isinstance(failure, OSError):
-                raise failure
-            if not isinstance(failure, FileNotFoundError) or attempt + 1 == LOOKUP_ATTEMPTS:
-                raise self._storage_error("looking for a timestamp", failure) from failure
-        raise KafkaStorageError(f"{self.topic_partition}: it was truncated at each of {LOOKUP_ATTEMPTS} looks for a timestamp")
+        raise KafkaStorageError(f"{self.topic_partition}: it changed at each of {LOOKUP_ATTEMPTS} looks for a timestamp")
 
 
 def _consume(flushing: asyncio.Future[None]) -> None:

@@ -3,6 +3,7 @@
     recovery-point-offset-checkpoint    up to where each log is on the disk, and need not be checked
     log-start-offset-checkpoint         where a log begins that begins inside of its first segment
     replication-offset-checkpoint       the high watermarks
+    cleaner-offset-checkpoint           up to where logs are compacted, if any is
 
 One event loop owns it; the files are written through `offload`.
 """
@@ -16,7 +17,12 @@ from typing import Final
 
 from ottla.lifecycle import Offload
 from ottla.model import TopicPartition
-from ottla.storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from ottla.storage.checkpoints import (
+    CLEANER_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+)
 from ottla.storage.log import Log
 from ottla.storage.log_directory import LogDirectory, write_checkpoint
 
@@ -47,8 +53,8 @@ class LogCheckpoints:
         self._under_way: dict[Path, asyncio.Task[None]] = {}
 
     async def write_all(self, directory: LogDirectory) -> None:
-        """Writes all three."""
-        await self._write(directory, RECOVERY_POINT_CHECKPOINT, self._recovery_points_of)
+        """Writes all of them."""
+        await self._write_what_lies_behind(directory)
         await self._write(directory, LOG_START_OFFSET_CHECKPOINT, self._log_start_offsets_of)
         await self.write_high_watermarks(directory)
 
@@ -57,7 +63,7 @@ class LogCheckpoints:
         await self._write(directory, HIGH_WATERMARK_CHECKPOINT, self._high_watermarks_of)
 
     async def write_recovery_points(self, directory: LogDirectory) -> None:
-        """Writes the recovery points now; all who ask while that goes on share the next time."""
+        """Writes recovery points, and up to where logs are compacted, now; all who ask while that goes on share the next time."""
         path = directory.path
         running = self._under_way.get(path)
         if running is not None:
@@ -68,9 +74,14 @@ class LogCheckpoints:
 
     async def _write_recovery_points_once(self, directory: LogDirectory) -> None:
         try:
-            await self._write(directory, RECOVERY_POINT_CHECKPOINT, self._recovery_points_of)
+            await self._write_what_lies_behind(directory)
         finally:
             del self._under_way[directory.path]
+
+    async def _write_what_lies_behind(self, directory: LogDirectory) -> None:
+        """A truncation takes both back, and neither may say more than there is."""
+        await self._write(directory, RECOVERY_POINT_CHECKPOINT, self._recovery_points_of)
+        await self._write(directory, CLEANER_CHECKPOINT, self._cleaned_of)
 
     async def _write(self, directory: LogDirectory, name: str, offsets_of: Callable[[Path], dict[TopicPartition, int]]) -> None:
         async with self._writing[directory.path]:  # or an older one could come last
@@ -84,6 +95,9 @@ class LogCheckpoints:
 
     def _recovery_points_of(self, path: Path) -> dict[TopicPartition, int]:
         return {each.topic_partition: each.recovery_point for each in self._logs_in(path)}
+
+    def _cleaned_of(self, path: Path) -> dict[TopicPartition, int]:
+        return {each.topic_partition: each.cleaned_up_to for each in self._logs_in(path) if each.cleaned_up_to}
 
     def _log_start_offsets_of(self, path: Path) -> dict[TopicPartition, int]:
         return {

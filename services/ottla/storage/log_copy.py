@@ -20,7 +20,14 @@ from pathlib import Path
 from typing import Final
 
 from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, sync_directory
-from ottla.storage.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, segment_file_name
+from ottla.storage.file_names import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_file_name,
+)
 from ottla.storage.log import Log
 from ottla.storage.partition_metadata import PARTITION_METADATA
 from ottla.storage.producer_snapshots import snapshot_offsets
@@ -186,7 +193,8 @@ class LogCopy:
 
 
 def _names_of(segment: Segment) -> Sequence[str]:
-    return [segment_file_name(segment.base_offset, suffix) for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+    suffixes = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+    return [segment_file_name(segment.base_offset, suffix) for suffix in suffixes]
 
 
 def _snapshot_name(offset: int) -> str:

@@ -4,6 +4,7 @@
     meta.properties                      whose it is
     .kafka_cleanshutdown                 the last user closed everything
     recovery-point-offset-checkpoint     log-start-offset-checkpoint     replication-offset-checkpoint
+    cleaner-offset-checkpoint
 
 Functions that block, for a thread. That a directory is broken is not an error of the broker (the others go on); that
 it belongs to somebody else is.
@@ -23,6 +24,7 @@ from typing import Final
 from ottla.errors import OttlaError
 from ottla.model import TopicPartition
 from ottla.storage.checkpoints import (
+    CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -64,6 +66,7 @@ class LogDirectory:
     recovery_points: Mapping[TopicPartition, int] = field(default_factory=dict)
     log_start_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
+    cleaned: Mapping[TopicPartition, int] = field(default_factory=dict)  # up to where logs are compacted
     written: dict[str, Mapping[TopicPartition, int]] = field(default_factory=dict)  # checkpoints by name, as last written
 
     def unlock(self) -> None:
@@ -104,6 +107,7 @@ def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: i
         found.recovery_points = _offsets(path / RECOVERY_POINT_CHECKPOINT)
         found.log_start_offsets = _offsets(path / LOG_START_OFFSET_CHECKPOINT)
         found.high_watermarks = _offsets(path / HIGH_WATERMARK_CHECKPOINT)
+        found.cleaned = found.written[CLEANER_CHECKPOINT] = _offsets(path / CLEANER_CHECKPOINT)
         mounted = file_system_of(path)
         if mounted == "overlay":
             log.warning("%s lies on a container's overlay file system, which appends far slower than a volume and goes with it", path)
@@ -121,6 +125,7 @@ def load_logs(directory: LogDirectory, partitions: Sequence[tuple[TopicPartition
             index_interval_bytes=interval,
             recovery_point=directory.recovery_points.get(key, 0),
             log_start_offset=directory.log_start_offsets.get(key, 0),
+            cleaned_up_to=directory.cleaned.get(key, 0),
             clean=directory.is_clean,
         )
         for (key, path), interval in zip(partitions, intervals, strict=True)

@@ -212,6 +212,7 @@ class LogMoves:
             source.producers,
             copy.newest_snapshot(),
             source.topic_id,
+            source.cleaned_up_to,
         )
         loaded.leader_epochs.is_dirty = True  # its file in the copy may be older
         moved = self._logs.replace(key, directory, loaded)

@@ -57,7 +57,8 @@ class LogReader:
         segment, position = self._positions.get(offset) or self._locate(offset, os.pread)
         while position >= segment.size:
             following = self._segments.after(segment)
-            if following is None:
+            # After a compaction the place of `up_to` may be the end of this segment too.
+            if following is None or following.base_offset >= up_to:
                 return None
             segment, position = following, 0
         if up_to == log_end_offset:
@@ -81,6 +82,18 @@ class LogReader:
         file = segment.file or segment.open(self._file_pool)
         segment.recently_used = True
         return FileRegion(file, position, size, warm)
+
+    def end_offset_bound(self, segment: Segment, region: FileRegion, up_to: int) -> int:
+        """An offset that lies behind all records of a region, and not far behind, as far as the index tells; at most `up_to`."""
+        following = self._segments.after(segment)
+        if following is not None:
+            up_to = min(up_to, following.base_offset)
+        end = region.position + region.size
+        if end < segment.size:
+            last_offset = segment.offset_index.last_offset_from(end)
+            if last_offset is not None:
+                up_to = min(up_to, segment.base_offset + last_offset + 1)
+        return up_to
 
     def would_block(self, offset: int) -> bool:
         """Whether `read` of this offset would have to wait for the disk to find its place."""

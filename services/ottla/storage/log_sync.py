@@ -39,6 +39,7 @@ class SyncJob:
     snapshots: Sequence[tuple[int, bytes]]  # offset and encoded producer states
     leader_epochs: Sequence[tuple[int, int]] | None  # None: as they are on the disk already
     directory_changed: bool
+    transaction_indexes: Sequence[str] = ()  # files that have everything, and are not synced
 
 
 class Synced(NamedTuple):
@@ -57,6 +58,10 @@ def sync(job: SyncJob, operations: FileOperations) -> Synced:
     """
     for file in job.files:
         operations.fsync(file.fd)
+    for path in job.transaction_indexes:
+        # No recovery makes anew what lies before the recovery point; of a segment that was deleted meanwhile nobody asks.
+        with contextlib.suppress(FileNotFoundError):
+            _fsync(path, operations)
     return Synced(
         _unless_full(job, lambda: _write_indexes(job, operations)),
         _unless_full(job, lambda: _write_small_files(job, operations)),

@@ -17,21 +17,33 @@ from ottla.record.control_records import marker_of
 from ottla.storage.batch_walk import headers
 from ottla.storage.indexes import OffsetIndex
 from ottla.storage.producer_snapshots import CorruptSnapshot, decode_snapshot, read_snapshot, snapshot_path
-from ottla.storage.producers import ProducerStates
+from ottla.storage.producers import CompletedTransaction, ProducerStates
 from ottla.storage.segment import SegmentView
+from ottla.storage.transaction_index import AbortedTransaction
 
 log = logging.getLogger(__name__)
 
 
-def note_batch(producers: ProducerStates, header: BatchHeader, batch: bytes | memoryview) -> None:
-    """Notes a batch with a producer id that has its offsets already. Only of a control batch `batch` is looked into."""
+def note_batch(producers: ProducerStates, header: BatchHeader, batch: bytes | memoryview) -> CompletedTransaction | None:
+    """Notes a batch with a producer id that has its offsets already. Only of a control batch `batch` is looked into.
+
+    Returns:
+        The transaction that it ends.
+    """
     marker = None
     if header.is_control:
         try:
             marker = marker_of(batch)
         except InvalidRecord as error:
             log.warning("The control batch at offset %d of producer %d is passed over: %s", header.base_offset, header.producer_id, error)
-    producers.update(header, header.base_offset, header.last_offset, header.max_timestamp, marker)
+    return producers.update(header, header.base_offset, header.last_offset, header.max_timestamp, marker)
+
+
+def aborted_transaction(completed: CompletedTransaction, producers: ProducerStates) -> AbortedTransaction:
+    """The entry of an aborted transaction, right after the marker was noted."""
+    undecided = producers.first_undecided_offset
+    last_stable_offset = completed.last_offset + 1 if undecided is None else undecided
+    return AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, last_stable_offset)
 
 
 def restore_producers(

@@ -7,12 +7,15 @@ and wrap from 2^31-1 to 0; a new epoch starts at 0.
     states.check(header)     before an append by a client: raises, or names the batch that this one repeats
     states.update(header, …) after it was staged, and for every batch that a follower or recovery reads
 
+and for markers and what coordinators write in transactions: `check_marker` and `check_epoch` instead of `check`.
+
 Both are on the produce path: plain attributes, and no object a batch but one tuple. An append that failed after its
 update is undone by `forget_from`; a log that is cut further back does `restore` from the last snapshot before its end
 and another pass over the batches after it.
 
-Transactions have no coordinator here yet, but what their batches and markers say of the log is kept, because the
-snapshot has fields for it and a fetch needs the first undecided offset.
+A transaction is open here from its first batch to its marker. Before that first batch the coordinator is asked whether
+it knows of the transaction (KIP-890); what it said is kept until the next marker, behind which a late batch of the same
+transaction would otherwise begin one that nobody ever ends.
 
 One event loop owns an instance. Nothing here reads a file or a clock: the file is `producer_snapshots`.
 
@@ -26,7 +29,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ottla.errors import InvalidProducerEpoch, InvalidRecord, InvalidTransactionState, KafkaStorageError, OutOfOrderSequenceNumber
+from ottla.errors import (
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidTransactionState,
+    KafkaStorageError,
+    OutOfOrderSequenceNumber,
+    TransactionCoordinatorFenced,
+)
 from ottla.model import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 from ottla.record.batch import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker
@@ -87,6 +97,15 @@ class ProducerSnapshotEntry:
     current_transaction_first_offset: int
 
 
+class Verification:
+    """A question to a coordinator, for all who wait for its answer. The next marker makes it void."""
+
+    __slots__ = ("waiting",)
+
+    def __init__(self) -> None:
+        self.waiting = 0
+
+
 class ProducerState:
     """One producer. Only `ProducerStates` changes it."""
 
@@ -135,13 +154,15 @@ class ProducerState:
 class ProducerStates:
     """The producers of one partition by producer id."""
 
-    __slots__ = ("_completed", "_ongoing", "_states")
+    __slots__ = ("_completed", "_ongoing", "_states", "_verified", "_verifying")
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
         self._ongoing: dict[int, int] = {}  # first offset of each open transaction -> its producer
-        # first offset -> (marker's offset, producer) of those whose marker the high watermark has yet to pass
-        self._completed: dict[int, tuple[int, int]] = {}
+        # (marker's offset, first offset, producer) of those whose marker the high watermark has yet to pass, by markers
+        self._completed: deque[tuple[int, int, int]] = deque()
+        self._verifying: dict[int, Verification] = {}  # by producer, until the answer or the next marker
+        self._verified: dict[int, int] = {}  # producer -> its epoch
 
     def check(self, header: BatchHeader) -> Duplicate | None:
         """Whether a client's batch may be appended: None if so, the stored batch if this one repeats it.
@@ -160,7 +181,7 @@ class ProducerStates:
             state is not None
             and header.base_sequence == state.next_sequence
             and header.producer_epoch == state.producer_epoch
-            and state.transaction_first_offset == NO_OFFSET
+            and (state.transaction_first_offset == NO_OFFSET or header.attributes & TRANSACTIONAL_MASK)
         ):
             return None
         return self._check_closely(state, header)
@@ -228,9 +249,13 @@ class ProducerStates:
         state.next_sequence = next_sequence & SEQUENCE_MASK
         state.has_unwritten = False
         state.last_timestamp = timestamp
-        if attributes & TRANSACTIONAL_MASK and state.transaction_first_offset == NO_OFFSET:
-            state.transaction_first_offset = base_offset
-            self._ongoing[base_offset] = header.producer_id
+        if attributes & TRANSACTIONAL_MASK:
+            if base_sequence < 0:  # a coordinator's, which has none
+                state.batches[-1] = (NO_SEQUENCE, NO_SEQUENCE, base_offset, last_offset, timestamp)
+                state.next_sequence = 0
+            if state.transaction_first_offset == NO_OFFSET:
+                state.transaction_first_offset = base_offset
+                self._ongoing[base_offset] = header.producer_id
         return None
 
     def _end_transaction(
@@ -238,6 +263,8 @@ class ProducerStates:
     ) -> CompletedTransaction | None:
         if producer_epoch != state.producer_epoch:
             state.begin_epoch(producer_epoch)
+        self._verifying.pop(state.producer_id, None)
+        self._verified.pop(state.producer_id, None)
         state.coordinator_epoch = marker.coordinator_epoch
         state.last_timestamp = timestamp
         state.seen_ms = None  # a sign of life that leaves no batch for `expire` to notice
@@ -246,8 +273,54 @@ class ProducerStates:
             return None
         state.transaction_first_offset = NO_OFFSET
         del self._ongoing[first_offset]
-        self._completed[first_offset] = (last_offset, state.producer_id)
+        self._completed.append((last_offset, first_offset, state.producer_id))
         return CompletedTransaction(state.producer_id, first_offset, last_offset, marker.control_type is ControlRecordType.ABORT)
+
+    def check_epoch(self, producer_id: int, producer_epoch: int) -> None:
+        """Whether a coordinator may write for a producer of this epoch. Raises InvalidProducerEpoch."""
+        state = self._states.get(producer_id)
+        if state is not None and producer_epoch < state.producer_epoch:
+            raise InvalidProducerEpoch(f"producer {producer_id}: epoch {producer_epoch} came, {state.producer_epoch} has written already")
+
+    def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
+        """Whether a marker may be appended.
+
+        Raises:
+            InvalidProducerEpoch: a newer instance of the producer has written already.
+            TransactionCoordinatorFenced: a newer coordinator has.
+        """
+        self.check_epoch(producer_id, producer_epoch)
+        state = self._states.get(producer_id)
+        if state is not None and coordinator_epoch < state.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"producer {producer_id}: coordinator epoch {coordinator_epoch} came, {state.coordinator_epoch} has written already"
+            )
+
+    # Whether the coordinator knows of a transaction (KIP-890).
+
+    def may_write_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer has a transaction open here, or the coordinator has said that it will."""
+        if self._verified.get(producer_id) == producer_epoch:
+            return True
+        state = self._states.get(producer_id)
+        return state is not None and state.transaction_first_offset != NO_OFFSET and state.producer_epoch == producer_epoch
+
+    def begin_verification(self, producer_id: int) -> Verification:
+        """The coordinator is about to be asked; `end_verification` follows whatever it answers."""
+        verification = self._verifying.setdefault(producer_id, Verification())
+        verification.waiting += 1
+        return verification
+
+    def end_verification(self, producer_id: int, producer_epoch: int, verification: Verification, is_known: bool) -> None:
+        """The coordinator has answered whether it knows of the transaction. That counts unless one has ended here since."""
+        verification.waiting -= 1
+        if self._verifying.get(producer_id) is verification:
+            if is_known:
+                self._verified[producer_id] = producer_epoch
+            if not verification.waiting:
+                del self._verifying[producer_id]
+
+    # What readers of committed data may see.
 
     @property
     def first_undecided_offset(self) -> int | None:
@@ -257,16 +330,16 @@ class ProducerStates:
     @property
     def first_unstable_offset(self) -> int | None:
         """As `first_undecided_offset`, but a decision counts only once the high watermark has passed its marker."""
-        first_completed = min(self._completed, default=None)
-        first_undecided = self.first_undecided_offset
-        if first_completed is None or first_undecided is None:
-            return first_undecided if first_completed is None else first_completed
-        return min(first_completed, first_undecided)
+        if not self._completed:
+            return min(self._ongoing, default=None)
+        first_completed = min(first_offset for _, first_offset, _ in self._completed)
+        return min(first_completed, min(self._ongoing, default=first_completed))
 
     def advance_high_watermark(self, high_watermark: int) -> None:
         """Lets go of decided transactions whose markers lie below it (also for a log start that moved up)."""
-        if self._completed:
-            self._completed = {first: ended for first, ended in self._completed.items() if ended[0] >= high_watermark}
+        completed = self._completed
+        while completed and completed[0][0] < high_watermark:
+            completed.popleft()
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forgets producers that have written nothing for `producer.id.expiration.ms`; says how many.
@@ -292,9 +365,9 @@ class ProducerStates:
         still needed was pushed out by them. The sequence that comes next is that of the first batch taken back, also
         for a producer that has nothing else here: what it sent after the failed batch must not overtake it.
         """
-        for first_offset, (last_offset, producer_id) in list(self._completed.items()):
-            if last_offset >= offset and producer_id in self._states:
-                del self._completed[first_offset]
+        while self._completed and self._completed[-1][0] >= offset:
+            _, first_offset, producer_id = self._completed.pop()
+            if producer_id in self._states:
                 self._ongoing[first_offset] = producer_id
                 self._states[producer_id].transaction_first_offset = first_offset
         for state in self._states.values():
@@ -312,6 +385,8 @@ class ProducerStates:
         self._states.clear()
         self._ongoing.clear()
         self._completed.clear()
+        self._verifying.clear()
+        self._verified.clear()
 
     def snapshot(self) -> list[ProducerSnapshotEntry]:
         """What a snapshot file keeps of each, in the order of their first batches."""

@@ -28,7 +28,6 @@ from ottla.storage.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
-    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     offset_in,
@@ -37,13 +36,13 @@ from ottla.storage.index_check import offset_index_problem, time_index_problem
 from ottla.storage.indexes import TAIL
 from ottla.storage.leader_epochs import LeaderEpochCache
 from ottla.storage.partition_metadata import PARTITION_METADATA, MalformedPartitionMetadata, read_topic_id
-from ottla.storage.producer_replay import note_batch, restore_producers
+from ottla.storage.producer_replay import restore_producers
 from ottla.storage.producers import ProducerStates
 from ottla.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from ottla.storage.swaps import COMPANION_SUFFIXES, complete_swaps
+from ottla.storage.transaction_index_recovery import check_transaction_indexes, note_batch_and_abort
 
 log = logging.getLogger(__name__)
-
-COMPANION_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
 
 @dataclass(slots=True)
@@ -58,6 +57,7 @@ class LoadedLog:
     producers: ProducerStates
     snapshot_offset: int  # of the newest producer snapshot; the log's first offset when there is none
     topic_id: UUID | None = None
+    cleaned_up_to: int = 0
     is_new: bool = False
     unsound: str | None = None  # why a log that was closed cleanly had to be recovered
 
@@ -68,6 +68,7 @@ def load_log(
     index_interval_bytes: int,
     recovery_point: int = 0,
     log_start_offset: int = 0,
+    cleaned_up_to: int = 0,
     clean: bool = False,
 ) -> LoadedLog:
     """Loads a partition's log, and repairs it where it has to be.
@@ -77,6 +78,7 @@ def load_log(
         index_interval_bytes: for indexes that are made anew.
         recovery_point: everything before it is on the disk, says the checkpoint.
         log_start_offset: the checkpointed one.
+        cleaned_up_to: the checkpointed one.
         clean: the last stop was a clean one.
 
     Raises:
@@ -107,6 +109,8 @@ def load_log(
             log.warning("%s: closed cleanly and yet not sound, so it is recovered: %s", directory.name, end.reason)
             unsound = end.reason
             clean, recovery_point = False, min(recovery_point, segments[-1].base_offset)
+    trusted = segments if clean else [each for each in segments if each.base_offset < recovery_point]
+    check_transaction_indexes(directory, trusted, snapshots)
     if clean:
         log_end_offset = recovery_point = end.next_offset
         snapshot_offset = restore_producers(producers, directory, snapshots, [each.view() for each in segments], log_end_offset)
@@ -141,6 +145,8 @@ def load_log(
         producers,
         snapshot_offset,
         _load_topic_id(directory, names),
+        # A log that has lost what was clean is dirty from its begin: other records may come to lie there.
+        cleaned_up_to if cleaned_up_to <= log_end_offset else 0,
         is_new,
         unsound,
     )
@@ -149,20 +155,15 @@ def load_log(
 def sweep(directory: Path) -> set[str]:
     """Removes or completes what an interrupted deletion or cleaning left; gives the names of what remains.
 
-    `.deleted` and `.cleaned` go; a `.swap` was complete when it got that name, so it takes its place; an index
-    without its log goes.
+    A swap that a cleaning had begun is ended or undone (`swaps`); `.deleted` and `.cleaned` go; an index without its
+    log goes.
     """
     names = {each.name for each in directory.iterdir()}
+    complete_swaps(directory, names)
     for name in sorted(names):
         if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX)):
             (directory / name).unlink(missing_ok=True)
             names.discard(name)
-        elif name.endswith(SWAP_SUFFIX):
-            final = name.removesuffix(SWAP_SUFFIX)
-            (directory / name).replace(directory / final)
-            names.discard(name)
-            names.add(final)
-            log.info("%s: %s has taken its place", directory.name, final)
     for name in sorted(names):
         stem, dot, suffix = name.rpartition(".")
         if dot + suffix in COMPANION_SUFFIXES and stem + LOG_SUFFIX not in names:
@@ -302,6 +303,8 @@ def _recover_segment(
     index_interval_bytes: int,
 ) -> Stop:
     builder = _IndexBuilder(segment, index_interval_bytes)
+    index = segment.transaction_index
+    index.truncate(next_offset if position else 0)
     descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
     try:
         sound = SoundBatches(descriptor, position, segment.size, next_offset, segment.base_offset + MAX_RELATIVE_OFFSET)
@@ -313,10 +316,11 @@ def _recover_segment(
                 leader_epochs.assign(leader_epoch, base_offset)
             if producer_id >= 0:
                 header = BatchHeader._make(fields)
-                note_batch(producers, header, os.pread(descriptor, header.size, at) if header.is_control else b"")
+                note_batch_and_abort(producers, header, os.pread(descriptor, header.size, at) if header.is_control else b"", index)
     finally:
         os.close(descriptor)
     builder.finish()
+    index.write()
     return sound.stop
 
 

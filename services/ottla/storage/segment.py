@@ -16,9 +16,10 @@ from typing import Final
 from ottla.record.region import OpenFile
 from ottla.storage.batch_scan import find_batch
 from ottla.storage.batch_walk import headers
-from ottla.storage.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_file_name
+from ottla.storage.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_file_name
 from ottla.storage.file_pool import FilePool
 from ottla.storage.indexes import IndexWrite, OffsetIndex, Pread, TimeIndex
+from ottla.storage.transaction_index import TransactionIndex
 
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1  # what an index entry can say, as Kafka reads it
 
@@ -49,6 +50,7 @@ class Segment:
         "_max_timestamp_offset",
         "_offset_index",
         "_time_index",
+        "_transaction_index",
         "base_offset",
         "file",
         "is_active",
@@ -65,6 +67,7 @@ class Segment:
         self.recently_used = False
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
+        self._transaction_index: TransactionIndex | None = None
         self._max_timestamp = UNKNOWN
         self._max_timestamp_offset = base_offset
 
@@ -78,6 +81,7 @@ class Segment:
         segment = cls(directory, base_offset, 0, is_active=True)
         os.close(os.open(segment.path(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
         segment.indexes_dropped()
+        segment._transaction_index = TransactionIndex(segment.path(TRANSACTION_INDEX_SUFFIX), is_new=True)
         return segment
 
     def path(self, suffix: str = LOG_SUFFIX) -> str:
@@ -95,6 +99,18 @@ class Segment:
         if self._time_index is None:
             self._time_index = TimeIndex(self.path(TIME_INDEX_SUFFIX))
         return self._time_index
+
+    @property
+    def transaction_index(self) -> TransactionIndex:
+        """The aborted transactions whose markers lie in this segment."""
+        if self._transaction_index is None:
+            self._transaction_index = TransactionIndex(self.path(TRANSACTION_INDEX_SUFFIX))
+        return self._transaction_index
+
+    @property
+    def used_transaction_index(self) -> TransactionIndex | None:
+        """That index if anybody has looked at it: of any other the file is as it was."""
+        return self._transaction_index
 
     @property
     def max_timestamp(self) -> int:
@@ -155,11 +171,13 @@ class Segment:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
     def write_indexes(self) -> None:
-        """Moves the indexes' tails to their files."""
+        """Moves to the files what they lack of the indexes."""
         if self._offset_index is not None:
             self._offset_index.write_tail()
         if self._time_index is not None:
             self._time_index.write_tail()
+        if self._transaction_index is not None:
+            self._transaction_index.write()
 
     def pending_index_writes(self) -> tuple[IndexWrite, IndexWrite]:
         """What the files of both indexes lack; written even if that is nothing, so that the files are there."""
@@ -196,6 +214,7 @@ class Segment:
         self.size = position
         self.offset_index.truncate(max(offset - self.base_offset, 0))
         self.time_index.truncate(max(offset - self.base_offset, 0))
+        self.transaction_index.truncate(offset)
         self.forget_max_timestamp()
 
     def __repr__(self) -> str:

@@ -6,11 +6,12 @@ Source: Kafka's `UnifiedLog.fetchOffsetByTimestamp`, KIP-32 and KIP-734.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ottla.record.batch import TIMESTAMP_TYPE_MASK, BatchHeader
+from ottla.record.batch import HEADER_SIZE, TIMESTAMP_TYPE_MASK, BatchHeader
 from ottla.record.records import read_records
 from ottla.storage.batch_walk import headers
 from ottla.storage.indexes import OffsetIndex, TimeIndex
@@ -58,6 +59,18 @@ def first_with_max_timestamp(views: Sequence[SegmentView], start_offset: int) ->
         return None
     largest = max(view.max_timestamp for view in candidates)
     return first_at_or_after([view for view in candidates if view.max_timestamp == largest], largest, start_offset)
+
+
+def first_timestamp(paths: Sequence[str]) -> int | None:
+    """The earliest of the first batches' timestamps of some segments, without those that have none or are gone."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError), open(path, "rb", buffering=0) as file:
+            for _, header in headers(file.fileno(), 0, HEADER_SIZE):
+                if header.max_timestamp >= 0:
+                    found.append(header.max_timestamp)
+                break
+    return min(found, default=None)
 
 
 def _first_record(descriptor: int, position: int, header: BatchHeader, timestamp: int, start_offset: int) -> TimestampedOffset | None:

@@ -233,6 +233,13 @@ class EmbeddedCluster:
                 "listeners": f"{LISTENER}://127.0.0.1:{self._ports.get(broker_id, 0)}",
                 "log.dirs": str(directory / (f"broker-{broker_id}" if self._broker_count > 1 else "log")),
                 "coordination.directory": str(directory / "coordination"),
+                # A test's consumer is assigned at once, and waits for no more of its group.
+                "group.initial.rebalance.delay.ms": "0",
+                "offsets.topic.num.partitions": "4",
+                "offsets.topic.replication.factor": str(min(3, self._broker_count)),
+                "transaction.state.log.num.partitions": "4",
+                "transaction.state.log.replication.factor": str(min(3, self._broker_count)),
+                "transaction.state.log.min.isr": str(min(2, self._broker_count)),
                 **self._settings,
             }
         )

@@ -31,6 +31,8 @@ from ottla.broker.control import (
     PartitionOutcome,
     PartitionToStop,
     StopReplicaRequest,
+    TransactionMarker,
+    TransactionQuestion,
     UpdateMetadataRequest,
 )
 from ottla.errors import InvalidRequest
@@ -192,6 +194,18 @@ def test_placements_of_new_partitions_and_no_placement_are_two_things(placement:
 def test_changes_of_settings(changes: tuple[ConfigChange, ...]) -> None:
     message = controller_pb2.IncrementalAlterConfigsRequest(changes=messages.change_messages(changes))
     assert messages.changes_of(over_the_wire(message).changes) == changes
+
+
+@unhurried
+@given(st.builds(TransactionMarker, LONGS, st.integers(-1, 2**15 - 1), st.booleans(), INTS, SEVERAL))
+def test_markers(marker: TransactionMarker) -> None:
+    assert messages.transaction_marker_of(over_the_wire(messages.transaction_marker_message(marker))) == marker
+
+
+@unhurried
+@given(st.builds(TransactionQuestion, TEXTS, LONGS, st.integers(-1, 2**15 - 1), SEVERAL))
+def test_questions_for_a_transaction(question: TransactionQuestion) -> None:
+    assert messages.transaction_question_of(over_the_wire(messages.transaction_question_message(question))) == question
 
 
 @unhurried

@@ -33,6 +33,8 @@ from ottla.broker.control import (
     PartitionToStop,
     StopReplicaRequest,
     StopReplicaResponse,
+    TransactionMarker,
+    TransactionQuestion,
     UpdateMetadataRequest,
 )
 from ottla.broker.control_rpc import BROKER_SERVICE, CONTROLLER_SERVICE, GrpcControl
@@ -97,7 +99,16 @@ def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
     leader_and_isr = LeaderAndIsrRequest(ONE, 4, 5, (assignment,), registrations, {"orders": {"retention.ms": "1"}})
     metadata = UpdateMetadataRequest(ONE, 4, 5, (assignment,), registrations, ("gone",), {"orders": {"retention.ms": "1"}})
     stop = StopReplicaRequest(ONE, 4, 5, (PartitionToStop(ORDERS, 7, True),))
-    broker = Recording({"leader_and_isr": LeaderAndIsrResponse({ORDERS: 56}), "stop_replica": StopReplicaResponse({ORDERS: 0})})
+    marker = TransactionMarker(2**40, 3, True, 9, (ORDERS,))
+    question = TransactionQuestion("copier", 2**40, 3, (ORDERS,))
+    broker = Recording(
+        {
+            "leader_and_isr": LeaderAndIsrResponse({ORDERS: 56}),
+            "stop_replica": StopReplicaResponse({ORDERS: 0}),
+            "write_transaction_marker": {ORDERS: 52},
+            "verify_transaction": {ORDERS: 48},
+        }
+    )
 
     async def run() -> None:
         async with two_brokers(broker) as (control, registration):
@@ -106,7 +117,16 @@ def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
             await remote.update_metadata(metadata)
             assert await remote.stop_replica(stop) == StopReplicaResponse({ORDERS: 0})
             await remote.drain()
-        assert broker.calls == [("leader_and_isr", leader_and_isr), ("update_metadata", metadata), ("stop_replica", stop), ("drain",)]
+            assert await remote.write_transaction_marker(marker) == {ORDERS: 52}
+            assert await remote.verify_transaction(question) == {ORDERS: 48}
+        assert broker.calls == [
+            ("leader_and_isr", leader_and_isr),
+            ("update_metadata", metadata),
+            ("stop_replica", stop),
+            ("drain",),
+            ("write_transaction_marker", marker),
+            ("verify_transaction", question),
+        ]
 
     asyncio.run(run())
 

@@ -23,18 +23,23 @@ from ottla.broker import handlers
 from ottla.broker.control import PartitionAssignment
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.handlers.produce import DelayedProduce
+from ottla.broker.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator
+from ottla.broker.groups.wiring import group_coordinator
 from ottla.broker.handlers.registry import BrokerParts
 from ottla.broker.metadata import MetadataCache
-from ottla.broker.purgatory import Purgatory
+from ottla.broker.producer_ids import ProducerIds
+from ottla.broker.purgatory import Purgatory, as_it_says
+from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import AllowAll
+from ottla.broker.transactions.coordinator import TransactionCoordinator
+from ottla.broker.transactions.wiring import transactions_of
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.lifecycle import Offload, offload_nothing
-from ottla.model import BrokerId, PartitionState, TopicDescription
+from ottla.model import BrokerId, PartitionState, TopicDescription, TopicPartition
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.listener import ConnectionLimits, Listener
 from ottla.protocol.api import ApiKey, response_header_size
@@ -273,16 +278,31 @@ async def wired(
     settings = BrokerSettings.from_properties({"broker.id": str(BROKER), "log.dirs": str(directory / "logs"), **(properties or {})})
     clock = ManualClock()
     made: dict[str, TopicSettings] = {}
-    fetches, produces = Purgatory(), Purgatory(DelayedProduce.holds_up)
+    fetches, produces = Purgatory(), Purgatory(as_it_says)
     logs = LogManager(settings.log_directories, settings, clock, offload, lambda name: made[name])
     await logs.start()
     replicas = ReplicaManager(BROKER, logs, fetches, produces, clock=clock)
+    metadata = MetadataCache()
+    internal = InternalTopics(replicas, produces, clock, offload)
+    groups = group_coordinator(settings, internal, clock, Random(1), offload, metadata)
+    transactions = transactions_of(
+        settings,
+        internal,
+        clock,
+        offload,
+        metadata,
+        ProducerIds(_block_of_producer_ids).next_id,
+        cast("Any", None),
+        lambda key, producer_id, is_commit: groups.transaction_ended(key.partition, producer_id, is_commit),
+        lambda: settings.transaction_partition_verification_enable,
+    )
+    replicas.leads_internal = internal_leaderships(groups, transactions.coordinator)
     parts = BrokerParts(
         settings=settings,
         clock=clock,
         offload=offload,
         authorizer=authorizer or AllowAll(),
-        metadata=MetadataCache(),
+        metadata=metadata,
         replicas=replicas,
         logs=logs,
         log_moves=LogMoves(logs, settings.log_directories, offload, replicas.log_moved),
@@ -291,6 +311,8 @@ async def wired(
         fetch_sessions=FetchSessions(10, clock, Random(1)),
         fetch_purgatory=fetches,
         throttles=ReplicationThrottles(clock, settings),
+        groups=groups,
+        transactions=transactions,
     )
     handlers.load()
     listener = Listener(
@@ -314,8 +336,27 @@ async def wired(
         assert len(fetches) == 0, "a Fetch is left waiting"
     finally:
         await listener.close()
+        await transactions.coordinator.close()
+        await groups.close()
         await replicas.group_commit.close()
         await logs.shutdown()
+
+
+async def _block_of_producer_ids() -> range:
+    return range(1000, 2000)
+
+
+def internal_leaderships(groups: GroupCoordinator, transactions: TransactionCoordinator) -> Callable[[TopicPartition, int | None], None]:
+    """What a broker coordinates follows from what it leads, as the server has it."""
+
+    def leads_internal(key: TopicPartition, leader_epoch: int | None) -> None:
+        coordinator = groups if key.topic == OFFSETS_TOPIC else transactions
+        if leader_epoch is None:
+            coordinator.resign(key.partition)
+        else:
+            coordinator.lead(key.partition, leader_epoch)
+
+    return leads_internal
 
 
 def run(directory: Path, scenario: Callable[[Wired], Any], **options: Any) -> None:

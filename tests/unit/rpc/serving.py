@@ -43,6 +43,12 @@ class Servicer(broker_pb2_grpc.BrokerServicer):
     async def Drain(self, request: Any, context: Any) -> Any:
         raise NotImplementedError
 
+    async def WriteTransactionMarker(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+    async def VerifyTransaction(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, slots=True)
 class Served:

@@ -29,6 +29,7 @@ from ottla.errors import (
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol import fetch as codec
 from ottla.protocol.fetch import FetchAnswer, FetchPartition, FetchRequest
+from ottla.storage.transaction_index import AbortedTransaction
 
 # Below this, reading a region that is in memory costs less than a system call of its own (measured on loopback:
 # a pread of 16 KiB into a joined answer against one sendfile).
@@ -149,6 +150,7 @@ class Reading:
         self, key: Key, asked: FetchPartition, partition: Partition | ApiError, max_bytes: int, at_least_one_batch: bool
     ) -> FetchAnswer | None:
         """What there is of one partition; None when it is what the session's last answer said."""
+        aborted: list[AbortedTransaction] = []
         try:
             if isinstance(partition, ApiError):
                 raise partition
@@ -173,11 +175,15 @@ class Reading:
                         committed_only=self._request.isolation_level == codec.READ_COMMITTED,
                         at_least_one_batch=at_least_one_batch,
                     )
+                    if records is not None and self._request.isolation_level == codec.READ_COMMITTED:
+                        aborted = partition.aborted_transactions(asked.fetch_offset, records)
         except ApiError as error:
             return FetchAnswer(asked.partition, error.code, records=None)
         if records is None and self._scope.has_said(key, partition.high_watermark, partition.log.log_start_offset):
             return None
         answer = self._answer(asked, partition)
+        if aborted:
+            answer = answer._replace(aborted_transactions=[codec.AbortedTransaction(*each[:2]) for each in aborted])
         return answer if records is None else answer._replace(records=records)
 
     def _answer(self, asked: FetchPartition, partition: Partition) -> FetchAnswer:

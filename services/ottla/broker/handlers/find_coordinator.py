@@ -1,27 +1,23 @@
 """FindCoordinator (key 10), versions 0-6: which broker coordinates a group or a transactional id.
 
 v1 adds transactional ids (key_type 1), v4 asks for several keys at once (KIP-699), v6 knows share groups (key_type 2),
-which are refused. A broker on its own coordinates whatever there is, so the answer is always this broker; whether it
-serves groups or transactions a client learns from ApiVersions.
+which are refused. The answer is the leader of the key's partition of `__consumer_offsets` or `__transaction_state`,
+which are made at the first question.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from ottla.broker.groups.coordinator import OFFSETS_TOPIC
 from ottla.broker.handlers.authorization import allowed
+from ottla.broker.handlers.group_access import check_group
+from ottla.broker.handlers.internal_topics import internal_topic
 from ottla.broker.handlers.listeners import reachable_brokers
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import Operation, Resource, ResourceKind
-from ottla.errors import (
-    NONE,
-    ApiError,
-    CoordinatorNotAvailable,
-    GroupAuthorizationFailed,
-    InvalidRequest,
-    TransactionalIdAuthorizationFailed,
-)
-from ottla.model import BrokerId
+from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC
+from ottla.errors import NONE, ApiError, CoordinatorNotAvailable, InvalidRequest, TransactionalIdAuthorizationFailed
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
 
@@ -39,27 +35,31 @@ class Coordinator(NamedTuple):
 
 
 @handles(ApiKey.FIND_COORDINATOR, 0, 6)
-def find_coordinator(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+async def find_coordinator(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
     schema = messages.response_schema(ApiKey.FIND_COORDINATOR, context.api_version)
     key_type = getattr(request, "key_type", GROUP)
     if context.api_version < FIRST_WITH_SEVERAL_KEYS:
-        return schema("FindCoordinatorResponse", throttle_time=0, **_coordinator(request.key, key_type, context, parts)._asdict())
-    return schema(
-        "FindCoordinatorResponse",
-        throttle_time=0,
-        coordinators=[
-            schema("Coordinator", key=key, **_coordinator(key, key_type, context, parts)._asdict()) for key in request.coordinator_keys
-        ],
-    )
+        found = await _coordinator(request.key, key_type, context, parts)
+        return schema("FindCoordinatorResponse", throttle_time=0, **found._asdict())
+    coordinators = []
+    for key in request.coordinator_keys:
+        found = await _coordinator(key, key_type, context, parts)
+        coordinators.append(schema("Coordinator", key=key, **found._asdict()))
+    return schema("FindCoordinatorResponse", throttle_time=0, coordinators=coordinators)
 
 
-def _coordinator(key: str, key_type: int, context: RequestContext, parts: BrokerParts) -> Coordinator:
+async def _coordinator(key: str, key_type: int, context: RequestContext, parts: BrokerParts) -> Coordinator:
     try:
         _check(key, key_type, context, parts)
-        broker_id = BrokerId(parts.settings.broker_id)
+        if key_type == GROUP:
+            topic = await internal_topic(OFFSETS_TOPIC, parts)
+            broker_id = topic.partitions[parts.groups.partition_of(key)].leader
+        else:
+            topic = await internal_topic(TRANSACTIONS_TOPIC, parts)
+            broker_id = topic.partitions[parts.transactions.coordinator.partition_of(key)].leader
         found = reachable_brokers(parts, context).get(broker_id)
         if found is None:
-            raise CoordinatorNotAvailable(f"broker {broker_id} has no listener {context.listener_name}")
+            raise CoordinatorNotAvailable(f"{key}: its coordinator {broker_id} has no listener {context.listener_name}, or does not live")
         endpoint, _ = found
         return Coordinator(broker_id, endpoint.host, endpoint.port)
     except ApiError as error:
@@ -68,8 +68,7 @@ def _coordinator(key: str, key_type: int, context: RequestContext, parts: Broker
 
 def _check(key: str, key_type: int, context: RequestContext, parts: BrokerParts) -> None:
     if key_type == GROUP:
-        if not allowed(parts, context, Operation.DESCRIBE, Resource(ResourceKind.GROUP, key)):
-            raise GroupAuthorizationFailed(f"Not authorized to access group: {key}")
+        check_group(parts, context, Operation.DESCRIBE, key)
     elif key_type == TRANSACTION:
         if not allowed(parts, context, Operation.DESCRIBE, Resource(ResourceKind.TRANSACTIONAL_ID, key)):
             raise TransactionalIdAuthorizationFailed(f"Not authorized to access transactional id: {key}")

@@ -1,6 +1,7 @@
 """Produce (key 0), versions 3-11; 0-2 are advertised and refused (KAFKA-18659).
 
-v5 adds log_start_offset, v8 record errors (KIP-467), v9 is flexible. One batch per partition, stored as it came.
+v5 adds log_start_offset, v8 record errors (KIP-467), v9 is flexible, v11 adds TRANSACTION_ABORTABLE (KIP-890). One batch
+per partition, stored as it came. Before the first batch of a transaction its coordinator is asked.
 Unlike Kafka: quotas are not enforced, so throttle_time_ms is always 0, and the records inside a batch are not opened
 (docs/decisions), so record_errors is always empty.
 
@@ -19,24 +20,36 @@ from ottla.broker.replication.partition import ACKS_ALL, Partition
 from ottla.broker.security.authorizer import Operation, Resource, ResourceKind, topic
 from ottla.errors import (
     ApiError,
+    ConcurrentTransactions,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
     InvalidRequiredAcks,
+    InvalidTopic,
     InvalidTransactionState,
     KafkaStorageError,
+    NotCoordinator,
+    NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     RequestTimedOut,
     TopicAuthorizationFailed,
+    TransactionAbortable,
     TransactionalIdAuthorizationFailed,
     UnsupportedCompressionType,
 )
-from ottla.model import TopicPartition
+from ottla.model import INTERNAL_TOPICS, TopicPartition
 from ottla.protocol import produce as codec
 from ottla.protocol.produce import PartitionAnswer, PartitionData, ProduceRequest, RepeatedRequest, TopicData
 from ottla.record.batch import HEADER_SIZE, read_header
 from ottla.storage.producers import EarlierBatchNotWritten
 
+# Kafka's tools write to internal topics under this client id.
+ADMIN_CLIENT_ID: Final = "__admin_client"
 ZSTD: Final = 4
 ZSTD_VERSION: Final = 7  # KIP-110
+TRANSACTION_ABORTABLE_VERSION: Final = 11
+# What a coordinator that can not answer now is known by.
+_UNVERIFIABLE: Final = (ConcurrentTransactions, CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator)
 
 
 class SilentFailure(Exception):
@@ -158,10 +171,11 @@ def stage(
     Raises:
         SilentFailure: acks=0 and a partition failed.
     """
-    if parts.replicas.some_open_batches and any(_opens_batches(request, parts)):
+    unverified = [] if request.transactional_id is None else _unverified(request, buffer, context, parts)
+    if unverified or (parts.replicas.some_open_batches and any(_opens_batches(request, parts))):
         # The buffer is overwritten by the next read, so the batches are copied before anything is waited for.
         copied = [[bytes(buffer[start:stop]) for _, start, stop in partitions] for _, partitions in request.topics]
-        return _stage_opened(request, copied, context, parts, now_ms)
+        return _stage_opened(request, copied, context, parts, now_ms, unverified)
     return _stage(request, buffer, context, parts, now_ms, {})
 
 
@@ -176,6 +190,7 @@ def _stage(
     version = context.api_version
     acks = request.acks
     refusal = _refusal(request, context, parts)
+    in_transaction = request.transactional_id is not None
     single = len(request.topics) == 1 and len(request.topics[0].partitions) == 1
     answers: dict[str, list[PartitionAnswer]] = {}
     requirements: list[Requirement] = []
@@ -190,7 +205,9 @@ def _stage(
                 partition = parts.replicas.get(name, index)
                 if version < ZSTD_VERSION:
                     _check_codec(buffer, start, stop, version)
-                base_offset, last_offset, log_append_time = partition.append_as_leader(buffer, start, stop, acks, now_ms)
+                base_offset, last_offset, log_append_time = partition.append_as_leader(
+                    buffer, start, stop, acks, now_ms, in_transaction=in_transaction
+                )
             except ApiError as error:
                 if _has_lost_group(error) and (name, index) in parts.replicas.partitions:
                     parts.replicas.appends.failed(parts.replicas.get(name, index), error)
@@ -279,15 +296,59 @@ def stage_repeated(
     return DelayedProduce(request.version, correlation_id, request.timeout_ms, {}, [requirement], request)
 
 
+def _unverified(
+    request: ProduceRequest, buffer: memoryview, context: RequestContext, parts: BrokerParts
+) -> list[tuple[Partition, int, int]]:
+    """The partitions in which a transaction is about to begin, with the producer's id and epoch: its coordinator is to be asked."""
+    found: list[tuple[Partition, int, int]] = []
+    if _refusal(request, context, parts) is not None:
+        return found
+    for name, partitions in request.topics:
+        for index, start, stop in partitions:
+            partition = parts.replicas.partitions.get(TopicPartition(name, index))
+            if partition is None or stop - start < HEADER_SIZE or _topic_refusal(name, context, parts) is not None:
+                continue
+            header = read_header(buffer, start)
+            producer_id, epoch = header.producer_id, header.producer_epoch
+            if header.is_transactional and not partition.log.producers.may_write_in_transaction(producer_id, epoch):
+                found.append((partition, producer_id, epoch))
+    return found
+
+
+async def _verified(
+    transactional_id: str, unverified: list[tuple[Partition, int, int]], context: RequestContext, parts: BrokerParts
+) -> dict[tuple[str, int], ApiError]:
+    """Asks the coordinator, and gives what the producer is told where it does not know of the transaction."""
+    refused: dict[tuple[str, int], ApiError] = {}
+    for producer_id, epoch in {each[1:] for each in unverified}:
+        partitions = [each[0] for each in unverified if each[1:] == (producer_id, epoch)]
+        refusals = await parts.transactions.verification.refusals(transactional_id, producer_id, epoch, partitions)
+        for key, error in refusals.items():
+            if isinstance(error, _UNVERIFIABLE):
+                # The client asks for no metadata at this one, and sends the batch again.
+                refused[key] = NotEnoughReplicas(f"{key}: the transaction could not be verified: {error.message}")
+            elif isinstance(error, InvalidTransactionState) and context.api_version >= TRANSACTION_ABORTABLE_VERSION:
+                refused[key] = TransactionAbortable(error.message)
+            else:
+                refused[key] = error
+    return refused
+
+
 async def _stage_opened(
-    request: ProduceRequest, copied: list[list[bytes]], context: RequestContext, parts: BrokerParts, now_ms: int
+    request: ProduceRequest,
+    copied: list[list[bytes]],
+    context: RequestContext,
+    parts: BrokerParts,
+    now_ms: int,
+    unverified: list[tuple[Partition, int, int]],
 ) -> bytes | DelayedProduce | None:
-    """As `_stage`, after the batches of topics that ask for it have been opened beside the loop.
+    """As `_stage`, after what has to be waited for: a coordinator, and batches that are opened beside the loop.
 
     A topic with a `compression.type` of its own has them compressed again, a compacted one has their keys looked at.
 
     Args:
         copied: the batches, topic by topic and partition by partition as in the request.
+        unverified: what the coordinator has to be asked about.
     """
     rewritten = bytearray()
     refused: dict[tuple[str, int], ApiError] = {}
@@ -307,6 +368,10 @@ async def _stage_opened(
             moved.append(PartitionData(index, len(rewritten), len(rewritten) + len(opened)))
             rewritten += opened
         topics.append(TopicData(name, moved))
+    if unverified:
+        # Last, so that nothing comes between the answer and the append.
+        assert request.transactional_id is not None
+        refused |= await _verified(request.transactional_id, unverified, context, parts)
     staged = _stage(request._replace(topics=topics), memoryview(rewritten), context, parts, now_ms, refused)
     # Nothing is pipelined behind an opened request, so its groups are its own, and its buffer ends here.
     failed = parts.replicas.appends.complete()
@@ -323,13 +388,12 @@ def _refusal(request: ProduceRequest, context: RequestContext, parts: BrokerPart
         resource = Resource(ResourceKind.TRANSACTIONAL_ID, request.transactional_id)
         if not parts.authorizer.allowed(context.principal, Operation.WRITE, resource):
             return TransactionalIdAuthorizationFailed(f"{context.principal} may not use the transactional id {request.transactional_id}")
-        return InvalidTransactionState(
-            f"no transaction of {request.transactional_id!r} is open: this broker has no transaction coordinator"
-        )
     return None
 
 
 def _topic_refusal(name: str, context: RequestContext, parts: BrokerParts) -> ApiError | None:
+    if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+        return InvalidTopic(f"{name} is internal: only brokers write to it")
     if parts.authorizer.allows_all or parts.authorizer.allowed(context.principal, Operation.WRITE, topic(name)):
         return None
     return TopicAuthorizationFailed(f"{context.principal} may not write to {name}")

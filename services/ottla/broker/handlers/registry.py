@@ -17,12 +17,14 @@ from ottla.record.region import FileRegion
 if TYPE_CHECKING:
     from ottla.broker.controller.service import ControllerService
     from ottla.broker.fetch_sessions import FetchSessions
+    from ottla.broker.groups.coordinator import GroupCoordinator
     from ottla.broker.metadata import MetadataCache
     from ottla.broker.producer_ids import ProducerIds
     from ottla.broker.purgatory import Purgatory
     from ottla.broker.replication.replicas import ReplicaManager
     from ottla.broker.replication.throttles import ReplicationThrottles
     from ottla.broker.security.authorizer import Authorizer
+    from ottla.broker.transactions.wiring import Transactions
     from ottla.clock import Clock
     from ottla.config.broker import BrokerSettings
     from ottla.lifecycle import Offload
@@ -61,6 +63,8 @@ class BrokerParts:
     fetch_sessions: FetchSessions
     fetch_purgatory: Purgatory
     throttles: ReplicationThrottles
+    groups: GroupCoordinator
+    transactions: Transactions
 
 
 @dataclass(frozen=True, slots=True)

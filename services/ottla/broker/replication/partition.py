@@ -27,6 +27,7 @@ from ottla.errors import (
     NotEnoughReplicas,
     NotLeaderOrFollower,
     OffsetOutOfRange,
+    TransactionalIdAuthorizationFailed,
 )
 from ottla.model import NO_TIMESTAMP, BrokerId, TopicPartition
 from ottla.record.batch import (
@@ -41,9 +42,12 @@ from ottla.record.batch import (
     TRANSACTIONAL_MASK,
     BatchHeader,
     check_batch,
+    read_header,
 )
+from ottla.record.control_records import EndTransactionMarker, build_marker_batch
 from ottla.record.region import FileRegion
 from ottla.storage.log import Log
+from ottla.storage.transaction_index import AbortedTransaction
 
 ACKS_ALL: Final = -1
 NEVER: Final = (1 << 63) - 1
@@ -139,7 +143,9 @@ class Partition(Replica):
 
     # Writing.
 
-    def append_as_leader(self, buffer: memoryview, start: int, stop: int, acks: int, now_ms: int) -> tuple[int, int, int]:
+    def append_as_leader(
+        self, buffer: memoryview, start: int, stop: int, acks: int, now_ms: int, *, in_transaction: bool = False
+    ) -> tuple[int, int, int]:
         """Checks the one batch in buffer[start:stop], gives it offsets and stages it.
 
         It is in the file once the group it belongs to is written (`Appends.complete`); `buffer` must not change
@@ -148,6 +154,7 @@ class Partition(Replica):
         Args:
             acks: what the producer asked for; with -1 the in-sync replicas are counted first.
             now_ms: the broker's time, for topics that stamp with it.
+            in_transaction: whether transactional batches may come, from somebody who may use the transactional id.
 
         Returns:
             Base offset, last offset, and the time that the records were stamped with or -1. A plain tuple: a named
@@ -180,7 +187,7 @@ class Partition(Replica):
         ):
             check_batch(buffer[start:stop])
         if attributes & (CONTROL_MASK | TRANSACTIONAL_MASK):
-            self._refuse_kind(attributes)
+            self._check_kind(BatchHeader._make(header), in_transaction)
         log = self.log
         base_offset = log.next_offset
         last_offset = base_offset + last_offset_delta
@@ -207,11 +214,78 @@ class Partition(Replica):
             log.producers.update(batch, base_offset, last_offset, max_timestamp)
         return base_offset, last_offset, log_append_time
 
-    def _refuse_kind(self, attributes: int) -> None:
-        if attributes & CONTROL_MASK:
+    def _check_kind(self, header: BatchHeader, in_transaction: bool) -> None:
+        if header.is_control:
             raise InvalidRecord(f"{self.topic_partition}: a control batch from a client")
-        # Nobody could ever end its transaction, and readers of committed data would wait for that for ever.
-        raise InvalidTransactionState(f"{self.topic_partition}: a transactional batch, and this broker has no transaction coordinator")
+        if not in_transaction:
+            raise TransactionalIdAuthorizationFailed(f"{self.topic_partition}: a transactional batch, and no transactional id")
+        self.check_in_transaction(header.producer_id, header.producer_epoch)
+
+    def check_in_transaction(self, producer_id: int, producer_epoch: int) -> None:
+        """Whether the producer has a transaction open here, or its coordinator has said that it will (KIP-890).
+
+        Nobody would ever end another one, and readers of committed data would wait for that for ever.
+
+        Raises:
+            InvalidTransactionState: it has not.
+        """
+        if not self.log.producers.may_write_in_transaction(producer_id, producer_epoch):
+            raise InvalidTransactionState(
+                f"{self.topic_partition}: producer {producer_id}, epoch {producer_epoch} has no transaction with this partition in it"
+            )
+
+    def append_in_transaction(self, batch: memoryview) -> int:
+        """Stages a batch that a coordinator writes as a part of a producer's transaction, and gives its base offset.
+
+        It has the producer's id and epoch and no sequence.
+
+        Raises:
+            InvalidTransactionState, InvalidProducerEpoch: the producer has no such transaction, or a newer instance.
+            ApiError: as from `append_as_leader`.
+        """
+        header = check_batch(batch)
+        self._check_may_commit()
+        if len(batch) > self._max_message_bytes:
+            raise MessageTooLarge(f"{self.topic_partition}: a batch of {len(batch)} bytes")
+        self.check_in_transaction(header.producer_id, header.producer_epoch)
+        self.log.producers.check_epoch(header.producer_id, header.producer_epoch)
+        return self._stage_for_producer(batch, header, None)
+
+    def append_marker(self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker, now_ms: int) -> int:
+        """Stages the marker that ends a producer's transaction here, and gives its offset.
+
+        One that comes again, or for a transaction that wrote nothing here, ends nothing and is kept all the same.
+
+        Raises:
+            InvalidProducerEpoch, TransactionCoordinatorFenced: a newer producer or coordinator has written.
+            ApiError: as from `append_as_leader` with acks=all.
+        """
+        self._check_may_commit()
+        self.log.producers.check_marker(producer_id, producer_epoch, marker.coordinator_epoch)
+        batch = build_marker_batch(marker, timestamp=now_ms, producer_id=producer_id, producer_epoch=producer_epoch)
+        return self._stage_for_producer(memoryview(batch), read_header(batch), marker)
+
+    def _check_may_commit(self) -> None:
+        if not self.is_leader:
+            raise NotLeaderOrFollower(f"{self.topic_partition}: broker {self.broker_id} does not lead")
+        if self.storage_error is not None:
+            raise self.storage_error
+        if self.is_under_min_isr:
+            raise NotEnoughReplicas(
+                f"{self.topic_partition}: {len(self.isr)} replicas in sync, min.insync.replicas is {self.min_insync_replicas}"
+            )
+
+    def _stage_for_producer(self, batch: memoryview, header: BatchHeader, marker: EndTransactionMarker | None) -> int:
+        log = self.log
+        base_offset = log.next_offset
+        last_offset = base_offset + header.last_offset_delta
+        prefix = PREFIX.pack(base_offset, header.length, self.leader_epoch)
+        log.stage(prefix, batch[PREFIX_SIZE:], last_offset, header.max_timestamp)
+        log.producers.advance_high_watermark(self.high_watermark)  # or what ended long ago would pile up where nobody reads
+        completed = log.producers.update(header, base_offset, last_offset, header.max_timestamp, marker)
+        if completed is not None:
+            log.transaction_ended(completed)
+        return base_offset
 
     def appended(self) -> None:
         """The staged batches are in the file: what follows for the high watermark."""
@@ -230,8 +304,17 @@ class Partition(Replica):
     @property
     def last_stable_offset(self) -> int:
         """Below it nothing is undecided: what a reader of committed data may see."""
-        undecided = self.log.producers.first_undecided_offset
-        return self.high_watermark if undecided is None else min(undecided, self.high_watermark)
+        producers, high_watermark = self.log.producers, self.high_watermark
+        producers.advance_high_watermark(high_watermark)
+        unstable = producers.first_unstable_offset
+        if unstable is None:
+            return high_watermark
+        # DeleteRecords may have cut the beginning of an open transaction.
+        return min(max(unstable, self.log.log_start_offset), high_watermark)
+
+    def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTransaction]:
+        """What a reader of committed data has to leave out of a region that `read` has just given it."""
+        return self.log.aborted_transactions(offset, region, self.last_stable_offset)
 
     def read(self, offset: int, max_bytes: int, *, committed_only: bool, at_least_one_batch: bool) -> FileRegion | None:
         """What a consumer may see from `offset` on, or None when there is nothing (yet).

@@ -258,6 +258,7 @@ class Replica:
         if len(records):
             self._begin_inside_first_batch(records)
             self.log.append_as_received(records)
+            self.log.producers.advance_high_watermark(self.high_watermark)
         former = self.high_watermark, self.log.log_start_offset
         # It never goes back: what was committed once stays so, even if a new leader has yet to learn it.
         self.high_watermark = max(self.high_watermark, min(high_watermark, self.log.log_end_offset))

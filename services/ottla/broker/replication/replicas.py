@@ -23,7 +23,7 @@ from ottla.broker.replication.partition import Partition
 from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
 from ottla.errors import NONE, ApiError, FencedLeaderEpoch, KafkaStorageError, UnknownTopicOrPartition
-from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
+from ottla.model import INTERNAL_TOPICS, NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
 from ottla.storage.log import Log
 from ottla.storage.log_manager import LogManager
 
@@ -78,6 +78,8 @@ class ReplicaManager:
         lag_time_max_ms: int = DEFAULT_LAG_TIME_MAX_MS,
     ) -> None:
         self.following: Following = NoFollowing()
+        # Told what this broker begins to lead of the internal topics, in which epoch, and with None that it does so no more.
+        self.leads_internal: Callable[[TopicPartition, int | None], None] = _nobody_told
         # Requests that wait for followers' log start offsets.
         self.deletes = Purgatory()
         clock = clock or SystemClock()
@@ -165,7 +167,7 @@ class ReplicaManager:
         for each in led:
             each.stop_leading()
         for each in led:
-            self._check(each.topic_partition)
+            self._role_changed(each.topic_partition)
         if led:
             log.warning("broker %d leads none of its %d partitions any more", self._broker_id, len(led))
 
@@ -212,7 +214,7 @@ class ReplicaManager:
                 errors[key] = error.code
         self._follow(follow, unfollow)
         for key in changed:
-            self._check(key)
+            self._role_changed(key)
         return errors
 
     def _follow(self, follow: Mapping[TopicPartition, Follow], unfollow: Iterable[TopicPartition]) -> None:
@@ -234,7 +236,7 @@ class ReplicaManager:
             found.stop_leading()
             self._follow({}, [key])
             del self._partitions[key]
-            self._check(key)
+            self._role_changed(key)
         opened = self._logs.get(key)
         if opened is not None and opened.topic_id not in (None, ZERO_TOPIC_ID, assignment.topic_id):
             # The topic was deleted and made anew while this broker was away: these are the records of another.
@@ -251,7 +253,7 @@ class ReplicaManager:
         if opened.is_offline:
             partition.storage_error = _offline(partition)
         self._partitions[key] = partition
-        self.some_open_batches |= partition.opens_batches
+        self._note_opens_batches(partition)
         return partition
 
     async def _stop(self, to_stop: PartitionToStop) -> None:
@@ -267,7 +269,7 @@ class ReplicaManager:
             self._follow({}, [key])
             if to_stop.delete:
                 del self._partitions[key]
-            self._check(key)
+            self._role_changed(key)
             log.info("%s: broker %d gives its replica up%s", key, self._broker_id, ", with its files" if to_stop.delete else "")
         if to_stop.delete:
             # Also without a partition: the topic may have been deleted while this broker was away.
@@ -280,9 +282,13 @@ class ReplicaManager:
         for key, partition in self._partitions.items():
             if key.topic == topic:
                 partition.update_settings(settings)
-                self.some_open_batches |= partition.opens_batches
+                self._note_opens_batches(partition)
                 if partition.advance_high_watermark():
                     self._check(key)
+
+    def _note_opens_batches(self, partition: Partition) -> None:
+        # What this broker writes into internal topics itself needs no look inside.
+        self.some_open_batches |= partition.opens_batches and partition.topic_partition.topic not in INTERNAL_TOPICS
 
     def directory_failed(self) -> tuple[TopicPartition, ...]:
         """A log directory has failed: its partitions refuse everything, and whoever waits for them is told.
@@ -298,7 +304,7 @@ class ReplicaManager:
                 failed.append(key)
         self._follow({}, failed)
         for key in failed:
-            self._check(key)
+            self._role_changed(key)
         return tuple(failed)
 
     def log_moved(self, topic_partition: TopicPartition, moved: Log) -> None:
@@ -340,6 +346,12 @@ class ReplicaManager:
 
     # Requests that wait.
 
+    def _role_changed(self, key: TopicPartition) -> None:
+        self._check(key)
+        if key.topic in INTERNAL_TOPICS:
+            partition = self._partitions.get(key)
+            self.leads_internal(key, partition.leader_epoch if partition is not None and partition.is_leader else None)
+
     def _check(self, key: TopicPartition) -> None:
         self._produces.check(key)
         self._fetches.check(key)
@@ -363,6 +375,10 @@ class ReplicaManager:
         partition.advance_high_watermark()
         self._produces.check(partition.topic_partition)
         self._fetches.check(partition.topic_partition)
+
+
+def _nobody_told(key: TopicPartition, leader_epoch: int | None) -> None:
+    """For a broker that coordinates nothing."""
 
 
 def _offline(partition: Partition) -> KafkaStorageError:

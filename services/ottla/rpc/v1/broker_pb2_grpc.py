@@ -56,6 +56,16 @@ class BrokerStub:
                 request_serializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.DrainRequest.SerializeToString,
                 response_deserializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.WriteTransactionMarker = channel.unary_unary(
+                '/ottla.rpc.v1.Broker/WriteTransactionMarker',
+                request_serializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.WriteTransactionMarkerRequest.SerializeToString,
+                response_deserializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.WriteTransactionMarkerResponse.FromString,
+                _registered_method=True)
+        self.VerifyTransaction = channel.unary_unary(
+                '/ottla.rpc.v1.Broker/VerifyTransaction',
+                request_serializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.VerifyTransactionRequest.SerializeToString,
+                response_deserializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.VerifyTransactionResponse.FromString,
+                _registered_method=True)
 
 
 class BrokerServicer:
@@ -91,6 +101,20 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WriteTransactionMarker(self, request, context):
+        """How a transaction ended, for partitions that the receiver leads. From the transaction's coordinator.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyTransaction(self, request, context):
+        """Whether partitions are part of a transaction that the receiver coordinates. From the partitions' leader.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BrokerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -113,6 +137,16 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.DrainRequest.FromString,
                     response_serializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.DrainResponse.SerializeToString,
+            ),
+            'WriteTransactionMarker': grpc.unary_unary_rpc_method_handler(
+                    servicer.WriteTransactionMarker,
+                    request_deserializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.WriteTransactionMarkerRequest.FromString,
+                    response_serializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.WriteTransactionMarkerResponse.SerializeToString,
+            ),
+            'VerifyTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.VerifyTransaction,
+                    request_deserializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.VerifyTransactionRequest.FromString,
+                    response_serializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.VerifyTransactionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -225,6 +259,60 @@ class Broker:
             '/ottla.rpc.v1.Broker/Drain',
             ottla_dot_rpc_dot_v1_dot_broker__pb2.DrainRequest.SerializeToString,
             ottla_dot_rpc_dot_v1_dot_broker__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WriteTransactionMarker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ottla.rpc.v1.Broker/WriteTransactionMarker',
+            ottla_dot_rpc_dot_v1_dot_broker__pb2.WriteTransactionMarkerRequest.SerializeToString,
+            ottla_dot_rpc_dot_v1_dot_broker__pb2.WriteTransactionMarkerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ottla.rpc.v1.Broker/VerifyTransaction',
+            ottla_dot_rpc_dot_v1_dot_broker__pb2.VerifyTransactionRequest.SerializeToString,
+            ottla_dot_rpc_dot_v1_dot_broker__pb2.VerifyTransactionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from ottla.broker.applying import NoTransactions
 from ottla.broker.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -32,7 +33,7 @@ REGISTRATION = BrokerRegistration(ONE, (Endpoint("PLAINTEXT", "broker.test", 909
 Wrap = Callable[[EmbeddedSession], Coordination]
 
 
-class FakeBroker:
+class FakeBroker(NoTransactions):
     """A broker that does what it is told, and keeps no data: `ottla.broker.control.BrokerControl`.
 
     Attributes:

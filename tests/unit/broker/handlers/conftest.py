@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
+from tests.unit.broker.wired import internal_leaderships
 
 from ottla.broker import handlers
 from ottla.broker.applying import ControlApplier
@@ -28,13 +29,17 @@ from ottla.broker.control_local import LocalControl
 from ottla.broker.controller.changes import SettingsChange, TopicConfigChanged
 from ottla.broker.controller.service import ControllerService
 from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.groups.coordinator import OFFSETS_TOPIC
+from ottla.broker.groups.wiring import group_coordinator
 from ottla.broker.handlers.registry import APIS, BrokerParts, EncodedBody, RequestContext
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Purgatory
+from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import Operation, Resource
+from ottla.broker.transactions.wiring import transactions_of
 from ottla.clock import SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.embedded import EmbeddedZooKeeper
@@ -46,6 +51,15 @@ from ottla.protocol.schema_fields import schema_fields
 from ottla.record.records import Record, build_batch
 from ottla.storage.log_manager import LogManager
 from ottla.storage.log_moves import LogMoves
+
+# As a single broker can have them.
+INTERNAL_TOPICS_OF_ONE = {
+    "offsets.topic.num.partitions": "2",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+}
 
 
 class Rules:
@@ -171,7 +185,9 @@ def run(tmp_path: Path) -> Callable[..., None]:
 
 
 async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str]) -> None:
-    settings = BrokerSettings.from_properties({"log.dirs": f"{directory / 'a'},{directory / 'b'}", "broker.id": "1", **properties})
+    settings = BrokerSettings.from_properties(
+        {"log.dirs": f"{directory / 'a'},{directory / 'b'}", "broker.id": "1", **INTERNAL_TOPICS_OF_ONE, **properties}
+    )
     clock, broker_id = SystemClock(), BrokerId(int(properties.get("broker.id", "1")))
     async with AsyncExitStack() as stack:
         zookeeper = EmbeddedZooKeeper(None, clock)
@@ -205,6 +221,25 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
         handlers.load()
         log_moves = LogMoves(logs, settings.log_directories, offload_nothing, replicas.log_moved)
         stack.push_async_callback(log_moves.close)
+        producer_ids = ProducerIds(controller.allocate_producer_ids)
+        internal = InternalTopics(replicas, produces, clock, offload_nothing)
+        groups = group_coordinator(settings, internal, clock, Random(1), offload_nothing, metadata)
+        transactions = transactions_of(
+            settings,
+            internal,
+            clock,
+            offload_nothing,
+            metadata,
+            producer_ids.next_id,
+            transport.broker,
+            lambda key, producer_id, is_commit: (
+                groups.transaction_ended(key.partition, producer_id, is_commit) if key.topic == OFFSETS_TOPIC else None
+            ),
+            lambda: settings.transaction_partition_verification_enable,
+        )
+        replicas.leads_internal = internal_leaderships(groups, transactions.coordinator)
+        stack.push_async_callback(groups.close)
+        stack.push_async_callback(transactions.coordinator.close)
         parts = BrokerParts(
             settings=settings,
             clock=clock,
@@ -215,9 +250,11 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
             logs=logs,
             log_moves=log_moves,
             controller=controller,
-            producer_ids=ProducerIds(controller.allocate_producer_ids),
+            producer_ids=producer_ids,
             fetch_sessions=FetchSessions(10, clock, Random(1)),
             fetch_purgatory=fetches,
             throttles=ReplicationThrottles(clock, settings),
+            groups=groups,
+            transactions=transactions,
         )
         await scenario(BrokerWithoutSockets(parts, rules))

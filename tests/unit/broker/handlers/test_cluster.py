@@ -185,15 +185,6 @@ def test_a_producer_that_had_an_id_gets_a_new_one_and_half_an_id_is_refused(run:
     run(scenario)
 
 
-def test_transactions_are_refused_for_good(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        broker.rules.denied.add((Operation.WRITE, "secret"))
-        answers = [await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=each) for each in ("t", "", "secret")]
-        assert [(each.error_code, each.producer_id) for each in answers] == [(35, -1), (42, -1), (53, -1)]
-
-    run(scenario)
-
-
 def test_idempotence_needs_idempotent_write_or_write_on_some_topic(run: Any) -> None:
     """KIP-679."""
 

@@ -10,7 +10,7 @@ from ottla.protocol.api import ApiKey
 def test_the_versions_are_kafka_3_9s_with_kafka_4s_minima() -> None:
     """Clients infer the broker's release from these ranges, so they are those of one release (KIP-896 for the minima).
 
-    ListOffsets 0 is served for Kafka 0.8's getOffsetsBefore.
+    ListOffsets 0 is served for Kafka 0.8's getOffsetsBefore. AddPartitionsToTxn 4 and 5 are for brokers among themselves.
     """
     handlers.load()
     served = {key: (api.min_version, api.max_version) for key, api in APIS.items() if key != ApiKey.PRODUCE}
@@ -24,6 +24,24 @@ def test_the_versions_are_kafka_3_9s_with_kafka_4s_minima() -> None:
         ApiKey.DELETE_TOPICS: (1, 6),
         ApiKey.DELETE_RECORDS: (0, 2),
         ApiKey.INIT_PRODUCER_ID: (0, 5),
+        ApiKey.OFFSET_COMMIT: (2, 9),
+        ApiKey.OFFSET_FETCH: (1, 9),
+        ApiKey.JOIN_GROUP: (0, 9),
+        ApiKey.HEARTBEAT: (0, 4),
+        ApiKey.LEAVE_GROUP: (0, 5),
+        ApiKey.SYNC_GROUP: (0, 5),
+        ApiKey.DESCRIBE_GROUPS: (0, 5),
+        ApiKey.LIST_GROUPS: (0, 5),
+        ApiKey.DELETE_GROUPS: (0, 2),
+        ApiKey.OFFSET_DELETE: (0, 0),
+        ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),
+        ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),
+        ApiKey.END_TXN: (0, 4),
+        ApiKey.WRITE_TXN_MARKERS: (1, 1),
+        ApiKey.TXN_OFFSET_COMMIT: (0, 4),
+        ApiKey.DESCRIBE_PRODUCERS: (0, 0),
+        ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
+        ApiKey.LIST_TRANSACTIONS: (0, 1),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
         ApiKey.DESCRIBE_CONFIGS: (1, 4),
         ApiKey.ALTER_CONFIGS: (0, 2),

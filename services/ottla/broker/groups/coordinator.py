@@ -1,0 +1,164 @@
+"""This broker as a coordinator of groups: of those whose partition of `__consumer_offsets` it leads.
+
+A group belongs to the partition that its id hashes to, and its coordinator is that partition's leader. So a group moves
+with the leadership: the new leader reads the partition and goes on where the old one was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+from uuid import UUID
+
+from ottla.broker.groups.group import Group
+from ottla.broker.groups.shard import OffsetsPartition, ShardSettings
+from ottla.broker.replication.internal_keys import partition_of
+from ottla.broker.replication.internal_topics import InternalTopics
+from ottla.clock import Clock
+from ottla.errors import ApiError, CoordinatorLoadInProgress, InvalidGroupId, NotCoordinator
+from ottla.lifecycle import Offload
+from ottla.model import TopicPartition
+
+log: Final = logging.getLogger(__name__)
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+_RETRY_SECONDS: Final = 1.0
+
+
+class GroupCoordinator:
+    """The groups of this broker.
+
+    Args:
+        internal: appends to and reads the offsets topic.
+        clock, unique: for groups.
+        offload: decodes beside the loop.
+        partition_count: of the offsets topic: as it is, or as it would be made.
+        check_interval_seconds: `offsets.retention.check.interval.ms`.
+    """
+
+    def __init__(
+        self,
+        internal: InternalTopics,
+        clock: Clock,
+        unique: Callable[[], UUID],
+        offload: Offload,
+        settings: ShardSettings,
+        partition_count: Callable[[], int],
+        check_interval_seconds: float,
+    ) -> None:
+        self._internal = internal
+        self._clock = clock
+        self._unique = unique
+        self._offload = offload
+        self._settings = settings
+        self._partition_count = partition_count
+        self._check_interval_seconds = check_interval_seconds
+        self._partitions: dict[int, OffsetsPartition] = {}
+        self._loading: dict[OffsetsPartition, asyncio.Task[None]] = {}
+        self._expiring: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Looks for expired offsets from now on."""
+        self._expiring = asyncio.get_running_loop().create_task(self._expire(), name="expiry of offsets")
+
+    async def close(self) -> None:
+        """Gives all groups up."""
+        for index in list(self._partitions):
+            self._drop(index)
+        tasks = [*self._loading.values(), *([self._expiring] if self._expiring is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Leadership.
+
+    def lead(self, index: int, leader_epoch: int) -> None:
+        """This broker leads a partition of the offsets topic, in this epoch."""
+        known = self._partitions.get(index)
+        if known is not None and known.leader_epoch >= leader_epoch:
+            return
+        self._drop(index)
+        partition = self._partitions[index] = OffsetsPartition(
+            TopicPartition(OFFSETS_TOPIC, index), leader_epoch, self._internal, self._clock, self._unique, self._settings
+        )
+        task = asyncio.get_running_loop().create_task(self._load(partition), name=f"loading {partition.key}")
+        self._loading[partition] = task
+        task.add_done_callback(lambda _: self._loading.pop(partition, None))
+
+    def resign(self, index: int) -> None:
+        """This broker does not lead the partition any more."""
+        self._drop(index)
+
+    def _drop(self, index: int) -> None:
+        partition = self._partitions.pop(index, None)
+        if partition is not None:
+            partition.close()
+            task = self._loading.get(partition)
+            if task is not None:
+                task.cancel()
+
+    async def _load(self, partition: OffsetsPartition) -> None:
+        while True:
+            try:
+                await partition.load(self._offload)
+                return
+            except NotCoordinator:
+                return
+            except ApiError as error:
+                # As long as this broker leads there is nobody else to ask; when it does not, `resign` ends this.
+                log.error("%s can not be loaded, trying on: %s", partition.key, error)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    # Groups.
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition of the offsets topic that the group belongs to."""
+        return partition_of(group_id, self._partition_count())
+
+    def of(self, group_id: str) -> OffsetsPartition:
+        """Where the group is.
+
+        Raises:
+            InvalidGroupId: it can not be a group's id.
+            NotCoordinator: another broker coordinates it.
+            CoordinatorLoadInProgress: its partition is still being read.
+        """
+        if not group_id:
+            raise InvalidGroupId("a group needs an id that is not empty")
+        return self.of_any(group_id)
+
+    def of_any(self, group_id: str) -> OffsetsPartition:
+        """As `of`, for what even the group with the empty id may ask for: to commit and to fetch offsets."""
+        index = self.partition_of(group_id)
+        partition = self._partitions.get(index)
+        if partition is None:
+            raise NotCoordinator(f"group {group_id} belongs to {OFFSETS_TOPIC}-{index}, which is not led here")
+        if not partition.is_loaded:
+            raise CoordinatorLoadInProgress(f"{partition.key} is being read")
+        return partition
+
+    def transaction_ended(self, index: int, producer_id: int, is_commit: bool) -> None:
+        """The marker of a producer's transaction is committed in that partition of the offsets topic."""
+        partition = self._partitions.get(index)
+        if partition is not None:
+            partition.transaction_ended(producer_id, is_commit)
+
+    def groups(self) -> Iterator[Group]:
+        """All groups that are coordinated here."""
+        for partition in self._partitions.values():
+            yield from partition.groups()
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether some groups are not known yet."""
+        return any(not each.is_loaded for each in self._partitions.values())
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(self._check_interval_seconds)
+            for partition in list(self._partitions.values()):
+                if partition.is_loaded:
+                    partition.expire()
+                await asyncio.sleep(0)

@@ -1,0 +1,132 @@
+"""Reading a partition of `__consumer_offsets` into groups: what a coordinator does before it answers for them.
+
+Most records are replaced by later ones, so nothing is decoded before it is known to count: keys and values stay bytes
+until the end. All of this runs beside the loop, chunk by chunk; the groups that come out belong to whoever loads.
+
+A record that can not be read is counted, told in the log and passed over: one bad record must not keep a thousand groups
+from their offsets.
+
+Source: Kafka's `GroupMetadataManager.doLoadGroupsAndOffsets`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+
+from ottla.broker.groups.offsets import GroupOffsets
+from ottla.broker.groups.records import GroupKey, OffsetKey, OtherKey, StoredGroup, decode_group, decode_key, decode_offset
+from ottla.errors import ApiError
+from ottla.model import TopicPartition
+from ottla.record.batch import batches
+from ottla.record.control_records import ControlRecordType, marker_of
+from ottla.record.key_values import read_key_values
+
+log: Final = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LoadedGroup:
+    """A group as the log has it. Without a `stored` there are only offsets."""
+
+    stored: StoredGroup | None = None
+    offsets: GroupOffsets = field(default_factory=GroupOffsets)
+
+
+class OffsetsLoader:
+    """Takes chunks of the log in order.
+
+    Attributes:
+        skipped: how many records could not be read.
+    """
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self._partition = partition
+        self._values: dict[bytes, tuple[int, bytes]] = {}
+        # By producer id, of transactions that are not decided yet. A null value takes an offset away.
+        self._pending: dict[int, dict[bytes, tuple[int, bytes | None]]] = {}
+        self.records = 0
+        self.skipped = 0
+
+    def feed(self, chunk: bytes) -> None:
+        """Reads the whole batches of a chunk."""
+        view = memoryview(chunk)
+        for position, header in batches(chunk):
+            batch = view[position : position + header.size]
+            try:
+                if header.is_control:
+                    marker = marker_of(batch)
+                    if marker is not None:
+                        self._complete(header.producer_id, marker.control_type is ControlRecordType.COMMIT)
+                    continue
+                found = read_key_values(batch)
+            except ApiError as error:
+                self._skip(header.base_offset, error, header.record_count)
+                continue
+            self.records += len(found)
+            if header.is_transactional:
+                pending = self._pending.setdefault(header.producer_id, {})
+                for offset, key, value in found:
+                    if key is not None:
+                        pending[key] = (offset, value)
+            else:
+                self._take(found)
+
+    def _take(self, found: list[tuple[int, bytes | None, bytes | None]]) -> None:
+        values, pending = self._values, self._pending
+        for offset, key, value in found:
+            if value is not None:
+                if key is not None:
+                    values[key] = (offset, value)
+            elif key is not None:
+                values.pop(key, None)
+                for each in pending.values():
+                    each.pop(key, None)
+
+    def _complete(self, producer_id: int, is_commit: bool) -> None:
+        for key, (offset, value) in self._pending.pop(producer_id, {}).items():
+            current = self._values.get(key)
+            if not is_commit or (current is not None and current[0] > offset):
+                continue
+            if value is None:
+                self._values.pop(key, None)
+            else:
+                self._values[key] = (offset, value)
+
+    def groups(self) -> dict[str, LoadedGroup]:
+        """The groups that there are, once everything has been fed."""
+        loaded: dict[str, LoadedGroup] = {}
+        for data, (offset, value) in self._values.items():
+            try:
+                key = decode_key(data)
+                match key:
+                    case OffsetKey():
+                        _group(loaded, key.group_id).offsets.commit(TopicPartition(key.topic, key.partition), decode_offset(value), offset)
+                    case GroupKey():
+                        _group(loaded, key.group_id).stored = decode_group(value)
+                    case OtherKey(version):
+                        log.debug("%s: the record at offset %d has a key of version %d; passed over", self._partition, offset, version)
+            except ApiError as error:
+                self._skip(offset, error)
+        for producer_id, pending in self._pending.items():
+            for data, (offset, undecided) in pending.items():
+                try:
+                    key = decode_key(data)
+                    if isinstance(key, OffsetKey) and undecided is not None:
+                        partition = TopicPartition(key.topic, key.partition)
+                        _group(loaded, key.group_id).offsets.add_pending(producer_id, partition, decode_offset(undecided), offset)
+                except ApiError as error:
+                    self._skip(offset, error)
+        return loaded
+
+    def _skip(self, offset: int, error: ApiError, count: int = 1) -> None:
+        self.skipped += count
+        log.error("%s: the record at offset %d can not be read and is passed over: %s", self._partition, offset, error)
+
+
+def _group(loaded: dict[str, LoadedGroup], group_id: str) -> LoadedGroup:
+    found = loaded.get(group_id)
+    if found is None:
+        found = loaded[group_id] = LoadedGroup()
+    return found

@@ -1,0 +1,274 @@
+"""The records of `__consumer_offsets`: committed offsets and groups, in Kafka's own schemas.
+
+    key   version:int16   0, 1: group topic partition      2: group
+    value version:int16   of an offset 0 to 4              of a group 0 to 4
+
+A key's version says what kind of record it is; a null value removes what an earlier one said. We write what Kafka 3.9
+writes (offsets version 3, or 1 for one with an expiry of its own; groups version 3) and read every version: version 4 of
+both is the flexible one, whose tagged fields are passed over.
+
+Strings are UTF-8 with a 16-bit length. Whatever does not fit raises InvalidRecord; whoever loads passes that record over.
+
+Source: Kafka's OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataValue schemas.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from ottla.broker.groups.effects import StoredMember, StoreGroup
+from ottla.errors import InvalidRecord, InvalidRequest
+from ottla.protocol.primitives import read_uvarint, skip_tagged_fields
+
+OFFSET_KEY_VERSION: Final = 1
+GROUP_KEY_VERSION: Final = 2
+OFFSET_VALUE_VERSION: Final = 3
+EXPIRING_OFFSET_VALUE_VERSION: Final = 1
+GROUP_VALUE_VERSION: Final = 3
+MAX_VALUE_VERSION: Final = 4
+FLEXIBLE_VALUE_VERSION: Final = 4
+NO_EXPIRY: Final = -1
+NO_LEADER_EPOCH: Final = -1
+
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+_OFFSET_AND_EPOCH: Final = struct.Struct(">hqi")
+_VERSION_AND_OFFSET: Final = struct.Struct(">hq")
+
+
+class OffsetKey(NamedTuple):
+    """Whose offset of which partition."""
+
+    group_id: str
+    topic: str
+    partition: int
+
+
+class GroupKey(NamedTuple):
+    """Which group."""
+
+    group_id: str
+
+
+class OtherKey(NamedTuple):
+    """A key of a version that belongs to a newer release."""
+
+    version: int
+
+
+Key: TypeAlias = OffsetKey | GroupKey | OtherKey
+
+
+class CommittedOffset(NamedTuple):
+    """How far a group has come in a partition: the offset it wants to read next."""
+
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    metadata: str = ""
+    commit_timestamp: int = -1
+    expire_timestamp: int = NO_EXPIRY  # from clients before 2.1, which could ask for a retention of their own
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGroup:
+    """A group as a record has it."""
+
+    protocol_type: str
+    generation_id: int
+    protocol_name: str | None
+    leader: str | None
+    state_timestamp_ms: int
+    members: tuple[StoredMember, ...]
+
+
+# Keys.
+
+
+def encode_offset_key(key: OffsetKey) -> bytes:
+    return b"".join((_INT16.pack(OFFSET_KEY_VERSION), _string(key.group_id), _string(key.topic), _INT32.pack(key.partition)))
+
+
+def encode_group_key(group_id: str) -> bytes:
+    return _INT16.pack(GROUP_KEY_VERSION) + _string(group_id)
+
+
+def decode_key(data: bytes) -> Key:
+    """What a record is about."""
+    reader = _Reader(data)
+    version = reader.int16()
+    if 0 <= version <= OFFSET_KEY_VERSION:
+        return OffsetKey(reader.string(), reader.string(), reader.int32())
+    if version == GROUP_KEY_VERSION:
+        return GroupKey(reader.string())
+    return OtherKey(version)
+
+
+# Offsets.
+
+
+def encode_offset(committed: CommittedOffset) -> bytes:
+    metadata, timestamp = _string(committed.metadata), _INT64.pack(committed.commit_timestamp)
+    if committed.expire_timestamp != NO_EXPIRY:
+        head = _VERSION_AND_OFFSET.pack(EXPIRING_OFFSET_VALUE_VERSION, committed.offset)
+        return b"".join((head, metadata, timestamp, _INT64.pack(committed.expire_timestamp)))
+    return b"".join((_OFFSET_AND_EPOCH.pack(OFFSET_VALUE_VERSION, committed.offset, committed.leader_epoch), metadata, timestamp))
+
+
+def decode_offset(data: bytes) -> CommittedOffset:
+    reader = _Reader(data)
+    version = reader.version()
+    offset = reader.int64()
+    leader_epoch = reader.int32() if version >= OFFSET_VALUE_VERSION else NO_LEADER_EPOCH
+    metadata, timestamp = reader.string(), reader.int64()
+    expiry = reader.int64() if version == EXPIRING_OFFSET_VALUE_VERSION else NO_EXPIRY
+    return CommittedOffset(offset, leader_epoch, metadata, timestamp, expiry)
+
+
+# Groups.
+
+
+def encode_group(group: StoreGroup) -> bytes:
+    parts = [
+        _INT16.pack(GROUP_VALUE_VERSION),
+        _string(group.protocol_type or ""),
+        _INT32.pack(group.generation_id),
+        _nullable_string(group.protocol_name),
+        _nullable_string(group.leader),
+        _INT64.pack(group.state_timestamp_ms),
+        _INT32.pack(len(group.members)),
+    ]
+    for each in group.members:
+        parts += (
+            _string(each.member_id),
+            _nullable_string(each.instance_id),
+            _string(each.client_id),
+            _string(each.client_host),
+            _INT32.pack(each.rebalance_timeout_ms),
+            _INT32.pack(each.session_timeout_ms),
+            _INT32.pack(len(each.subscription)),
+            each.subscription,
+            _INT32.pack(len(each.assignment)),
+            each.assignment,
+        )
+    return b"".join(parts)
+
+
+def decode_group(data: bytes) -> StoredGroup:
+    reader = _Reader(data)
+    version = reader.version()
+    protocol_type = reader.string()
+    generation_id = reader.int32()
+    protocol_name, leader = reader.nullable_string(), reader.nullable_string()
+    timestamp = reader.int64() if version >= 2 else -1
+    members = tuple(_member(reader, version) for _ in range(reader.count()))
+    return StoredGroup(protocol_type, generation_id, protocol_name, leader, timestamp, members)
+
+
+def _member(reader: _Reader, version: int) -> StoredMember:
+    member_id = reader.string()
+    instance_id = reader.nullable_string() if version >= 3 else None
+    client_id, client_host = reader.string(), reader.string()
+    first_timeout = reader.int32()
+    # Version 0 knew only the session's timeout, and waited as long for a rebalance.
+    session_timeout_ms = reader.int32() if version >= 1 else first_timeout
+    subscription, assignment = reader.byte_string(), reader.byte_string()
+    reader.tagged_fields()
+    return StoredMember(member_id, instance_id, client_id, client_host, session_timeout_ms, first_timeout, subscription, assignment)
+
+
+# The primitives.
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    return _INT16.pack(len(encoded)) + encoded
+
+
+def _nullable_string(text: str | None) -> bytes:
+    return _INT16.pack(-1) if text is None else _string(text)
+
+
+class _Reader:
+    """Reads a key or value from its beginning. Flexible from the version on that says so."""
+
+    __slots__ = ("_data", "_flexible", "_position")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+        self._flexible = False
+
+    def version(self) -> int:
+        """A value's version."""
+        version = self.int16()
+        if not 0 <= version <= MAX_VALUE_VERSION:
+            raise InvalidRecord(f"a value of version {version}; 0 to {MAX_VALUE_VERSION} are known")
+        self._flexible = version >= FLEXIBLE_VALUE_VERSION
+        return version
+
+    def int16(self) -> int:
+        return int(self._unpack(_INT16))
+
+    def int32(self) -> int:
+        return int(self._unpack(_INT32))
+
+    def int64(self) -> int:
+        return int(self._unpack(_INT64))
+
+    def string(self) -> str:
+        text = self.nullable_string()
+        if text is None:
+            raise InvalidRecord(f"a null string ends at byte {self._position}, where one is needed")
+        return text
+
+    def nullable_string(self) -> str | None:
+        size = self._compact_size() if self._flexible else self.int16()
+        if size < 0:
+            return None
+        try:
+            return self._take(size).decode()
+        except UnicodeDecodeError as error:
+            raise InvalidRecord(f"a string before byte {self._position} is not UTF-8: {error}") from error
+
+    def byte_string(self) -> bytes:
+        return self._take(self._compact_size() if self._flexible else self.int32())
+
+    def count(self) -> int:
+        """How many elements follow; no more than bytes are left."""
+        count = self._compact_size() if self._flexible else self.int32()
+        if not 0 <= count <= len(self._data) - self._position:
+            raise InvalidRecord(f"{count} elements can not follow byte {self._position} of {len(self._data)}")
+        return count
+
+    def tagged_fields(self) -> None:
+        if self._flexible:
+            try:
+                self._position = skip_tagged_fields(memoryview(self._data), self._position, len(self._data))
+            except (IndexError, InvalidRequest) as error:
+                raise InvalidRecord(f"the tagged fields at byte {self._position} of {len(self._data)} are broken: {error}") from error
+
+    def _compact_size(self) -> int:
+        try:
+            size, self._position = read_uvarint(memoryview(self._data), self._position)
+        except (IndexError, InvalidRequest) as error:
+            raise InvalidRecord(f"the size at byte {self._position} of {len(self._data)} is broken: {error}") from error
+        return size - 1
+
+    def _unpack(self, layout: struct.Struct) -> int:
+        try:
+            (value,) = layout.unpack_from(self._data, self._position)
+        except struct.error as error:
+            raise InvalidRecord(f"the record ends within a number at byte {self._position} of {len(self._data)}") from error
+        self._position += layout.size
+        return value  # type: ignore[no-any-return]
+
+    def _take(self, size: int) -> bytes:
+        end = self._position + size
+        if size < 0 or end > len(self._data):
+            raise InvalidRecord(f"{size} bytes can not follow byte {self._position} of {len(self._data)}")
+        taken = self._data[self._position : end]
+        self._position = end
+        return taken

@@ -1,0 +1,66 @@
+"""AddPartitionsToTxn (key 24), versions 0-3: a producer is about to write to partitions in its transaction (KIP-98).
+
+v2 adds PRODUCER_FENCED, v3 is flexible. If one partition can not be added none is, and the others are told
+OPERATION_NOT_ATTEMPTED.
+Unlike Kafka: versions 4 and 5, in which brokers ask for several transactions at once, are not served. Ottla's brokers ask
+each other by gRPC.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ottla.broker.handlers.authorization import topic_allowed
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.transaction_access import check_transaction, code_of
+from ottla.broker.security.authorizer import Operation
+from ottla.errors import NONE, ApiError, OperationNotAttempted, TopicAuthorizationFailed, UnknownTopicOrPartition
+from ottla.model import INTERNAL_TOPICS, TopicPartition
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+FIRST_WITH_PRODUCER_FENCED: Final = 2
+
+
+@handles(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3)
+async def add_partitions_to_txn(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    transactional_id = request.v3_and_below_transactional_id
+    topics = request.v3_and_below_topics
+    asked = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+    try:
+        check_transaction(parts, context, transactional_id)
+        refused = {each: error.code for each in asked if (error := _refusal(each, context, parts)) is not None}
+        if refused:
+            codes = dict.fromkeys(asked, OperationNotAttempted.code) | refused
+        else:
+            await parts.transactions.coordinator.of(transactional_id).add_partitions(
+                transactional_id, request.v3_and_below_producer_id, request.v3_and_below_producer_epoch, asked
+            )
+            codes = dict.fromkeys(asked, NONE)
+    except ApiError as error:
+        codes = dict.fromkeys(asked, code_of(error, context, FIRST_WITH_PRODUCER_FENCED))
+    schema = messages.response_schema(ApiKey.ADD_PARTITIONS_TO_TXN, context.api_version)
+    results = [
+        schema(
+            "AddPartitionsToTxnTopicResult",
+            name=topic.name,
+            results_by_partition=[
+                schema(
+                    "AddPartitionsToTxnPartitionResult",
+                    partition_index=index,
+                    partition_error_code=codes[TopicPartition(topic.name, index)],
+                )
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+    return schema("AddPartitionsToTxnResponse", throttle_time=0, results_by_topic_v3_and_below=results)
+
+
+def _refusal(partition: TopicPartition, context: RequestContext, parts: BrokerParts) -> ApiError | None:
+    if partition.topic in INTERNAL_TOPICS or not topic_allowed(parts, context, Operation.WRITE, partition.topic):
+        return TopicAuthorizationFailed(f"{context.principal} may not write to {partition.topic}")
+    if parts.metadata.partition(*partition) is None:
+        return UnknownTopicOrPartition(f"{partition} does not exist")
+    return None

@@ -1,0 +1,26 @@
+"""DeleteGroups (key 42), versions 0-2: forgets groups without members, offsets and all (KIP-229)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ottla.broker.handlers.group_access import group_of
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.security.authorizer import Operation
+from ottla.errors import NONE, ApiError
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+
+@handles(ApiKey.DELETE_GROUPS, 0, 2)
+async def delete_groups(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = messages.response_schema(ApiKey.DELETE_GROUPS, context.api_version)
+    results = []
+    for group_id in dict.fromkeys(request.groups_names):
+        error_code = NONE
+        try:
+            await group_of(parts, context, Operation.DELETE, group_id).delete(group_id)
+        except ApiError as error:
+            error_code = error.code
+        results.append(schema("DeletableGroupResult", group_id=group_id, error_code=error_code))
+    return schema("DeleteGroupsResponse", throttle_time=0, results=results)

@@ -1,0 +1,65 @@
+"""DescribeGroups (key 15), versions 0-5: the members of groups and what each reads.
+
+v3 adds the authorized operations (KIP-430), v4 static members (KIP-345). A group that is not known is described as
+Dead and empty, as Kafka does. Clients see metadata and assignments only of a stable group.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ottla.broker.groups.group import Group
+from ottla.broker.groups.transitions import GroupState
+from ottla.broker.handlers.authorization import NOT_ASKED, authorized_operations
+from ottla.broker.handlers.group_access import group_of
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.security.authorizer import Operation, Resource, ResourceKind
+from ottla.errors import NONE, ApiError
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+
+@handles(ApiKey.DESCRIBE_GROUPS, 0, 5)
+def describe_groups(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = messages.response_schema(ApiKey.DESCRIBE_GROUPS, context.api_version)
+    want_operations = getattr(request, "include_authorized_operations", False)
+    groups = []
+    for group_id in request.groups:
+        error_code, group = NONE, None
+        try:
+            group = group_of(parts, context, Operation.DESCRIBE, group_id).group(group_id)
+        except ApiError as error:
+            error_code = error.code
+        state = GroupState.DEAD.value if group is None and error_code == NONE else "" if group is None else group.state.value
+        groups.append(
+            schema(
+                "DescribedGroup",
+                error_code=error_code,
+                group_id=group_id,
+                group_state=state,
+                protocol_type=group.protocol_type or "" if group is not None else "",
+                protocol_data=(group.protocol_name or "") if group is not None and group.state is GroupState.STABLE else "",
+                members=[] if group is None else _members(group, schema),
+                authorized_operations=authorized_operations(parts, context, Resource(ResourceKind.GROUP, group_id))
+                if want_operations and error_code == NONE
+                else NOT_ASKED,
+            )
+        )
+    return schema("DescribeGroupsResponse", throttle_time=0, groups=groups)
+
+
+def _members(group: Group, schema: messages.ResponseSchema) -> list[Any]:
+    stable = group.state is GroupState.STABLE
+    name = group.protocol_name
+    return [
+        schema(
+            "DescribedGroupMember",
+            member_id=each.member_id,
+            group_instance_id=each.instance_id,
+            client_id=each.client_id,
+            client_host=each.client_host,
+            member_metadata=each.metadata(name) if stable and name is not None else b"",
+            member_assignment=each.assignment if stable else b"",
+        )
+        for each in group.members.values()
+    ]

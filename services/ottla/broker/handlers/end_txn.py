@@ -1,0 +1,31 @@
+"""EndTxn (key 26), versions 0-4: a producer commits or aborts its transaction (KIP-98).
+
+It is answered when the decision is written; the markers follow, and the next transaction of the producer has to wait for
+them. v2 adds PRODUCER_FENCED, v3 is flexible, v4 adds TRANSACTION_ABORTABLE, which does not occur here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.transaction_access import check_transaction, code_of
+from ottla.errors import NONE, ApiError
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+FIRST_WITH_PRODUCER_FENCED: Final = 2
+
+
+@handles(ApiKey.END_TXN, 0, 4)
+async def end_txn(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    error_code = NONE
+    try:
+        check_transaction(parts, context, request.transactional_id)
+        await parts.transactions.coordinator.of(request.transactional_id).end(
+            request.transactional_id, request.producer_id, request.producer_epoch, request.committed
+        )
+    except ApiError as error:
+        error_code = code_of(error, context, FIRST_WITH_PRODUCER_FENCED)
+    schema = messages.response_schema(ApiKey.END_TXN, context.api_version)
+    return schema("EndTxnResponse", throttle_time=0, error_code=error_code)

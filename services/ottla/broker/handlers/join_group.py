@@ -1,0 +1,75 @@
+"""JoinGroup (key 11), versions 0-9: a member comes into a group, or into its next generation.
+
+v1 adds the rebalance timeout (before, it was the session's), v4 MEMBER_ID_REQUIRED (KIP-394), v5 static members
+(KIP-345), v7 the protocol type in the answer, v8 a reason (KIP-800), v9 skip_assignment (KIP-814). The answer comes
+when all members have joined or the time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from ottla.broker.groups.effects import Joined
+from ottla.broker.groups.joining import Join
+from ottla.broker.groups.member import Protocol
+from ottla.broker.handlers.group_access import group_of
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.waiting import mapped
+from ottla.broker.security.authorizer import Operation
+from ottla.errors import NONE, ApiError
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+FIRST_WITH_REQUIRED_MEMBER_ID: Final = 4
+FIRST_WITH_NULL_PROTOCOL: Final = 7
+FIRST_WITH_SKIPPED_ASSIGNMENT: Final = 9
+
+
+@handles(ApiKey.JOIN_GROUP, 0, 9)
+def join_group(request: Any, context: RequestContext, parts: BrokerParts) -> Any | asyncio.Future[Any]:
+    version = context.api_version
+    schema = messages.response_schema(ApiKey.JOIN_GROUP, version)
+
+    def answer(joined: Joined) -> Any:
+        null = None if version >= FIRST_WITH_NULL_PROTOCOL else ""
+        return schema(
+            "JoinGroupResponse",
+            throttle_time=0,
+            error_code=NONE if joined.error is None else joined.error.code,
+            generation_id=joined.generation_id,
+            protocol_type=joined.protocol_type,
+            protocol_name=null if joined.protocol_name is None else joined.protocol_name,
+            leader=joined.leader,
+            skip_assignment=joined.skip_assignment,
+            member_id=joined.member_id,
+            members=[
+                schema("JoinGroupResponseMember", member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata)
+                for each in joined.members
+            ],
+        )
+
+    try:
+        group = group_of(parts, context, Operation.READ, request.group_id)
+        return mapped(group.join(request.group_id, _join(request, context)), answer)
+    except ApiError as error:
+        return answer(Joined(None, request.member_id, error=error))
+
+
+def _join(request: Any, context: RequestContext) -> Join:
+    instance_id = getattr(request, "group_instance_id", None)
+    session_timeout = request.session_timeout
+    rebalance_timeout = getattr(request, "rebalance_timeout", session_timeout)
+    return Join(
+        request.member_id,
+        instance_id,
+        context.client_id or "",
+        f"/{context.client_host}",
+        int(session_timeout.total_seconds() * 1000),
+        int(rebalance_timeout.total_seconds() * 1000),
+        request.protocol_type,
+        tuple(Protocol(each.name, bytes(each.metadata)) for each in request.protocols),
+        requires_known_member_id=context.api_version >= FIRST_WITH_REQUIRED_MEMBER_ID and instance_id is None,
+        supports_skipping_assignment=context.api_version >= FIRST_WITH_SKIPPED_ASSIGNMENT,
+        reason=getattr(request, "reason", None) or "",
+    )

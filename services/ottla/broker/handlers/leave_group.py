@@ -1,0 +1,51 @@
+"""LeaveGroup (key 13), versions 0-5: members go. v3 takes several, and static ones by their instance id (KIP-345);
+v5 adds a reason (KIP-800).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ottla.broker.groups.membership import Leaver
+from ottla.broker.handlers.group_access import group_of
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.security.authorizer import Operation
+from ottla.errors import NONE, ApiError
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+FIRST_WITH_SEVERAL: Final = 3
+
+
+@handles(ApiKey.LEAVE_GROUP, 0, 5)
+def leave_group(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = messages.response_schema(ApiKey.LEAVE_GROUP, context.api_version)
+    leavers = _leavers(request, context)
+    error_code, outcomes = NONE, list[ApiError | None]()
+    try:
+        outcomes = group_of(parts, context, Operation.READ, request.group_id).leave(request.group_id, leavers)
+    except ApiError as error:
+        error_code = error.code
+    if context.api_version < FIRST_WITH_SEVERAL:
+        first = outcomes[0] if outcomes else None
+        return schema("LeaveGroupResponse", throttle_time=0, error_code=error_code if first is None else first.code)
+    return schema(
+        "LeaveGroupResponse",
+        throttle_time=0,
+        error_code=error_code,
+        members=[
+            schema(
+                "MemberResponse",
+                member_id=each.member_id,
+                group_instance_id=each.instance_id,
+                error_code=NONE if outcome is None else outcome.code,
+            )
+            for each, outcome in zip(leavers, outcomes, strict=False)  # no outcomes when the request as a whole is refused
+        ],
+    )
+
+
+def _leavers(request: Any, context: RequestContext) -> list[Leaver]:
+    if context.api_version < FIRST_WITH_SEVERAL:
+        return [Leaver(request.member_id)]
+    return [Leaver(each.member_id, each.group_instance_id, getattr(each, "reason", None) or "") for each in request.members]

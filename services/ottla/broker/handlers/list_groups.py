@@ -1,0 +1,42 @@
+"""ListGroups (key 16), versions 0-5: the groups that this broker coordinates; a client asks every broker.
+
+v4 adds states to filter by (KIP-518), v5 types (KIP-848). Filters are compared without regard to case, as Kafka does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ottla.broker.handlers.authorization import cluster_allowed
+from ottla.broker.handlers.group_access import group_allowed
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.security.authorizer import Operation
+from ottla.errors import NONE, CoordinatorLoadInProgress
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+CLASSIC: Final = "classic"
+
+
+@handles(ApiKey.LIST_GROUPS, 0, 5)
+def list_groups(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = messages.response_schema(ApiKey.LIST_GROUPS, context.api_version)
+    if parts.groups.is_loading:
+        return schema("ListGroupsResponse", throttle_time=0, error_code=CoordinatorLoadInProgress.code, groups=[])
+    states = {each.lower() for each in getattr(request, "states_filter", ())}
+    types = {each.lower() for each in getattr(request, "types_filter", ())}
+    sees_all = cluster_allowed(parts, context, Operation.DESCRIBE)
+    groups = [
+        schema(
+            "ListedGroup",
+            group_id=each.group_id,
+            protocol_type=each.protocol_type or "",
+            group_state=each.state.value,
+            group_type=CLASSIC,
+        )
+        for each in parts.groups.groups()
+        if (not states or each.state.value.lower() in states)
+        and (not types or CLASSIC in types)
+        and (sees_all or group_allowed(parts, context, Operation.DESCRIBE, each.group_id))
+    ]
+    return schema("ListGroupsResponse", throttle_time=0, error_code=NONE, groups=groups)

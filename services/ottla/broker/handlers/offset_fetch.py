@@ -1,0 +1,113 @@
+"""OffsetFetch (key 9), versions 1-9: what groups have committed.
+
+v2 asks for everything with null topics, and has an error for the whole group; v5 adds leader epochs (KIP-320), v7
+require_stable (KIP-447), v8 takes several groups (KIP-709), v9 the member's epoch (KIP-848). A partition without a
+committed offset is answered with -1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ottla.broker.groups.offsets import GroupOffsets
+from ottla.broker.groups.records import CommittedOffset
+from ottla.broker.handlers.authorization import topic_allowed
+from ottla.broker.handlers.group_access import check_group
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.security.authorizer import Operation
+from ottla.errors import NONE, ApiError, TopicAuthorizationFailed, UnstableOffsetCommit
+from ottla.model import TopicPartition
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+FIRST_WITH_GROUP_ERROR: Final = 2
+FIRST_WITH_SEVERAL_GROUPS: Final = 8
+NOTHING_COMMITTED: Final = CommittedOffset(-1)
+
+
+@dataclass(slots=True)
+class Found:
+    """What one group has: for each partition its offset, or why it is not told."""
+
+    error_code: int = NONE
+    partitions: dict[str, list[tuple[int, CommittedOffset, int]]] = field(default_factory=dict)
+
+    def add(self, partition: TopicPartition, committed: CommittedOffset | None, error_code: int = NONE) -> None:
+        self.partitions.setdefault(partition.topic, []).append((partition.partition, committed or NOTHING_COMMITTED, error_code))
+
+
+@handles(ApiKey.OFFSET_FETCH, 1, 9)
+def offset_fetch(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    version = context.api_version
+    schema = messages.response_schema(ApiKey.OFFSET_FETCH, version)
+    require_stable = getattr(request, "require_stable", False)
+    if version >= FIRST_WITH_SEVERAL_GROUPS:
+        groups = []
+        for each in request.groups:
+            found = _find(each.group_id, each.topics, require_stable, context, parts)
+            topics = _topics(found, schema, "OffsetFetchResponseTopics", "OffsetFetchResponsePartitions")
+            groups.append(schema("OffsetFetchResponseGroup", group_id=each.group_id, topics=topics, error_code=found.error_code))
+        return schema("OffsetFetchResponse", throttle_time=0, groups=groups)
+    found = _find(request.group_id, request.topics, require_stable, context, parts)
+    topics = _topics(found, schema, "OffsetFetchResponseTopic", "OffsetFetchResponsePartition")
+    return schema("OffsetFetchResponse", throttle_time=0, topics=topics, error_code=found.error_code)
+
+
+def _find(group_id: str, topics: Iterable[Any] | None, require_stable: bool, context: RequestContext, parts: BrokerParts) -> Found:
+    found = Found()
+    try:
+        check_group(parts, context, Operation.DESCRIBE, group_id)
+        offsets = parts.groups.of_any(group_id).offsets(group_id)
+    except ApiError as error:
+        if context.api_version >= FIRST_WITH_GROUP_ERROR:
+            found.error_code = error.code
+        for partition in _asked(topics or ()):
+            found.add(partition, None, error.code)
+        return found
+    if topics is None:
+        for partition in sorted(each for each, _ in offsets.items()):
+            if topic_allowed(parts, context, Operation.DESCRIBE, partition.topic):
+                _add(found, partition, offsets, require_stable)
+        return found
+    for partition in _asked(topics):
+        if topic_allowed(parts, context, Operation.DESCRIBE, partition.topic):
+            _add(found, partition, offsets, require_stable)
+        else:
+            found.add(partition, None, TopicAuthorizationFailed.code)
+    return found
+
+
+def _add(found: Found, partition: TopicPartition, offsets: GroupOffsets, require_stable: bool) -> None:
+    if require_stable and offsets.is_unstable(partition):
+        found.add(partition, None, UnstableOffsetCommit.code)
+    else:
+        found.add(partition, offsets.get(partition))
+
+
+def _asked(topics: Iterable[Any]) -> Iterable[TopicPartition]:
+    for topic in topics:
+        for index in topic.partition_indexes:
+            yield TopicPartition(topic.name, index)
+
+
+def _topics(found: Found, schema: messages.ResponseSchema, topic_class: str, partition_class: str) -> list[Any]:
+    return [
+        schema(
+            topic_class,
+            name=name,
+            partitions=[
+                schema(
+                    partition_class,
+                    partition_index=index,
+                    committed_offset=committed.offset,
+                    committed_leader_epoch=committed.leader_epoch,
+                    metadata=committed.metadata,
+                    error_code=error_code,
+                )
+                for index, committed, error_code in partitions
+            ],
+        )
+        for name, partitions in found.partitions.items()
+    ]

@@ -1,0 +1,45 @@
+"""WriteTxnMarkers (key 27), version 1: ends transactions in partitions that this broker leads.
+
+Between Ottla's brokers this goes by gRPC; here it is for operators, who end with it a transaction that no coordinator
+knows of any more (KIP-664).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ottla.broker.control import TransactionMarker
+from ottla.broker.handlers.authorization import cluster_allowed
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.security.authorizer import Operation
+from ottla.errors import ClusterAuthorizationFailed
+from ottla.model import TopicPartition
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+
+@handles(ApiKey.WRITE_TXN_MARKERS, 1, 1)
+async def write_txn_markers(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = messages.response_schema(ApiKey.WRITE_TXN_MARKERS, context.api_version)
+    is_allowed = cluster_allowed(parts, context, Operation.CLUSTER_ACTION)
+    markers = []
+    for each in request.markers:
+        asked = tuple(TopicPartition(topic.name, index) for topic in each.topics for index in topic.partition_indexes)
+        if is_allowed:
+            marker = TransactionMarker(each.producer_id, each.producer_epoch, each.transaction_result, each.coordinator_epoch, asked)
+            codes = await parts.transactions.calls.write_transaction_marker(marker)
+        else:
+            codes = dict.fromkeys(asked, ClusterAuthorizationFailed.code)
+        topics = [
+            schema(
+                "WritableTxnMarkerTopicResult",
+                name=topic.name,
+                partitions=[
+                    schema("WritableTxnMarkerPartitionResult", partition_index=index, error_code=codes[TopicPartition(topic.name, index)])
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in each.topics
+        ]
+        markers.append(schema("WritableTxnMarkerResult", producer_id=each.producer_id, topics=topics))
+    return schema("WriteTxnMarkersResponse", markers=markers)

@@ -1,0 +1,201 @@
+"""Writing to and reading from a partition that this broker leads, as a broker does for itself.
+
+Groups and transactions keep their state in topics, so it is replicated and found again like any other data. A
+coordinator appends here as a producer with acks=all would, and goes on when the high watermark has passed; it loads its
+state by reading the partition from its start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, TypeAlias
+
+from ottla.broker.purgatory import Purgatory
+from ottla.broker.replication.partition import ACKS_ALL, Partition
+from ottla.broker.replication.replicas import ReplicaManager
+from ottla.clock import Clock
+from ottla.errors import ApiError, NotLeaderOrFollower, RequestTimedOut
+from ottla.lifecycle import Offload
+from ottla.model import TopicPartition
+from ottla.record.batch import batches
+from ottla.record.control_records import EndTransactionMarker
+from ottla.record.records import Record, build_batch
+
+KeyValue: TypeAlias = tuple[bytes | None, bytes | None]
+
+# How long loading waits for the followers to have what a former leader appended.
+_CATCH_UP_SECONDS: Final = 60.0
+
+
+class _Commit:
+    """An append that waits for the high watermark."""
+
+    def __init__(self, partition: Partition, end_offset: int) -> None:
+        self._partition = partition
+        self._end_offset = end_offset
+        self._leader_epoch = partition.leader_epoch
+        self.done: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
+
+    def try_complete(self) -> bool:
+        if self.done.done():
+            return True
+        error = self._failure()
+        if error is not None:
+            self.done.set_exception(error)
+        elif self._partition.high_watermark >= self._end_offset:
+            self.done.set_result(None)
+        return self.done.done()
+
+    def holds_up(self, topic_partition: TopicPartition) -> bool:
+        """Whether what came later to the partition waits at least as long."""
+        return not self._partition.waits_for_flush and self._failure() is None
+
+    def expire(self) -> None:
+        if not self.done.done():
+            self.done.set_exception(RequestTimedOut(f"{self._partition.topic_partition}: the in-sync replicas were too slow"))
+
+    def _failure(self) -> ApiError | None:
+        partition = self._partition
+        if partition.storage_error is not None:
+            return partition.storage_error
+        if not partition.is_leader or partition.leader_epoch != self._leader_epoch:
+            return NotLeaderOrFollower(f"{partition.topic_partition}: leadership changed before the record was committed")
+        return None
+
+
+class InternalTopics:
+    """The partitions of internal topics that this broker leads.
+
+    Args:
+        replicas: where partitions are.
+        produces: where an append waits for the high watermark.
+        clock: for the records' timestamps.
+        offload: reads beside the loop.
+    """
+
+    def __init__(self, replicas: ReplicaManager, produces: Purgatory, clock: Clock, offload: Offload) -> None:
+        self._replicas = replicas
+        self._produces = produces
+        self._clock = clock
+        self._offload = offload
+
+    def append(self, key: TopicPartition, records: Sequence[KeyValue], codec: int = 0) -> tuple[int, Partition]:
+        """Appends the records as one batch.
+
+        Returns:
+            The offset of the first, and the partition: `committed` waits for it.
+
+        Raises:
+            ApiError: nothing was appended; as from `Partition.append_as_leader`.
+        """
+        now_ms = self._clock.time_ms()
+        batch = build_batch((Record(index, now_ms, *each) for index, each in enumerate(records)), codec=codec)
+        return self.append_batch(key, batch)
+
+    def append_batch(self, key: TopicPartition, batch: bytes) -> tuple[int, Partition]:
+        """As `append`, with the batch as it is to lie in the log but for offsets and epoch."""
+        partition = self._replicas.get(*key)
+        base_offset, _, _ = partition.append_as_leader(memoryview(batch), 0, len(batch), ACKS_ALL, self._clock.time_ms())
+        self._write(partition)
+        return base_offset, partition
+
+    def append_in_transaction(
+        self, key: TopicPartition, records: Sequence[KeyValue], codec: int, producer_id: int, producer_epoch: int
+    ) -> tuple[int, Partition]:
+        """As `append`, as a part of a producer's transaction; as from `Partition.append_in_transaction`."""
+        now_ms = self._clock.time_ms()
+        batch = build_batch(
+            (Record(index, now_ms, *each) for index, each in enumerate(records)),
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=True,
+        )
+        partition = self._replicas.get(*key)
+        base_offset = partition.append_in_transaction(memoryview(batch))
+        self._write(partition)
+        return base_offset, partition
+
+    def append_marker(
+        self, key: TopicPartition, producer_id: int, producer_epoch: int, marker: EndTransactionMarker
+    ) -> tuple[int, Partition]:
+        """Appends the marker of a transaction to any partition that this broker leads; as from `Partition.append_marker`."""
+        partition = self._replicas.get(*key)
+        offset = partition.append_marker(producer_id, producer_epoch, marker, self._clock.time_ms())
+        self._write(partition)
+        return offset, partition
+
+    def partition(self, key: TopicPartition) -> Partition:
+        """The partition as this broker holds it. Raises UnknownTopicOrPartition."""
+        return self._replicas.get(*key)
+
+    def _write(self, partition: Partition) -> None:
+        """Brings what is staged to the file."""
+        appends = self._replicas.appends
+        if not partition.has_staged:
+            appends.stage(partition)
+        failed = appends.complete()
+        if failed and partition.topic_partition in failed:
+            raise failed[partition.topic_partition]
+
+    def is_committed(self, partition: Partition, end_offset: int) -> bool:
+        """Whether there is nothing to wait for."""
+        return partition.high_watermark >= end_offset
+
+    async def committed(self, partition: Partition, end_offset: int, timeout_seconds: float) -> None:
+        """Waits until everything before `end_offset` is committed.
+
+        Raises:
+            RequestTimedOut: it is not, after that time; it may still come to be.
+            NotLeaderOrFollower, KafkaStorageError: nobody here can tell any more.
+        """
+        commit = _Commit(partition, end_offset)
+        if not commit.try_complete():
+            self._produces.watch(commit, [partition.topic_partition], timeout_seconds)
+        try:
+            await commit.done
+        finally:
+            self._produces.forget(commit)
+
+    async def chunks(self, key: TopicPartition, leader_epoch: int, chunk_bytes: int) -> AsyncIterator[bytes]:
+        """All that is committed, from the log's start, in chunks of whole batches.
+
+        What is committed while this goes on is read too; at the end there is nothing left up to the high watermark.
+
+        Raises:
+            NotLeaderOrFollower: the partition is led by somebody else, or in another epoch, by now.
+            KafkaStorageError: it can not be read.
+        """
+        offset = -1
+        while True:
+            partition = self._replicas.get(*key)
+            if not partition.is_leader or partition.leader_epoch != leader_epoch:
+                raise NotLeaderOrFollower(f"{key}: leader epoch {leader_epoch} is over")
+            log = partition.log
+            offset = max(offset, log.log_start_offset)
+            if offset >= partition.high_watermark:
+                if partition.high_watermark >= log.log_end_offset:
+                    return
+                # What a former leader appended is committed once the followers have it.
+                await self.committed(partition, log.log_end_offset, _CATCH_UP_SECONDS)
+                continue
+            if log.read_would_block(offset):
+                await log.prepare_read(offset)
+            region = log.read(offset, chunk_bytes, partition.high_watermark, True)
+            if region is None:
+                return
+            chunk = await self._offload(region.read)
+            end = _end_offset(chunk)
+            if end <= offset:
+                return
+            offset = end
+            yield chunk
+
+
+def _end_offset(chunk: bytes) -> int:
+    """The offset behind the last whole batch; -1 when there is none."""
+    end = -1
+    for _, header in batches(chunk):
+        end = header.last_offset + 1
+    return end

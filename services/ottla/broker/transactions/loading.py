@@ -1,0 +1,64 @@
+"""Reading a partition of `__transaction_state`: the last word on each transactional id. Runs beside the loop.
+
+A record that can not be read is counted, told in the log and passed over.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from ottla.broker.transactions.records import decode, decode_key
+from ottla.broker.transactions.transaction import Transaction
+from ottla.errors import ApiError
+from ottla.model import TopicPartition
+from ottla.record.batch import batches
+from ottla.record.key_values import read_key_values
+
+log: Final = logging.getLogger(__name__)
+
+
+class TransactionsLoader:
+    """Takes chunks of the log in order.
+
+    Attributes:
+        skipped: how many records could not be read.
+    """
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self._partition = partition
+        self._values: dict[bytes, tuple[int, bytes]] = {}
+        self.skipped = 0
+
+    def feed(self, chunk: bytes) -> None:
+        """Reads the whole batches of a chunk."""
+        view = memoryview(chunk)
+        for position, header in batches(chunk):
+            if header.is_control:
+                continue
+            try:
+                found = read_key_values(view[position : position + header.size])
+            except ApiError as error:
+                self._skip(header.base_offset, error, header.record_count)
+                continue
+            for offset, key, value in found:
+                if key is not None and value is not None:
+                    self._values[key] = (offset, value)
+                elif key is not None:
+                    self._values.pop(key, None)
+
+    def transactions(self) -> list[Transaction]:
+        """What there is, once everything has been fed."""
+        found: list[Transaction] = []
+        for key, (offset, value) in self._values.items():
+            try:
+                transactional_id = decode_key(key)
+                if transactional_id is not None:
+                    found.append(decode(transactional_id, value))
+            except ApiError as error:
+                self._skip(offset, error)
+        return found
+
+    def _skip(self, offset: int, error: ApiError, count: int = 1) -> None:
+        self.skipped += count
+        log.error("%s: the record at offset %d can not be read and is passed over: %s", self._partition, offset, error)

@@ -1,0 +1,336 @@
+"""One partition of `__transaction_state` that this broker leads: the transactional ids that belong to it.
+
+Every step of a transaction is first written to the partition and taken in when it is committed there; meanwhile the id
+answers CONCURRENT_TRANSACTIONS. A decision (PREPARE_COMMIT, PREPARE_ABORT) is answered when it is written; the markers
+follow by themselves, and whoever loads the partition after a crash sends those that may not have been sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ottla.broker.control import TransactionMarker
+from ottla.broker.replication.internal_topics import InternalTopics
+from ottla.broker.transactions import decisions
+from ottla.broker.transactions.loading import TransactionsLoader
+from ottla.broker.transactions.records import encode, encode_key
+from ottla.broker.transactions.states import PREPARED, TransactionState
+from ottla.broker.transactions.transaction import Transaction
+from ottla.clock import Clock
+from ottla.errors import (
+    ApiError,
+    ConcurrentTransactions,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidProducerIdMapping,
+    InvalidTransactionState,
+    InvalidTransactionTimeout,
+    KafkaStorageError,
+    NotCoordinator,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    RequestTimedOut,
+    TransactionalIdNotFound,
+    UnknownServerError,
+    UnknownTopicOrPartition,
+)
+from ottla.lifecycle import Offload
+from ottla.model import NO_PRODUCER_EPOCH, TopicPartition
+
+log: Final = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionLimits:
+    """What the broker's settings say of transactions."""
+
+    max_timeout_ms: int
+    id_expiration_ms: int
+    load_buffer_bytes: int
+    write_timeout_seconds: float = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    transaction: Transaction
+    is_busy: bool = False  # a change of it is being written
+
+
+class TransactionPartition:
+    """The coordinator of the transactional ids of one partition, for one leader epoch.
+
+    Args:
+        key: the partition.
+        leader_epoch: that it is led in, and the coordinator epoch of its markers.
+        internal: appends and reads.
+        clock: what is written and timed by.
+        send_markers: tells all partitions of a transaction how it ended; returns when they know.
+        new_producer_id: an id that nobody has.
+    """
+
+    def __init__(
+        self,
+        key: TopicPartition,
+        leader_epoch: int,
+        internal: InternalTopics,
+        clock: Clock,
+        send_markers: Callable[[TransactionMarker], Awaitable[None]],
+        new_producer_id: Callable[[], Awaitable[int]],
+        limits: TransactionLimits,
+    ) -> None:
+        self.key: Final = key
+        self.leader_epoch: Final = leader_epoch
+        self.is_loaded = False
+        self._internal = internal
+        self._clock = clock
+        self._send_markers = send_markers
+        self._new_producer_id = new_producer_id
+        self._limits = limits
+        self._entries: dict[str, _Entry] = {}
+        self._is_closed = False
+        self._beside: set[asyncio.Task[None]] = set()
+
+    # Coming and going.
+
+    async def load(self, offload: Offload) -> None:
+        """Reads the partition, and completes what a former coordinator had decided; afterwards requests are served.
+
+        Raises:
+            ApiError: the leadership went meanwhile, or the partition can not be read.
+        """
+        loader = TransactionsLoader(self.key)
+        async for chunk in self._internal.chunks(self.key, self.leader_epoch, self._limits.load_buffer_bytes):
+            await offload(loader.feed, chunk)
+        transactions = await offload(loader.transactions)
+        if self._is_closed:
+            return
+        self._entries = {each.transactional_id: _Entry(each) for each in transactions}
+        self.is_loaded = True
+        prepared = [each for each in self._entries.values() if each.transaction.state in PREPARED]
+        for entry in prepared:
+            self._begin_beside(self._complete(entry))
+        log.info(
+            "%s: loaded %d transactional ids, %d of them to be completed, leader epoch %d",
+            self.key,
+            len(transactions),
+            len(prepared),
+            self.leader_epoch,
+        )
+
+    def close(self) -> None:
+        """Another broker leads the partition, or this one stops: it goes on there from what is written."""
+        self._is_closed = True
+        self._entries.clear()
+        for task in self._beside:
+            task.cancel()
+
+    async def ended(self) -> None:
+        """Waits until nothing of it runs any more; after `close`."""
+        await asyncio.gather(*self._beside, return_exceptions=True)
+
+    # What producers ask for.
+
+    async def initialise(self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None) -> tuple[int, int]:
+        """InitProducerId: gives producer id and epoch, and fences whoever had the transactional id before.
+
+        Raises:
+            InvalidTransactionTimeout: it is not within `transaction.max.timeout.ms`.
+            ConcurrentTransactions: a transaction of the former producer has to end first; ask again.
+            ProducerFenced: another producer has begun with the id since.
+        """
+        self._check()
+        if not 0 < timeout_ms <= self._limits.max_timeout_ms:
+            raise InvalidTransactionTimeout(f"{timeout_ms} ms; transaction.max.timeout.ms is {self._limits.max_timeout_ms}")
+        entry = self._entries.get(transactional_id)
+        if entry is None:
+            producer_id = await self._new_producer_id()
+            self._check()
+            fresh = Transaction(transactional_id, producer_id, NO_PRODUCER_EPOCH, timeout_ms, update_timestamp=self._clock.time_ms())
+            entry = self._entries.setdefault(transactional_id, _Entry(fresh))
+        self._check_free(entry)
+        new_producer_id = None
+        if entry.transaction.is_exhausted:
+            new_producer_id = await self._new_producer_id()
+            self._check()
+            self._check_free(entry)
+        changed = decisions.initialised(entry.transaction, timeout_ms, expected, new_producer_id, self._clock.time_ms())
+        if changed.state is TransactionState.PREPARE_EPOCH_FENCE:
+            entry.is_busy = True
+            self._begin_beside(self._abort(entry, changed))
+            raise ConcurrentTransactions(f"{transactional_id}: the transaction of its former producer is being aborted")
+        await self._write(entry, changed)
+        return changed.producer_id, changed.epoch
+
+    async def add_partitions(self, transactional_id: str, producer_id: int, epoch: int, partitions: Collection[TopicPartition]) -> None:
+        """AddPartitionsToTxn and AddOffsetsToTxn: the producer is about to write to these. Raises as `decisions.with_partitions`."""
+        entry = self._known(transactional_id)
+        self._check_free(entry)
+        changed = decisions.with_partitions(entry.transaction, producer_id, epoch, partitions, self._clock.time_ms())
+        if changed is not None:
+            await self._write(entry, changed)
+
+    def verify(
+        self, transactional_id: str, producer_id: int, epoch: int, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, ApiError | None]:
+        """Whether partitions are part of the producer's ongoing transaction (KIP-890): a leader asks before the first append.
+
+        Raises:
+            InvalidProducerIdMapping, ProducerFenced, ConcurrentTransactions: as for any request of the producer.
+        """
+        entry = self._known(transactional_id)
+        decisions.check_producer(entry.transaction, producer_id, epoch)
+        transaction = entry.transaction
+        if transaction.state in PREPARED:
+            raise ConcurrentTransactions(f"{transactional_id} is being completed: {transaction.state.title}")
+        there = transaction.partitions if transaction.state is TransactionState.ONGOING else frozenset()
+        return {
+            each: None if each in there else InvalidTransactionState(f"{each} is not part of the transaction of {transactional_id}")
+            for each in partitions
+        }
+
+    async def end(self, transactional_id: str, producer_id: int, epoch: int, is_commit: bool) -> None:
+        """EndTxn: returns when the decision is written; the markers follow. Raises as `decisions.ended`."""
+        entry = self._known(transactional_id)
+        self._check_free(entry)
+        changed = decisions.ended(entry.transaction, producer_id, epoch, is_commit, self._clock.time_ms())
+        if changed is None:
+            return
+        await self._write(entry, changed)
+        self._begin_beside(self._complete(entry))
+
+    # Looking.
+
+    def describe(self, transactional_id: str) -> Transaction:
+        """Raises TransactionalIdNotFound."""
+        self._check()
+        entry = self._entries.get(transactional_id)
+        if entry is None:
+            raise TransactionalIdNotFound(f"transactional id {transactional_id} is not known")
+        return entry.transaction
+
+    def transactions(self) -> Iterator[Transaction]:
+        """All transactional ids, to be looked at."""
+        for entry in self._entries.values():
+            yield entry.transaction
+
+    # What time brings.
+
+    def abort_timed_out(self) -> None:
+        """Aborts the transactions that take longer than they asked for, and shuts their producers out."""
+        now_ms = self._clock.time_ms()
+        for transactional_id, entry in self._entries.items():
+            if not entry.is_busy and entry.transaction.is_timed_out(now_ms):
+                log.info("%s: its transaction has timed out after %d ms", transactional_id, entry.transaction.timeout_ms)
+                entry.is_busy = True
+                self._begin_beside(self._abort(entry, decisions.fenced(entry.transaction, now_ms)))
+
+    async def expire(self) -> None:
+        """Forgets the ids that nobody has used for `transactional.id.expiration.ms`."""
+        now_ms = self._clock.time_ms()
+        for transactional_id, entry in list(self._entries.items()):
+            if entry.is_busy or not entry.transaction.is_expired(now_ms, self._limits.id_expiration_ms):
+                continue
+            entry.is_busy = True
+            try:
+                await self._append(transactional_id, None)
+                self._entries.pop(transactional_id, None)
+                log.info("%s: transactional id expired", transactional_id)
+            except ApiError as error:
+                log.warning("%s: could not be expired, the next round tries again: %s", transactional_id, error)
+            finally:
+                entry.is_busy = False
+
+    # How.
+
+    async def _abort(self, entry: _Entry, fenced: Transaction) -> None:
+        """Aborts for a producer that is shut out. The entry is busy already."""
+        entry.is_busy = False
+        try:
+            await self._write(entry, decisions.aborted_after_fence(fenced, self._clock.time_ms()))
+        except ApiError as error:
+            log.warning("%s: the abort was not written, it is tried again: %s", entry.transaction.transactional_id, error)
+            return
+        await self._complete(entry)
+
+    async def _complete(self, entry: _Entry) -> None:
+        """Has the markers of a decided transaction written, and then says so."""
+        decided = entry.transaction
+        marker = TransactionMarker(
+            decided.producer_id,
+            decided.epoch,
+            decided.state is TransactionState.PREPARE_COMMIT,
+            self.leader_epoch,
+            tuple(sorted(decided.partitions)),
+        )
+        try:
+            await self._send_markers(marker)
+        except ApiError as error:
+            log.error("%s: its markers are another coordinator's business: %s", decided.transactional_id, error)
+            return
+        while not self._is_closed:
+            try:
+                await self._write(entry, decisions.completed(decided, self._clock.time_ms()))
+                return
+            except NotCoordinator:
+                return
+            except ApiError as error:
+                log.warning("%s: its end was not written, trying on: %s", decided.transactional_id, error)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _write(self, entry: _Entry, changed: Transaction) -> None:
+        """Writes the change and takes it in when it is committed."""
+        entry.is_busy = True
+        try:
+            await self._append(changed.transactional_id, encode(changed))
+            entry.transaction = changed
+        finally:
+            entry.is_busy = False
+
+    async def _append(self, transactional_id: str, value: bytes | None) -> None:
+        try:
+            base_offset, partition = self._internal.append(self.key, [(encode_key(transactional_id), value)])
+            if not self._internal.is_committed(partition, base_offset + 1):
+                await self._internal.committed(partition, base_offset + 1, self._limits.write_timeout_seconds)
+        except ApiError as error:
+            raise _as_transaction_error(error) from error
+        if self._is_closed:
+            raise NotCoordinator(f"{self.key} is not led here any more")
+
+    def _begin_beside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise NotCoordinator(f"{self.key} is not led here any more")
+        if not self.is_loaded:
+            raise CoordinatorLoadInProgress(f"{self.key} is being read")
+
+    def _known(self, transactional_id: str) -> _Entry:
+        self._check()
+        entry = self._entries.get(transactional_id)
+        if entry is None:
+            raise InvalidProducerIdMapping(f"transactional id {transactional_id} is not known")
+        return entry
+
+    def _check_free(self, entry: _Entry) -> None:
+        if entry.is_busy:
+            raise ConcurrentTransactions(f"{entry.transaction.transactional_id}: another change of it is being written")
+
+
+def _as_transaction_error(error: ApiError) -> ApiError:
+    """What a producer is told when a step could not be written."""
+    match error:
+        case UnknownTopicOrPartition() | NotEnoughReplicas() | NotEnoughReplicasAfterAppend() | RequestTimedOut():
+            return CoordinatorNotAvailable(error.message)
+        case NotLeaderOrFollower() | KafkaStorageError():
+            return NotCoordinator(error.message)
+    return UnknownServerError(error.message)

@@ -1,0 +1,253 @@
+"""What there is to know of consumer groups: gathered from the cluster, and how far behind each is.
+
+A lag is told in messages (the end less what is committed) and in seconds: how old the first message is that the group has
+not read. The second needs that message, so one is fetched from each partition that lags.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from ottla.cli.connection import ANSWER_SECONDS, Connection, told_plainly
+from ottla.cli.errors import CommandFailed
+
+if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient, OffsetSpec
+
+NO_OFFSET: Final = -1001  # librdkafka's for "nothing committed"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """One group in a list."""
+
+    group_id: str
+    state: str
+    is_simple: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """One member of a group and what it reads."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """How far a group is in one partition; None where something is not known."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    end: int | None
+    lag_seconds: float | None
+    member: MemberRow | None
+
+    @property
+    def lag(self) -> int | None:
+        """Messages that are there and not read."""
+        return None if self.committed is None or self.end is None else max(0, self.end - self.committed)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A group with its members and partitions."""
+
+    group_id: str
+    state: str
+    assignor: str
+    coordinator: int
+    members: tuple[MemberRow, ...]
+    partitions: tuple[PartitionRow, ...]
+
+
+def list_groups(where: Connection) -> list[GroupRow]:
+    """All groups of the cluster, by id."""
+    admin = where.admin()
+    with told_plainly(where.bootstrap_server):
+        found = admin.list_consumer_groups(request_timeout=ANSWER_SECONDS).result(ANSWER_SECONDS + 5)
+    if found.errors and not found.valid:
+        raise CommandFailed(f"the groups can not be listed: {found.errors[0]}")
+    return sorted((GroupRow(each.group_id, state_name(each.state), each.is_simple_consumer_group) for each in found.valid), key=_by_id)
+
+
+def _by_id(row: GroupRow) -> str:
+    return row.group_id
+
+
+def state_name(state: Any) -> str:
+    """`PREPARING_REBALANCING` as Kafka's tools write it."""
+    name = str(state.name)
+    return {
+        "PREPARING_REBALANCING": "PreparingRebalance",
+        "COMPLETING_REBALANCING": "CompletingRebalance",
+        "STABLE": "Stable",
+        "EMPTY": "Empty",
+        "DEAD": "Dead",
+    }.get(name, name.capitalize())
+
+
+def describe_group(where: Connection, group_id: str, *, with_seconds: bool = True) -> GroupFacts:
+    """Everything about one group.
+
+    Raises:
+        CommandFailed: there is no such group.
+    """
+    admin = where.admin()
+    with told_plainly(where.bootstrap_server, f"group {group_id!r}"):
+        described = admin.describe_consumer_groups([group_id], request_timeout=ANSWER_SECONDS)[group_id].result(ANSWER_SECONDS + 5)
+    if state_name(described.state) == "Dead":
+        raise CommandFailed(f"group {group_id!r} does not exist on {where.bootstrap_server}")
+    committed = committed_offsets(admin, where, group_id)
+    members = tuple(
+        MemberRow(
+            each.member_id,
+            each.group_instance_id,
+            each.client_id,
+            each.host,
+            tuple(sorted((assigned.topic, assigned.partition) for assigned in each.assignment.topic_partitions)),
+        )
+        for each in described.members
+    )
+    owners = {partition: member for member in members for partition in member.partitions}
+    keys = sorted(committed.keys() | owners.keys())
+    ends = latest_offsets(admin, where, keys)
+    behind = {key: offset for key, offset in committed.items() if offset < (ends.get(key) or 0)}
+    ages = first_unread_ages(where, behind) if with_seconds else {}
+    rows = tuple(
+        PartitionRow(
+            *key,
+            committed.get(key),
+            ends.get(key),
+            ages.get(key, None if key in behind or key not in committed else 0.0),
+            owners.get(key),
+        )
+        for key in keys
+    )
+    coordinator = -1 if described.coordinator is None else described.coordinator.id
+    return GroupFacts(group_id, state_name(described.state), described.partition_assignor or "", coordinator, members, rows)
+
+
+def committed_offsets(admin: AdminClient, where: Connection, group_id: str) -> dict[tuple[str, int], int]:
+    """What a group has committed."""
+    from confluent_kafka import ConsumerGroupTopicPartitions
+
+    with told_plainly(where.bootstrap_server, f"group {group_id!r}"):
+        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group_id)], request_timeout=ANSWER_SECONDS)
+        found = answer[group_id].result(ANSWER_SECONDS + 5).topic_partitions
+    return {(each.topic, each.partition): each.offset for each in found or () if each.offset >= 0}
+
+
+Keys: TypeAlias = Iterable[tuple[str, int]]
+
+
+def latest_offsets(admin: AdminClient, where: Connection, keys: Keys) -> dict[tuple[str, int], int]:
+    """Where partitions end; one that is gone is left out."""
+    from confluent_kafka.admin import OffsetSpec
+
+    latest: Callable[[], OffsetSpec] = OffsetSpec.latest
+    return _offsets(admin, where, keys, latest())
+
+
+def earliest_offsets(admin: AdminClient, where: Connection, keys: Keys) -> dict[tuple[str, int], int]:
+    """Where partitions begin; one that is gone is left out."""
+    from confluent_kafka.admin import OffsetSpec
+
+    earliest: Callable[[], OffsetSpec] = OffsetSpec.earliest
+    return _offsets(admin, where, keys, earliest())
+
+
+def offsets_since(admin: AdminClient, where: Connection, keys: Keys, timestamp_ms: int) -> dict[tuple[str, int], int]:
+    """The first offset of each partition that is as young; -1 where none is, and nothing for a partition that is gone."""
+    from confluent_kafka.admin import OffsetSpec
+
+    for_timestamp: Callable[[int], OffsetSpec] = OffsetSpec.for_timestamp
+    return _offsets(admin, where, keys, for_timestamp(timestamp_ms))
+
+
+def _offsets(admin: AdminClient, where: Connection, keys: Keys, spec: OffsetSpec) -> dict[tuple[str, int], int]:
+    from confluent_kafka import KafkaException, TopicPartition
+
+    specs = {TopicPartition(*key): spec for key in keys}
+    if not specs:
+        return {}
+    with told_plainly(where.bootstrap_server):
+        answers = admin.list_offsets(specs, request_timeout=ANSWER_SECONDS)
+    found: dict[tuple[str, int], int] = {}
+    for partition, answer in answers.items():
+        try:
+            found[partition.topic, partition.partition] = answer.result(ANSWER_SECONDS + 5).offset
+        except KafkaException:
+            continue  # the topic was deleted, and its offsets not yet
+    return found
+
+
+def first_unread_ages(where: Connection, behind: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], float]:
+    """How old the message at each offset is, in seconds; nothing for one that could not be had in time."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    if not behind:
+        return {}
+    consumer = Consumer(
+        where.client_configuration(
+            **{"group.id": "ottla-lag", "enable.auto.commit": False, "auto.offset.reset": "earliest", "fetch.message.max.bytes": 1024}
+        )
+    )
+    ages: dict[tuple[str, int], float] = {}
+    try:
+        consumer.assign([TopicPartition(*key, offset) for key, offset in behind.items()])
+        end = time.monotonic() + ANSWER_SECONDS / 2
+        while len(ages) < len(behind) and time.monotonic() < end:
+            for message in consumer.consume(100, 0.2):
+                topic, partition = message.topic(), message.partition()
+                if topic is None or partition is None or message.error() is not None:
+                    continue
+                key = (topic, partition)
+                if key not in ages:
+                    ages[key] = max(0.0, time.time() - message.timestamp()[1] / 1000)
+                    consumer.pause([TopicPartition(*key)])
+    finally:
+        consumer.close()
+    return ages
+
+
+def topic_partitions(partitions: Mapping[tuple[str, int], int]) -> list[TopicPartition]:
+    """As the client takes offsets to be set."""
+    from confluent_kafka import TopicPartition
+
+    return [TopicPartition(*key, offset) for key, offset in sorted(partitions.items())]
+
+
+def partitions_of(where: Connection, admin: AdminClient, topics: Sequence[str]) -> list[tuple[str, int]]:
+    """`clicks` as all its partitions, `clicks:0,2` as those two.
+
+    Raises:
+        CommandFailed: there is no such topic or partition.
+    """
+    from ottla.cli.connection import cluster_metadata
+
+    metadata = cluster_metadata(admin, where.bootstrap_server)
+    found: list[tuple[str, int]] = []
+    for each in topics:
+        name, colon, numbers = each.partition(":")
+        if name not in metadata.topics:
+            raise CommandFailed(f"topic {name!r} does not exist on {where.bootstrap_server}")
+        there = sorted(metadata.topics[name].partitions)
+        try:
+            chosen = [int(number) for number in numbers.split(",")] if colon else there
+        except ValueError:
+            raise CommandFailed(f"--topic takes NAME or NAME:0,1,2, and {each!r} is neither") from None
+        missing = [number for number in chosen if number not in there]
+        if missing:
+            raise CommandFailed(f"topic {name!r} has no partition {missing[0]}, only 0 to {there[-1]}")
+        found += [(name, number) for number in chosen]
+    return found

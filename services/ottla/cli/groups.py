@@ -1,0 +1,276 @@
+"""`ottla groups`: who reads what, how far behind they are, and where they go on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli.connection import (
+    ANSWER_SECONDS,
+    DEFAULT_BOOTSTRAP_SERVER,
+    BootstrapServer,
+    ClientProperty,
+    CommandConfig,
+    connection,
+    told_plainly,
+)
+from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.group_facts import (
+    GroupFacts,
+    MemberRow,
+    committed_offsets,
+    describe_group,
+    earliest_offsets,
+    latest_offsets,
+    list_groups,
+    offsets_since,
+    partitions_of,
+    topic_partitions,
+)
+from ottla.cli.output import count_of, note, say, say_json, table
+
+app = typer.Typer(
+    help="List, describe and delete consumer groups, and set where they go on.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Group = Annotated[str, typer.Argument(metavar="GROUP")]
+
+
+@app.command("list")
+def list_command(
+    state: Annotated[str | None, typer.Option("--state", help="Only groups in this state, for instance Stable or Empty.")] = None,
+    as_json: Json = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    command_config: CommandConfig = None,
+    properties: ClientProperty = None,
+) -> None:
+    """List the groups."""
+    rows = list_groups(connection(bootstrap_server, command_config, properties))
+    if state is not None:
+        rows = [each for each in rows if each.state.lower() == state.lower()]
+    if as_json:
+        say_json([{"group": each.group_id, "state": each.state, "is_simple": each.is_simple} for each in rows])
+    elif rows:
+        say(table(("group", "state"), [(each.group_id, each.state) for each in rows]))
+    else:
+        say(f"No groups on {bootstrap_server}.")
+
+
+@app.command()
+def describe(
+    group: Group,
+    members: Annotated[bool, typer.Option("--members", help="The members and what each reads, instead of the partitions.")] = False,
+    as_json: Json = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    command_config: CommandConfig = None,
+    properties: ClientProperty = None,
+) -> None:
+    """Show how far a group is in each partition: the lag in messages, and how old the first unread message is.
+
+    Examples:
+
+    - `ottla groups describe billing`
+    - `ottla groups describe billing --members`
+    """
+    facts = describe_group(connection(bootstrap_server, command_config, properties), group, with_seconds=not members)
+    if as_json:
+        say_json(_as_json(facts))
+    elif members:
+        say(_described_members(facts))
+    else:
+        say(_described(facts))
+
+
+def _described(facts: GroupFacts) -> str:
+    lags = [each.lag for each in facts.partitions if each.lag is not None]
+    ages = [each.lag_seconds for each in facts.partitions if each.lag_seconds is not None]
+    head = f"{facts.group_id}: {facts.state}, {count_of(len(facts.members), 'member')}, coordinator {facts.coordinator}"
+    if lags:
+        behind = f", {seconds(max(ages))}" if ages else ""
+        head += f", {count_of(sum(lags), 'message')} behind{behind}"
+    rows = [
+        (
+            each.topic,
+            each.partition,
+            each.committed,
+            each.end,
+            each.lag,
+            None if each.lag_seconds is None else seconds(each.lag_seconds),
+            None if each.member is None else _who(each.member),
+        )
+        for each in facts.partitions
+    ]
+    if not rows:
+        return f"{head}\n\nNothing is committed, and nobody reads."
+    return f"{head}\n\n" + table(("topic", "partition", "committed", "end", "lag", "behind by", "member"), rows)
+
+
+def _described_members(facts: GroupFacts) -> str:
+    if not facts.members:
+        return f"{facts.group_id}: {facts.state}, no members"
+    rows = [
+        (each.member_id, each.instance_id, each.client_id, each.host, len(each.partitions), _partitions_of(each)) for each in facts.members
+    ]
+    return f"{facts.group_id}: {facts.state}, assignor {facts.assignor}\n\n" + table(
+        ("member", "instance", "client", "host", "count", "partitions"), rows
+    )
+
+
+def _partitions_of(member: MemberRow) -> str:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in member.partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    return " ".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in by_topic.items())
+
+
+def _who(member: MemberRow) -> str:
+    return f"{member.instance_id or member.client_id}{member.host}"
+
+
+def _as_json(facts: GroupFacts) -> dict[str, Any]:
+    return {
+        "group": facts.group_id,
+        "state": facts.state,
+        "assignor": facts.assignor,
+        "coordinator": facts.coordinator,
+        "members": [
+            {
+                "member_id": each.member_id,
+                "instance_id": each.instance_id,
+                "client_id": each.client_id,
+                "host": each.host,
+                "partitions": [{"topic": topic, "partition": partition} for topic, partition in each.partitions],
+            }
+            for each in facts.members
+        ],
+        "partitions": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "committed": each.committed,
+                "end": each.end,
+                "lag": each.lag,
+                "lag_seconds": each.lag_seconds,
+                "member_id": None if each.member is None else each.member.member_id,
+            }
+            for each in facts.partitions
+        ],
+    }
+
+
+def seconds(duration: float) -> str:
+    """`4.2 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`."""
+    if duration < 60:
+        return f"{duration:.1f} s"
+    whole = int(duration)
+    for size, unit, smaller_size, smaller in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // smaller_size} {smaller}"
+    raise AssertionError("unreachable")
+
+
+@app.command("reset-offsets")
+def reset_offsets(
+    group: Group,
+    topics: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", metavar="NAME[:0,1]", help="Whose offsets; all that the group has committed by default."),
+    ] = None,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first message that is there.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.", show_default=False)] = None,
+    shift_by: Annotated[int | None, typer.Option("--shift-by", help="By so many messages, back with a minus.", show_default=False)] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option("--to-datetime", metavar="WHEN", help="To the first message since then: ISO 8601, UTC when it does not say."),
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")] = False,
+    as_json: Json = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    command_config: CommandConfig = None,
+    properties: ClientProperty = None,
+) -> None:
+    """Set where a group goes on. It must have no members meanwhile.
+
+    Examples:
+
+    - `ottla groups reset-offsets billing --to-earliest`
+    - `ottla groups reset-offsets billing --topic clicks:0,1 --to-datetime 2026-01-31T08:00 --execute`
+    """
+    from confluent_kafka import ConsumerGroupTopicPartitions
+
+    chosen = [to_earliest or None, to_latest or None, to_offset, shift_by, to_datetime]
+    if sum(each is not None for each in chosen) != 1:
+        raise UsageError("give one of --to-earliest, --to-latest, --to-offset, --shift-by and --to-datetime")
+    where = connection(bootstrap_server, command_config, properties)
+    admin = where.admin()
+    before = committed_offsets(admin, where, group)
+    keys = partitions_of(where, admin, topics) if topics else sorted(before)
+    if not keys:
+        raise CommandFailed(f"group {group!r} has committed nothing; say with --topic whose offsets to set")
+    first = earliest_offsets(admin, where, keys)
+    last = latest_offsets(admin, where, keys)
+    wanted: dict[tuple[str, int], int] = {}
+    if to_datetime is not None:
+        found = offsets_since(admin, where, keys, _milliseconds(to_datetime))
+        wanted = {key: offset if offset >= 0 else last[key] for key, offset in found.items()}
+    for key in keys:
+        if to_earliest:
+            wanted[key] = first[key]
+        elif to_latest:
+            wanted[key] = last[key]
+        elif to_offset is not None:
+            wanted[key] = to_offset
+        elif shift_by is not None:
+            if key not in before:
+                raise CommandFailed(f"group {group!r} has committed nothing of {key[0]}-{key[1]}, so there is nothing to shift")
+            wanted[key] = before[key] + shift_by
+        bounded = min(max(wanted[key], first[key]), last[key])
+        if bounded != wanted[key]:
+            note(f"{key[0]}-{key[1]}: {wanted[key]:,} is not in [{first[key]:,}, {last[key]:,}]; {bounded:,} is taken")
+            wanted[key] = bounded
+    if execute:
+        with told_plainly(bootstrap_server, f"group {group!r}"):
+            request = ConsumerGroupTopicPartitions(group, topic_partitions(wanted))
+            answer = admin.alter_consumer_group_offsets([request], request_timeout=ANSWER_SECONDS)[group].result(ANSWER_SECONDS + 5)
+        failed = [each for each in answer.topic_partitions if each.error is not None]
+        if failed:
+            raise CommandFailed(f"{failed[0].topic}-{failed[0].partition} was not set: {failed[0].error}")
+    rows = [(*key, before.get(key), wanted[key]) for key in keys]
+    if as_json:
+        names = ("topic", "partition", "before", "after")
+        say_json({"group": group, "executed": execute, "offsets": [dict(zip(names, row, strict=True)) for row in rows]})
+        return
+    say(table(("topic", "partition", "before", "after"), rows))
+    if not execute:
+        note("Nothing was changed; --execute does it.")
+
+
+def _milliseconds(text: str) -> int:
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--to-datetime takes ISO 8601, for instance 2026-01-31T08:00:00+01:00, and {text!r} is not that") from None
+    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+@app.command()
+def delete(
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...")],
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    command_config: CommandConfig = None,
+    properties: ClientProperty = None,
+) -> None:
+    """Delete groups that have no members, and what they have committed."""
+    admin = connection(bootstrap_server, command_config, properties).admin()
+    answers = admin.delete_consumer_groups(groups, request_timeout=ANSWER_SECONDS)
+    for group, answer in answers.items():
+        with told_plainly(bootstrap_server, f"group {group!r}"):
+            answer.result(ANSWER_SECONDS + 5)
+        say(f"Deleted group {group!r}.")

@@ -1,0 +1,300 @@
+"""Compaction of a broker's logs: chooses the next one, has it cleaned beside the loop, and takes in what comes of it.
+
+    choose      the filthiest log whose share of dirty bytes is large enough (`clean_points`)
+    run         a process reads its files and writes cleaned ones (`cleaning`, `cleaning_runner`)
+    swap in     each cleaned segment, as it comes, in one step of the loop (`CompactableLog.swap_in`)
+    note        up to where the log is clean now
+
+As many logs at a time as `log.cleaner.threads`, each in a process of its own; after `log.cleaner.backoff.ms` when there was
+nothing to do. Whatever cuts a log, deletes it or takes it elsewhere ends its cleaning, which begins anew later: nothing is
+lost by that but work. A log that can not be cleaned is told of once and left alone until the broker starts again or the
+settings change; the others go on.
+
+One event loop owns it. Source: Kafka's `LogCleaner` and `LogCleanerManager`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+from ottla.clock import Clock
+from ottla.config.cleaner import CleanerSettings
+from ottla.config.settings import LONG_MAX
+from ottla.errors import KafkaStorageError
+from ottla.lifecycle import Offload
+from ottla.model import TopicPartition
+from ottla.storage.clean_points import CleanableLog, end_offset, filthiest, first_dirty_offset, sizes
+from ottla.storage.cleaning_job import (
+    CleanedSegment,
+    CleaningInterrupted,
+    CleaningJob,
+    CleaningResult,
+    CorruptLog,
+    LastOfProducer,
+    OffsetMapTooSmall,
+    SourceSegment,
+)
+from ottla.storage.cleaning_runner import CleaningRunner
+from ottla.storage.log import Log
+from ottla.storage.segment import Segment
+from ottla.storage.swaps import remove_cleaned
+from ottla.storage.time_lookup import first_timestamp
+
+log = logging.getLogger(__name__)
+
+LOOKED_AT_ONCE: Final = 50  # logs between two chances for other work
+WATCHED_EVERY_SECONDS: Final = 0.5  # whether a log that is being cleaned is still what it was
+SMALLEST_BUFFER: Final = 4096
+MEGABYTE: Final = 1_000_000
+
+
+class LogCleaner:
+    """The cleanings of one broker.
+
+    Args:
+        logs: all logs, as they are at the time.
+        high_watermarks: of the partitions that are led or followed here; no other log is touched.
+        settings: `log.cleaner.*`.
+        offload: for looks at files.
+        runner: runs the cleanings, and is closed with this.
+    """
+
+    def __init__(
+        self,
+        logs: Mapping[TopicPartition, Log],
+        high_watermarks: Callable[[], Mapping[TopicPartition, int]],
+        settings: CleanerSettings,
+        clock: Clock,
+        offload: Offload,
+        runner: CleaningRunner,
+    ) -> None:
+        self._logs: Final = logs
+        self._high_watermarks: Final = high_watermarks
+        self._settings = settings
+        self._clock: Final = clock
+        self._offload: Final = offload
+        self._runner: Final = runner
+        self._uncleanable: dict[TopicPartition, tuple[Log, str]] = {}
+        self._not_before: dict[TopicPartition, float] = {}
+        self._under_way: dict[TopicPartition, asyncio.Task[bool]] = {}
+        self._rounds: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+
+    def start(self) -> None:
+        """Cleans from now on, if `log.cleaner.enable` says so."""
+        if self._settings.log_cleaner_enable:
+            self._rounds = asyncio.get_running_loop().create_task(self._clean_for_ever(), name="log cleaner")
+
+    async def close(self) -> None:
+        """Ends what is under way; it begins anew after the next start."""
+        rounds, self._rounds = self._rounds, None
+        tasks = [*([] if rounds is None else [rounds]), *self._under_way.values()]
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._runner.close()
+
+    def update_settings(self, settings: CleanerSettings) -> None:
+        """Goes on with other settings. With more memory a log may be cleaned that could not be before."""
+        self._settings = settings
+        self._uncleanable = {key: each for key, each in self._uncleanable.items() if not each[1].startswith(OffsetMapTooSmall.__name__)}
+        self._wake.set()
+
+    @property
+    def uncleanable(self) -> Mapping[TopicPartition, str]:
+        """The logs that are left alone, and why."""
+        return {key: reason for key, (each, reason) in self._uncleanable.items() if self._logs.get(key) is each}
+
+    @property
+    def under_way(self) -> Sequence[TopicPartition]:
+        """The logs that are being cleaned now."""
+        return tuple(self._under_way)
+
+    async def cleanable_logs(self) -> list[CleanableLog]:
+        """What could be cleaned, due or not."""
+        found = []
+        high_watermarks = self._high_watermarks()
+        for index, (key, each) in enumerate(list(self._logs.items())):
+            if index % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            high_watermark = high_watermarks.get(key)
+            if high_watermark is None or not each.settings.is_compacted or each.is_offline or key in self._under_way:
+                continue
+            if key in self.uncleanable or self._not_before.get(key, 0.0) > self._clock.monotonic():
+                continue
+            try:
+                candidate = await self._look_at(key, each, high_watermark)
+            except OSError as error:
+                log.warning("%s: whether it has to be cleaned can not be seen: %s", key, error)
+                continue
+            if candidate is not None:
+                found.append(candidate)
+        return found
+
+    async def clean_filthiest(self) -> TopicPartition | None:
+        """Cleans the log that needs it most, and gives it; None when none does, or when it could not be cleaned."""
+        key = await self._begin()
+        return key if key is not None and await self._under_way[key] else None
+
+    # Choosing.
+
+    async def _clean_for_ever(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                while len(self._under_way) < self._settings.log_cleaner_threads and await self._begin() is not None:
+                    pass
+            except Exception:  # a look that failed must not be the last one
+                log.exception("No log to clean could be chosen")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(self._settings.log_cleaner_backoff_ms, 1) / 1000):
+                    await self._wake.wait()
+
+    async def _begin(self) -> TopicPartition | None:
+        """Begins to clean the filthiest log, if any is due."""
+        chosen = filthiest(await self.cleanable_logs())
+        if chosen is None:
+            return None
+        key = chosen.topic_partition
+        each = self._logs.get(key)
+        if each is None or each.is_offline:
+            return None
+        task = asyncio.get_running_loop().create_task(self._clean(key, each, chosen), name=f"cleaning of {key}")
+        self._under_way[key] = task
+        task.add_done_callback(lambda _: self._ended(key))
+        return key
+
+    def _ended(self, key: TopicPartition) -> None:
+        del self._under_way[key]
+        self._wake.set()
+
+    async def _look_at(self, key: TopicPartition, each: Log, high_watermark: int) -> CleanableLog | None:
+        segments, settings = each.segments, each.settings
+        if len(segments) < 2:
+            return None
+        dirty_from = first_dirty_offset(each.cleaned_up_to, each.log_start_offset, each.log_end_offset)
+        lag_ms = settings.min_compaction_lag_ms
+        youngest_ms = self._clock.time_ms() - lag_ms if lag_ms > 0 else None
+        limit = min(_last_stable_offset(each, high_watermark), each.synced_offset)
+        end = end_offset(segments, dirty_from, limit, youngest_ms)
+        clean_bytes, dirty_bytes = sizes(segments, dirty_from, end)
+        found = CleanableLog(key, dirty_from, end, clean_bytes, dirty_bytes, settings.min_cleanable_dirty_ratio)
+        if found.is_due or not dirty_bytes or settings.max_compaction_lag_ms == LONG_MAX:
+            return found
+        dirty = [each for each, following in pairwise(segments) if dirty_from < following.base_offset <= end]
+        timestamp = await self._offload(first_timestamp, [each.path() for each in dirty])
+        is_overdue = timestamp is not None and timestamp < self._clock.time_ms() - settings.max_compaction_lag_ms
+        return CleanableLog(key, dirty_from, end, clean_bytes, dirty_bytes, settings.min_cleanable_dirty_ratio, is_overdue)
+
+    # Cleaning.
+
+    async def _clean(self, key: TopicPartition, each: Log, chosen: CleanableLog) -> bool:
+        """Cleans a log; says whether it did."""
+        began, truncations = self._clock.monotonic(), each.truncations
+        segments = each.segments
+        sources = [segment for segment, after in pairwise(segments) if after.base_offset <= chosen.end_offset]
+        try:
+            result = await self._run(key, each, self._job_of(each, chosen), sources, truncations)
+            await each.note_clean(result.end_offset)
+        except (CorruptLog, OffsetMapTooSmall) as error:
+            self._uncleanable[key] = each, f"{type(error).__name__}: {error}"
+            log.error("%s is not compacted any more, until the broker starts again: %s", key, error)
+        except (CleaningInterrupted, KafkaStorageError) as error:
+            self._not_before[key] = self._clock.monotonic() + self._settings.log_cleaner_backoff_ms / 1000
+            log.warning("%s was not compacted this time: %s", key, error)
+        except Exception:  # the next log shall have its turn
+            self._not_before[key] = self._clock.monotonic() + self._settings.log_cleaner_backoff_ms / 1000
+            log.exception("%s was not compacted", key)
+        else:
+            self._not_before.pop(key, None)
+            _tell(key, result, self._clock.monotonic() - began)
+            return True
+        finally:
+            await self._offload(remove_cleaned, each.directory)
+        return False
+
+    async def _run(self, key: TopicPartition, each: Log, job: CleaningJob, sources: Sequence[Segment], truncations: int) -> CleaningResult:
+        """Has it cleaned, and takes in what comes; ends it when the log is not any more what it was."""
+        waiting = list(sources)
+
+        def check() -> None:
+            if self._logs.get(key) is not each or each.is_offline:
+                raise CleaningInterrupted("its log is gone")
+            if each.truncations != truncations:
+                raise CleaningInterrupted("its log was truncated")
+            if not each.settings.is_compacted:
+                raise CleaningInterrupted("its topic is not compacted any more")
+
+        def done(cleaned: CleanedSegment) -> None:
+            check()
+            replaced = waiting[: cleaned.joined]
+            if len(replaced) != cleaned.joined or not replaced or replaced[0].base_offset != cleaned.base_offset:
+                raise CleaningInterrupted(f"{cleaned} does not follow what came before")
+            each.swap_in(replaced, cleaned.size)
+            del waiting[: cleaned.joined]
+
+        running = asyncio.ensure_future(self._runner.run(job, done))
+        try:
+            while not running.done():
+                await asyncio.wait([running], timeout=WATCHED_EVERY_SECONDS)
+                if not running.done():
+                    check()
+            return running.result()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    def _job_of(self, each: Log, chosen: CleanableLog) -> CleaningJob:
+        settings, topic = self._settings, each.settings
+        threads = max(settings.log_cleaner_threads, 1)
+        committed_offset = self._high_watermarks().get(each.topic_partition, 0)
+        segments = each.segments
+        ends = [*(segment.base_offset for segment in segments[1:]), each.log_end_offset]
+        facts = [SourceSegment(segment.base_offset, end, segment.size) for segment, end in zip(segments, ends, strict=True)]
+        return CleaningJob(
+            name=str(each.topic_partition),
+            directory=str(each.directory),
+            sources=tuple(fact for fact in facts if fact.base_offset < chosen.end_offset),
+            following=tuple(fact for fact in facts if chosen.end_offset <= fact.base_offset < committed_offset),
+            first_dirty_offset=chosen.first_dirty_offset,
+            committed_offset=committed_offset,
+            producers=tuple(LastOfProducer(state.producer_id, state.last_offset, state.producer_epoch) for state in each.producers),
+            now_ms=self._clock.time_ms(),
+            delete_retention_ms=topic.delete_retention_ms,
+            segment_bytes=topic.segment_bytes,
+            segment_index_bytes=topic.segment_index_bytes,
+            index_interval_bytes=topic.index_interval_bytes,
+            map_bytes=settings.log_cleaner_dedupe_buffer_size // threads,
+            load_factor=settings.log_cleaner_io_buffer_load_factor,
+            buffer_bytes=max(settings.log_cleaner_io_buffer_size // threads // 2, SMALLEST_BUFFER),
+            bytes_per_second=settings.log_cleaner_io_max_bytes_per_second / threads,
+        )
+
+
+def _last_stable_offset(each: Log, high_watermark: int) -> int:
+    """Below it every record is committed, and its transaction decided."""
+    each.producers.advance_high_watermark(high_watermark)
+    unstable = each.producers.first_unstable_offset
+    return high_watermark if unstable is None else min(unstable, high_watermark)
+
+
+def _tell(key: TopicPartition, result: CleaningResult, seconds: float) -> None:
+    log.info(
+        "%s is compacted up to offset %d: %d of %d records stay, %.1f of %.1f MB; %d keys, %.1f s, %.1f MB/s",
+        key,
+        result.end_offset,
+        result.records_after,
+        result.records_before,
+        result.bytes_after / MEGABYTE,
+        result.bytes_before / MEGABYTE,
+        result.keys,
+        seconds,
+        result.bytes_read / MEGABYTE / max(seconds, 0.001),
+    )
+    if result.records_without_key:
+        log.warning("%s: %d records without a key were dropped, which came before the topic was compacted", key, result.records_without_key)

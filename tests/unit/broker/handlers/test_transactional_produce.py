@@ -1,0 +1,216 @@
+"""Produce and Fetch in transactions, over sockets: who may begin one in a partition, and what readers of committed data wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.broker.wired import Wired, batch, fetch, produce, run, until, values
+
+from ottla.broker.transactions.states import TransactionState
+from ottla.errors import (
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    NotEnoughReplicas,
+    OutOfOrderSequenceNumber,
+    TransactionAbortable,
+    TransactionalIdAuthorizationFailed,
+)
+from ottla.model import TopicPartition
+from ottla.protocol.api import ApiKey
+from ottla.record.batch import batches
+
+EVENTS = TopicPartition("events", 0)
+READ_COMMITTED = 1
+OF_ONE = {
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+}
+
+
+class Producer:
+    """A transactional producer by hand, and its coordinator's side of it."""
+
+    def __init__(self, broker: Wired, client: Any) -> None:
+        self.broker = broker
+        self.client = client
+        self.producer_id, self.epoch, self.sequence = -1, -1, 0
+
+    @property
+    def coordinator(self) -> Any:
+        return self.broker.parts.transactions.coordinator.of("t")
+
+    async def begin(self, *partitions: TopicPartition) -> None:
+        if self.producer_id < 0:
+            self.producer_id, self.epoch = await self.coordinator.initialise("t", 60_000, None)
+        await self.coordinator.add_partitions("t", self.producer_id, self.epoch, partitions or (EVENTS,))
+
+    async def send(self, value: bytes, *, version: int = 9, transactional_id: str | None = "t", epoch: int | None = None) -> int:
+        sent = batch(
+            value,
+            transactional=True,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch if epoch is None else epoch,
+            base_sequence=self.sequence,
+        )
+        self.client.write(produce(("events", 0, sent), version=version, acks=-1, transactional_id=transactional_id))
+        _, [(code, _)] = await self.client.produced(version)
+        self.sequence += code == 0
+        return int(code)
+
+    async def end(self, is_commit: bool) -> None:
+        await self.coordinator.end("t", self.producer_id, self.epoch, is_commit)
+        await until(lambda: self.coordinator.describe("t").state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT))
+
+
+async def producer(broker: Wired, compression_type: str = "producer") -> Producer:
+    broker.topic("events", compression_type=compression_type)
+    broker.topic("__transaction_state")
+    await until(lambda: not broker.parts.transactions.coordinator.is_loading)
+    return Producer(broker, await broker.connect())
+
+
+async def committed(broker: Wired) -> list[bytes | None]:
+    """What a client delivers of the partition."""
+    client = await broker.connect()
+    client.write(fetch(("events", 0, 0), isolation_level=READ_COMMITTED))
+    _, response = await client.answer(ApiKey.FETCH, 12)
+    (answer,) = response.responses[0].partitions
+    aborted = {each.producer_id: each.first_offset for each in answer.aborted_transactions}
+    found = []
+    for position, header in batches(answer.records or b""):
+        data = answer.records[position : position + header.size]
+        is_aborted = aborted.get(header.producer_id, header.base_offset + 1) <= header.base_offset
+        if header.is_control and is_aborted:
+            del aborted[header.producer_id]
+        elif not header.is_control and not is_aborted:
+            found += [value for _, value in values(data)]
+    return found
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 11])
+def test_a_transaction_is_seen_when_it_is_committed(tmp_path: Path, version: int) -> None:
+    async def scenario(broker: Wired) -> None:
+        writer = await producer(broker)
+        await writer.begin()
+        assert [await writer.send(each, version=version) for each in (b"a", b"b")] == [0, 0]
+        assert await committed(broker) == []
+        await writer.end(True)
+        assert await committed(broker) == [b"a", b"b"]
+        await writer.begin()
+        assert await writer.send(b"aborted", version=version) == 0
+        await writer.end(False)
+        await writer.begin()
+        assert await writer.send(b"c", version=version) == 0
+        await writer.end(True)
+        assert await committed(broker) == [b"a", b"b", b"c"]
+
+    run(tmp_path, scenario, properties=OF_ONE)
+
+
+def test_a_batch_of_a_transaction_that_the_coordinator_does_not_know_is_refused(tmp_path: Path) -> None:
+    """KIP-890: it would be the beginning of a transaction that nobody ends."""
+
+    async def scenario(broker: Wired) -> None:
+        writer = await producer(broker)
+        await writer.begin(TopicPartition("elsewhere", 0))
+        assert await writer.send(b"a") == InvalidTransactionState.code
+        assert await writer.send(b"a", version=11) == TransactionAbortable.code
+        await writer.begin()
+        assert await writer.send(b"a") == 0
+        await writer.end(False)
+        # What a producer that was thought dead had still on its way.
+        assert await writer.send(b"late") == InvalidTransactionState.code
+        assert broker.partition("events").last_stable_offset == 2
+
+    run(tmp_path, scenario, properties=OF_ONE)
+
+
+def test_a_producer_that_was_fenced_is_told_so(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        writer = await producer(broker)
+        await writer.begin()
+        assert await writer.send(b"a", epoch=5) == InvalidProducerEpoch.code
+        assert await writer.send(b"a") == 0
+        assert await writer.send(b"b", epoch=5) == InvalidProducerEpoch.code, "the coordinator knows better than the log"
+
+    run(tmp_path, scenario, properties=OF_ONE)
+
+
+def test_while_the_coordinator_can_not_say_the_batch_is_sent_again(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        writer = await producer(broker)
+        await writer.begin()
+        broker.parts.transactions.coordinator.resign(0)
+        assert await writer.send(b"a") == NotEnoughReplicas.code
+        broker.lead("__transaction_state", epoch=1)
+        await until(lambda: not broker.parts.transactions.coordinator.is_loading)
+        assert await writer.send(b"a") == 0
+
+    run(tmp_path, scenario, properties=OF_ONE)
+
+
+def test_a_transactional_batch_needs_a_transactional_id(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        writer = await producer(broker)
+        await writer.begin()
+        assert await writer.send(b"a", transactional_id=None) == TransactionalIdAuthorizationFailed.code
+        assert await writer.send(b"a") == 0
+        assert await writer.send(b"b", transactional_id=None) == TransactionalIdAuthorizationFailed.code
+
+    run(tmp_path, scenario, properties=OF_ONE)
+
+
+def test_sequences_count_in_transactions_too(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        writer = await producer(broker)
+        await writer.begin()
+        assert await writer.send(b"a") == 0
+        writer.sequence = 0
+        assert await writer.send(b"a") == 0, "the same batch again"
+        assert broker.partition("events").log.log_end_offset == 1
+        writer.sequence = 7
+        assert await writer.send(b"b") == OutOfOrderSequenceNumber.code
+
+    run(tmp_path, scenario, properties=OF_ONE)
+
+
+def test_a_reader_of_committed_data_that_waits_is_woken_by_the_marker(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        writer = await producer(broker)
+        await writer.begin()
+        await writer.send(b"a")
+        reader = await broker.connect()
+        reader.write(fetch(("events", 0, 0), isolation_level=READ_COMMITTED, max_wait_ms=60_000))
+        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+        await writer.end(True)
+        async with asyncio.timeout(20):
+            _, response = await reader.answer(ApiKey.FETCH, 12)
+        (answer,) = response.responses[0].partitions
+        assert [value for _, value in values(answer.records)][:1] == [b"a"]
+        assert (answer.last_stable_offset, answer.high_watermark) == (2, 2)
+
+    run(tmp_path, scenario, properties=OF_ONE)
+
+
+def test_verification_can_be_switched_off(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        writer = await producer(broker)
+        writer.producer_id, writer.epoch = 5, 0
+        assert await writer.send(b"a") == 0
+
+    run(tmp_path, scenario, properties={**OF_ONE, "transaction.partition.verification.enable": "false"})
+
+
+def test_a_topic_with_a_codec_of_its_own_takes_transactions(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        writer = await producer(broker, compression_type="gzip")
+        await writer.begin()
+        assert await writer.send(b"a") == 0
+        await writer.end(True)
+        assert broker.partition("events").last_stable_offset == 2
+
+    run(tmp_path, scenario, properties=OF_ONE)

@@ -1,0 +1,325 @@
+"""The APIs of transactions, from InitProducerId to ListTransactions: what is answered in each version, and who may ask."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from tests.unit.broker.wired import until
+
+from ottla.broker.security.authorizer import Operation
+from ottla.errors import (
+    ClusterAuthorizationFailed,
+    CoordinatorNotAvailable,
+    GroupAuthorizationFailed,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    InvalidTransactionState,
+    InvalidTransactionTimeout,
+    NotCoordinator,
+    NotLeaderOrFollower,
+    OperationNotAttempted,
+    ProducerFenced,
+    TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
+    TransactionalIdNotFound,
+    UnknownTopicOrPartition,
+)
+from ottla.protocol.api import ApiKey
+from ottla.record.batch import read_header
+from ottla.record.control_records import ControlRecordType, marker_of
+from ottla.record.records import Record, build_batch
+
+
+async def begin(broker: Any, transactional_id: str = "t", version: int = 4, **more: Any) -> tuple[int, int, int]:
+    """Error, producer id and epoch, once the coordinator is there."""
+    found = await broker.ask(ApiKey.FIND_COORDINATOR, 4, key_type=1, coordinator_keys=[transactional_id])
+    assert [int(each.error_code) for each in found.coordinators] == [0]
+    await until(lambda: not broker.parts.transactions.coordinator.is_loading)
+    values = {"transactional_id": transactional_id, "transaction_timeout": 60_000, **more}
+    response = await broker.ask(ApiKey.INIT_PRODUCER_ID, version, **values)
+    return int(response.error_code), response.producer_id, response.producer_epoch
+
+
+async def add(broker: Any, producer: tuple[int, int], *partitions: tuple[str, int], version: int = 3, name: str = "t") -> list[int]:
+    """Adds partitions to the transaction, each in an entry of its own, and gives their error codes."""
+    prefix = "v3_and_below_"
+    response = await broker.ask(
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        version,
+        **{
+            f"{prefix}transactional_id": name,
+            f"{prefix}producer_id": producer[0],
+            f"{prefix}producer_epoch": producer[1],
+            f"{prefix}topics": [{"name": topic, "partitions": [index]} for topic, index in partitions],
+        },
+    )
+    return [int(each.partition_error_code) for topic in response.results_by_topic_v3_and_below for each in topic.results_by_partition]
+
+
+async def end(broker: Any, producer: tuple[int, int], committed: bool, version: int = 4, name: str = "t") -> int:
+    response = await broker.ask(
+        ApiKey.END_TXN, version, transactional_id=name, producer_id=producer[0], producer_epoch=producer[1], committed=committed
+    )
+    return int(response.error_code)
+
+
+def publish(broker: Any, producer: tuple[int, int], topic: str = "events", sequence: int = 0) -> None:
+    """A batch of a transaction that the coordinator is known to know."""
+    batch = build_batch(
+        [Record(0, 1, b"k", b"v")], producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence, transactional=True
+    )
+    partition = broker.parts.replicas.get(topic, 0)
+    producers = partition.log.producers
+    producers.end_verification(*producer, producers.begin_verification(producer[0]), True)
+    partition.append_as_leader(memoryview(batch), 0, len(batch), -1, 1, in_transaction=True)
+    broker.parts.replicas.appends.stage(partition)
+    broker.parts.replicas.appends.complete()
+
+
+async def described(broker: Any, name: str = "t") -> Any:
+    (found,) = (await broker.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[name])).transaction_states
+    return found
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_each_producer_with_an_id_gets_the_next_epoch(run: Any, version: int) -> None:
+    async def scenario(broker: Any) -> None:
+        error, producer_id, epoch = await begin(broker, version=version)
+        assert (error, epoch) == (0, 0)
+        assert await begin(broker, version=version) == (0, producer_id, 1)
+        assert (await begin(broker, "other", version=version))[1] != producer_id
+        if version >= 3:
+            assert await begin(broker, version=version, producer_id=producer_id, producer_epoch=1) == (0, producer_id, 2)
+            fenced = ProducerFenced if version >= 4 else InvalidProducerEpoch
+            assert (await begin(broker, version=version, producer_id=producer_id, producer_epoch=0))[0] == fenced.code
+
+    run(scenario)
+
+
+def test_ids_and_timeouts_that_can_not_be(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        await begin(broker)
+        broker.rules.denied.add((Operation.WRITE, "secret"))
+
+        async def refused(**values: Any) -> int:
+            response = await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, **{"transaction_timeout": 60_000, **values})
+            return int(response.error_code)
+
+        assert await refused(transactional_id="") == InvalidRequest.code
+        assert await refused(transactional_id="secret") == TransactionalIdAuthorizationFailed.code
+        assert await refused(transactional_id="t", transaction_timeout=0) == InvalidTransactionTimeout.code
+        assert await refused(transactional_id="t", transaction_timeout=900_001) == InvalidTransactionTimeout.code
+        assert await refused(transactional_id="t", producer_id=5) == InvalidRequest.code
+
+    run(scenario)
+
+
+def test_the_coordinator_is_who_leads_the_ids_partition(run: Any) -> None:
+    """And nobody is one before the topic is there, which too few brokers can keep from being made."""
+
+    async def scenario(broker: Any) -> None:
+        found = await broker.ask(ApiKey.FIND_COORDINATOR, 1, key="t", key_type=1)
+        assert found.error_code == CoordinatorNotAvailable.code
+        response = await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id="t", transaction_timeout=1)
+        assert response.error_code == NotCoordinator.code
+
+    run(scenario, **{"transaction.state.log.replication.factor": "3"})
+
+
+def test_the_topic_of_transactions_has_kafkas_settings(run: Any) -> None:
+    async def scenario(broker: Any) -> None:
+        await begin(broker)
+        settings = broker.parts.controller.topic_settings("__transaction_state")
+        assert (settings.cleanup_policy, settings.compression_type, settings.min_insync_replicas) == (("compact",), "uncompressed", 1)
+        assert (settings.segment_bytes, settings.unclean_leader_election_enable) == (100 * 1024 * 1024, False)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_partitions_are_added_all_or_none(run: Any, version: int) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("events")
+        await broker.create("closed")
+        broker.rules.denied |= {(Operation.WRITE, "closed"), (Operation.WRITE, "secret")}
+        _, *producer = await begin(broker)
+        given = (producer[0], producer[1])
+        codes = await add(broker, given, ("events", 0), ("events", 7), ("closed", 0), ("__consumer_offsets", 0), version=version)
+        denied = TopicAuthorizationFailed.code
+        assert codes == [OperationNotAttempted.code, UnknownTopicOrPartition.code, denied, denied]
+        assert broker.parts.transactions.coordinator.of("t").describe("t").partitions == frozenset()
+        assert await add(broker, given, ("events", 0), version=version) == [0]
+        fenced = ProducerFenced if version >= 2 else InvalidProducerEpoch
+        assert await add(broker, (producer[0], 9), ("events", 0), version=version) == [fenced.code]
+        assert await add(broker, (9999, 0), ("events", 0), version=version) == [InvalidProducerIdMapping.code]
+        assert await add(broker, given, ("events", 0), version=version, name="secret") == [TransactionalIdAuthorizationFailed.code]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_end_writes_markers_to_all_partitions(run: Any, version: int, committed: bool) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("events")
+        _, *ids = await begin(broker)
+        producer = (ids[0], ids[1])
+        assert await add(broker, producer, ("events", 0)) == [0]
+        publish(broker, producer)
+        partition = broker.parts.replicas.get("events", 0)
+        assert partition.last_stable_offset == 0
+        assert await end(broker, producer, committed, version) == 0
+        await until(lambda: partition.last_stable_offset == 2)
+        region = partition.read(1, 1 << 20, committed_only=False, at_least_one_batch=True)
+        assert region is not None
+        marker = marker_of(region.read())
+        assert marker is not None
+        assert marker.control_type is (ControlRecordType.COMMIT if committed else ControlRecordType.ABORT)
+        assert read_header(region.read()).producer_id == producer[0]
+        aborted = partition.aborted_transactions(0, partition.read(0, 1, committed_only=True, at_least_one_batch=True))
+        assert [each[:3] for each in aborted] == ([] if committed else [(producer[0], 0, 1)])
+        assert await end(broker, producer, not committed, version) == InvalidTransactionState.code
+        fenced = ProducerFenced if version >= 2 else InvalidProducerEpoch
+        assert await end(broker, (producer[0], 9), committed, version) == fenced.code
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_offsets_are_committed_with_the_transaction(run: Any, version: int) -> None:
+    async def scenario(broker: Any) -> None:
+        await broker.create("events")
+        broker.rules.denied |= {(Operation.READ, "closed"), (Operation.WRITE, "secret")}
+        _, *ids = await begin(broker)
+        producer = {"producer_id": ids[0], "producer_epoch": ids[1]}
+        await broker.ask(ApiKey.FIND_COORDINATOR, 4, coordinator_keys=["g"])
+        await until(lambda: not broker.parts.groups.is_loading)
+
+        async def commit(**more: Any) -> list[int]:
+            partitions = [{"partition_index": index, "committed_offset": 5, "committed_metadata": "m"} for index in (0, 7)]
+            topics = [{"name": "events", "partitions": partitions}]
+            values = {"transactional_id": "t", "group_id": "g", **producer, "generation_id": -1, "topics": topics, **more}
+            response = await broker.ask(ApiKey.TXN_OFFSET_COMMIT, version, **values)
+            return [int(each.error_code) for topic in response.topics for each in topic.partitions]
+
+        async def committed(require_stable: bool) -> tuple[int, int]:
+            groups = [{"group_id": "g", "topics": [{"name": "events", "partition_indexes": [0]}]}]
+            response = await broker.ask(ApiKey.OFFSET_FETCH, 8, groups=groups, require_stable=require_stable)
+            (found,) = response.groups[0].topics[0].partitions
+            return int(found.error_code), found.committed_offset
+
+        # A zombie's: the group is not part of any transaction of it, so nobody would ever decide of these (KIP-890).
+        assert await commit() == [InvalidTransactionState.code, UnknownTopicOrPartition.code]
+        added = await broker.ask(ApiKey.ADD_OFFSETS_TO_TXN, version, transactional_id="t", group_id="g", **producer)
+        assert added.error_code == 0
+        assert await commit() == [0, UnknownTopicOrPartition.code]
+        assert await committed(require_stable=False) == (0, -1)
+        assert await committed(require_stable=True) == (88, -1)
+        assert await end(broker, (ids[0], ids[1]), True) == 0
+        while await committed(require_stable=True) == (88, -1):
+            await broker.pause()
+        assert await committed(require_stable=True) == (0, 5)
+        assert await commit(transactional_id="secret") == [TransactionalIdAuthorizationFailed.code] * 2
+        assert await commit(group_id="closed") == [GroupAuthorizationFailed.code] * 2
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_groups_are_added_by_who_may_read_them(run: Any, version: int) -> None:
+    async def scenario(broker: Any) -> None:
+        broker.rules.denied |= {(Operation.READ, "closed"), (Operation.WRITE, "secret")}
+        _, *ids = await begin(broker)
+
+        async def added(name: str, group: str, epoch: int) -> int:
+            values = {"transactional_id": name, "producer_id": ids[0], "producer_epoch": epoch, "group_id": group}
+            return int((await broker.ask(ApiKey.ADD_OFFSETS_TO_TXN, version, **values)).error_code)
+
+        assert await added("t", "closed", 0) == GroupAuthorizationFailed.code
+        assert await added("secret", "g", 0) == TransactionalIdAuthorizationFailed.code
+        assert await added("t", "g", 5) == (ProducerFenced.code if version >= 2 else InvalidProducerEpoch.code)
+        assert await added("t", "g", 0) == 0
+        found = await described(broker)
+        assert [(each.topic, tuple(each.partitions)) for each in found.topics] == [
+            ("__consumer_offsets", (broker.parts.groups.partition_of("g"),))
+        ]
+
+    run(scenario)
+
+
+def test_transactions_are_listed_and_described(run: Any) -> None:
+    """KIP-664, KIP-994."""
+
+    async def scenario(broker: Any) -> None:
+        await broker.create("events")
+        _, producer_id, epoch = await begin(broker)
+        await begin(broker, "idle")
+        await add(broker, (producer_id, epoch), ("events", 0))
+        found = await described(broker)
+        assert (found.error_code, found.transaction_state, found.producer_id, found.producer_epoch) == (0, "Ongoing", producer_id, 0)
+        assert (found.transaction_timeout.total_seconds(), found.transaction_start_time.timestamp() > 0) == (60, True)
+        assert [(each.topic, each.partitions) for each in found.topics] == [("events", (0,))]
+        # Without a transaction the start is -1, which kio can not read.
+        frame = await broker.ask_bytes(ApiKey.DESCRIBE_TRANSACTIONS, 0, b"\2\5idle\0")
+        assert b"\5idle\6Empty" + struct.pack(">iq", 60_000, -1) in frame
+        assert (await described(broker, "unknown")).error_code == TransactionalIdNotFound.code
+
+        async def listed(version: int = 1, **filters: Any) -> list[str]:
+            response = await broker.ask(ApiKey.LIST_TRANSACTIONS, version, **{"duration_filter": -1, **filters})
+            assert response.error_code == 0
+            return sorted(f"{each.transactional_id} {each.transaction_state}" for each in response.transaction_states)
+
+        assert await listed(version=0) == await listed() == ["idle Empty", "t Ongoing"]
+        assert await listed(state_filters=["Ongoing", "Nonsense"]) == ["t Ongoing"]
+        assert await listed(producer_id_filters=[producer_id]) == ["t Ongoing"]
+        assert await listed(duration_filter=60_000) == []
+        unknown = await broker.ask(ApiKey.LIST_TRANSACTIONS, 1, state_filters=["Nonsense"], duration_filter=-1)
+        assert (list(unknown.unknown_state_filters), list(unknown.transaction_states)) == (["Nonsense"], [])
+        broker.rules.denied |= {(Operation.DESCRIBE, "t")}
+        assert await listed() == ["idle Empty"]
+        assert (await described(broker)).error_code == TransactionalIdAuthorizationFailed.code
+
+    run(scenario)
+
+
+def test_producers_of_a_partition_are_described_and_hanging_transactions_ended(run: Any) -> None:
+    """KIP-664: a marker from an operator, by what DescribeProducers says."""
+
+    async def scenario(broker: Any) -> None:
+        await broker.create("events")
+        publish(broker, (900, 3))
+
+        async def producers(topic: str = "events", index: int = 0) -> Any:
+            response = await broker.ask(ApiKey.DESCRIBE_PRODUCERS, 0, topics=[{"name": topic, "partition_indexes": [index]}])
+            return response.topics[0].partitions[0]
+
+        (found,) = (await producers()).active_producers
+        assert (found.producer_id, found.producer_epoch, found.last_sequence, found.current_txn_start_offset) == (900, 3, 0, 0)
+        assert (await producers(index=5)).error_code == UnknownTopicOrPartition.code
+
+        async def mark(epoch: int, coordinator_epoch: int = 0) -> int:
+            marker = {
+                "producer_id": 900,
+                "producer_epoch": epoch,
+                "transaction_result": False,
+                "coordinator_epoch": coordinator_epoch,
+                "topics": [{"name": "events", "partition_indexes": [0]}],
+            }
+            response = await broker.ask(ApiKey.WRITE_TXN_MARKERS, 1, markers=[marker])
+            return int(response.markers[0].topics[0].partitions[0].error_code)
+
+        assert await mark(2) == InvalidProducerEpoch.code
+        assert await mark(3, coordinator_epoch=4) == 0
+        assert (await producers()).active_producers[0].current_txn_start_offset == -1
+        assert await mark(3, coordinator_epoch=3) == 52
+        assert broker.parts.replicas.get("events", 0).last_stable_offset == 2
+        broker.parts.replicas.get("events", 0).stop_leading()
+        assert await mark(3, coordinator_epoch=4) == (await producers()).error_code == NotLeaderOrFollower.code
+        broker.rules.denied |= {(Operation.CLUSTER_ACTION, "kafka-cluster"), (Operation.READ, "events")}
+        assert await mark(3) == ClusterAuthorizationFailed.code
+        assert (await producers()).error_code == TopicAuthorizationFailed.code
+
+    run(scenario)

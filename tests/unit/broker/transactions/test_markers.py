@@ -1,0 +1,111 @@
+"""The way of markers to the leaders of their partitions, whatever is the matter with those."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import pytest
+from tests.unit.broker.wired import until
+
+from ottla.broker.control import TransactionMarker
+from ottla.broker.transactions.markers import MarkerSender
+from ottla.errors import (
+    ApiError,
+    BrokerNotAvailable,
+    InvalidProducerEpoch,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    TransactionCoordinatorFenced,
+)
+from ottla.model import NO_LEADER, BrokerId, TopicPartition
+
+ONE, TWO = BrokerId(1), BrokerId(2)
+CLICKS, VIEWS, SALES = TopicPartition("clicks", 0), TopicPartition("views", 0), TopicPartition("sales", 0)
+MARKER = TransactionMarker(7, 0, True, 3, (CLICKS, VIEWS, SALES))
+
+
+class Cluster:
+    """Brokers that write what they lead, unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.leaders: dict[TopicPartition, BrokerId] = {CLICKS: ONE, VIEWS: ONE, SALES: TWO}
+        self.refusals: dict[TopicPartition, list[int]] = {}
+        self.unreachable: dict[BrokerId, int] = {}
+        self.appearing: dict[TopicPartition, BrokerId] = {}  # known here from the first call on
+        self.calls: list[tuple[BrokerId, tuple[TopicPartition, ...]]] = []
+        self.sender = MarkerSender(self.leaders.get, self.write, retry_backoff_seconds=0, gone_after=3)
+
+    async def write(self, broker_id: BrokerId, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
+        assert (marker.producer_id, marker.coordinator_epoch) == (7, 3)
+        self.calls.append((broker_id, marker.partitions))
+        self.leaders |= self.appearing
+        if self.unreachable.get(broker_id, 0):
+            self.unreachable[broker_id] -= 1
+            raise BrokerNotAvailable("gone")
+        codes = {}
+        for each in marker.partitions:
+            waiting = self.refusals.get(each)
+            codes[each] = waiting.pop(0) if waiting else NotLeaderOrFollower.code if self.leaders[each] != broker_id else 0
+        return codes
+
+
+def run(test: Callable[[Cluster], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await test(Cluster())
+
+    asyncio.run(bounded())
+
+
+def test_each_leader_is_called_once_for_all_of_its_partitions() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.sender.send(MARKER)
+        assert sorted(cluster.calls) == [(ONE, (CLICKS, VIEWS)), (TWO, (SALES,))]
+
+    run(test)
+
+
+@pytest.mark.parametrize("code", [NotEnoughReplicas.code, NotLeaderOrFollower.code, 7, 3])
+def test_what_was_not_written_is_sent_again_and_nothing_else(code: int) -> None:
+    async def test(cluster: Cluster) -> None:
+        cluster.refusals[VIEWS] = [code, code]
+        await cluster.sender.send(MARKER)
+        assert cluster.calls.count((ONE, (VIEWS,))) == 2
+        assert cluster.calls.count((TWO, (SALES,))) == 1
+
+    run(test)
+
+
+def test_a_broker_that_is_away_is_waited_for_and_a_new_leader_found() -> None:
+    async def test(cluster: Cluster) -> None:
+        cluster.unreachable[TWO] = 1_000_000
+        cluster.leaders[VIEWS] = NO_LEADER
+        sending = asyncio.ensure_future(cluster.sender.send(MARKER))
+        await until(lambda: cluster.unreachable[TWO] <= 1_000_000 - 3)
+        assert not sending.done()
+        cluster.leaders[SALES] = cluster.leaders[VIEWS] = ONE
+        await sending
+        assert (ONE, (SALES, VIEWS)) in cluster.calls
+
+    run(test)
+
+
+@pytest.mark.parametrize("error", [InvalidProducerEpoch, TransactionCoordinatorFenced])
+def test_who_is_out_of_date_stops(error: type[ApiError]) -> None:
+    async def test(cluster: Cluster) -> None:
+        cluster.refusals[SALES] = [error.code]
+        with pytest.raises(error):
+            await cluster.sender.send(MARKER)
+
+    run(test)
+
+
+def test_a_partition_that_is_gone_for_good_needs_no_marker_and_a_new_one_does() -> None:
+    async def test(cluster: Cluster) -> None:
+        del cluster.leaders[SALES], cluster.leaders[VIEWS]
+        cluster.appearing = {VIEWS: TWO}  # its topic was so new that it was not known here yet
+        await cluster.sender.send(MARKER)
+        assert cluster.calls == [(ONE, (CLICKS,)), (TWO, (VIEWS,))]
+
+    run(test)

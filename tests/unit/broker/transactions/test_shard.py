@@ -1,0 +1,324 @@
+"""A coordinator's partition of `__transaction_state`: every step is written first, and another coordinator goes on from it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import count
+
+import pytest
+from tests.unit.broker.groups.offsets_log import OffsetsLog
+from tests.unit.broker.wired import until
+
+from ottla.broker.control import TransactionMarker
+from ottla.broker.transactions.shard import TransactionLimits, TransactionPartition
+from ottla.broker.transactions.states import PREPARED, TransactionState
+from ottla.errors import (
+    ApiError,
+    ConcurrentTransactions,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidProducerIdMapping,
+    InvalidTransactionState,
+    InvalidTransactionTimeout,
+    NotCoordinator,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    ProducerFenced,
+    RequestTimedOut,
+    TransactionalIdNotFound,
+    TransactionCoordinatorFenced,
+)
+from ottla.lifecycle import offload_nothing
+from ottla.model import TopicPartition
+from ottla.testing.clock import ManualClock
+
+KEY = TopicPartition("__transaction_state", 3)
+CLICKS = TopicPartition("clicks", 0)
+VIEWS = TopicPartition("views", 0)
+LIMITS = TransactionLimits(max_timeout_ms=900_000, id_expiration_ms=10_000_000, load_buffer_bytes=1 << 20)
+MINUTE_MS = 60_000
+
+
+class World:
+    """A log, a clock, and the markers that were sent; `gate` holds them back."""
+
+    def __init__(self) -> None:
+        self.log = OffsetsLog()
+        self.clock = ManualClock()
+        self.sent: list[TransactionMarker] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.refusal: ApiError | None = None
+        self._ids = count(1000)
+
+    async def send(self, marker: TransactionMarker) -> None:
+        self.sent.append(marker)
+        await self.gate.wait()
+        if self.refusal is not None:
+            raise self.refusal
+
+    async def new_id(self) -> int:
+        return next(self._ids)
+
+    async def coordinator(self, epoch: int = 0) -> TransactionPartition:
+        made = TransactionPartition(KEY, epoch, self.log, self.clock, self.send, self.new_id, LIMITS)  # type: ignore[arg-type]
+        await made.load(offload_nothing)
+        return made
+
+
+def run(test: Callable[[World], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await test(World())
+
+    asyncio.run(bounded())
+
+
+async def settled(shard: TransactionPartition, transactional_id: str = "t") -> TransactionState:
+    """The state when nothing is under way any more."""
+    await until(lambda: shard.describe(transactional_id).state not in PREPARED)
+    return shard.describe(transactional_id).state
+
+
+async def ongoing(shard: TransactionPartition, *partitions: TopicPartition) -> tuple[int, int]:
+    """Id and epoch of a producer with a transaction."""
+    producer_id, epoch = await shard.initialise("t", MINUTE_MS, None)
+    await shard.add_partitions("t", producer_id, epoch, partitions or (CLICKS,))
+    return producer_id, epoch
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_an_end_is_answered_when_it_is_written_and_then_every_partition_is_told(is_commit: bool) -> None:
+    async def test(world: World) -> None:
+        shard = await world.coordinator(epoch=5)
+        producer_id, epoch = await ongoing(shard, CLICKS, VIEWS)
+        world.gate.clear()
+        await shard.end("t", producer_id, epoch, is_commit)
+        await asyncio.sleep(0)
+        assert world.sent == [TransactionMarker(producer_id, epoch, is_commit, 5, (CLICKS, VIEWS))]
+        with pytest.raises(ConcurrentTransactions):
+            await shard.add_partitions("t", producer_id, epoch, [CLICKS])
+        world.gate.set()
+        assert await settled(shard) is (TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT)
+        await shard.end("t", producer_id, epoch, is_commit)  # again, since an answer may be lost
+        assert len(world.sent) == 1
+        with pytest.raises(InvalidTransactionState):
+            await shard.end("t", producer_id, epoch, not is_commit)
+
+    run(test)
+
+
+def test_a_new_coordinator_completes_what_was_decided_and_leaves_what_was_not() -> None:
+    async def test(world: World) -> None:
+        first = await world.coordinator(epoch=1)
+        producer_id, epoch = await ongoing(first)
+        other_id, _ = await first.initialise("other", MINUTE_MS, None)
+        await first.add_partitions("other", other_id, 0, [VIEWS])
+        world.gate.clear()
+        await first.end("t", producer_id, epoch, True)
+        await asyncio.sleep(0)
+        first.close()
+        await first.ended()
+        world.gate.set()
+        second = await world.coordinator(epoch=2)
+        assert await settled(second) is TransactionState.COMPLETE_COMMIT
+        assert [(each.producer_id, each.coordinator_epoch) for each in world.sent] == [(producer_id, 1), (producer_id, 2)]
+        assert second.describe("other").state is TransactionState.ONGOING
+        assert second.describe("other").partitions == frozenset({VIEWS})
+
+    run(test)
+
+
+def test_a_producer_that_begins_anew_has_the_transaction_of_the_former_one_aborted_first() -> None:
+    async def test(world: World) -> None:
+        shard = await world.coordinator()
+        producer_id, epoch = await ongoing(shard)
+        with pytest.raises(ConcurrentTransactions):
+            await shard.initialise("t", MINUTE_MS, None)
+        await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_ABORT)
+        # The markers' epoch shuts the former producer out of the partitions too.
+        assert [(each.is_commit, each.producer_epoch) for each in world.sent] == [(False, epoch + 1)]
+        assert await shard.initialise("t", MINUTE_MS, None) == (producer_id, epoch + 2)
+        with pytest.raises(ProducerFenced):
+            await shard.end("t", producer_id, epoch, True)
+        with pytest.raises(InvalidProducerIdMapping):
+            await shard.add_partitions("t", producer_id + 1, epoch, [CLICKS])
+        with pytest.raises(InvalidProducerIdMapping):
+            await shard.add_partitions("unknown", producer_id, epoch, [CLICKS])
+
+    run(test)
+
+
+def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_shut_out() -> None:
+    async def test(world: World) -> None:
+        shard = await world.coordinator()
+        producer_id, epoch = await ongoing(shard)
+        world.clock.advance(milliseconds=MINUTE_MS - 1)
+        shard.abort_timed_out()
+        assert shard.describe("t").state is TransactionState.ONGOING
+        world.clock.advance(milliseconds=1)
+        shard.abort_timed_out()
+        await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_ABORT)
+        assert [(each.is_commit, each.producer_epoch) for each in world.sent] == [(False, epoch + 1)]
+        with pytest.raises(ProducerFenced):
+            await shard.end("t", producer_id, epoch, True)
+
+    run(test)
+
+
+def test_an_abort_that_could_not_be_written_is_tried_again() -> None:
+    async def test(world: World) -> None:
+        shard = await world.coordinator()
+        await ongoing(shard)
+        world.clock.advance(milliseconds=MINUTE_MS)
+        world.log.refusal = NotEnoughReplicas("one is left")
+        shard.abort_timed_out()
+        await asyncio.sleep(0)
+        assert (shard.describe("t").state, world.sent) == (TransactionState.ONGOING, [])
+        world.log.refusal = None
+        shard.abort_timed_out()
+        await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_ABORT)
+
+    run(test)
+
+
+def test_ids_that_nobody_uses_are_forgotten_here_and_in_the_log() -> None:
+    async def test(world: World) -> None:
+        shard = await world.coordinator()
+        await shard.initialise("idle", MINUTE_MS, None)
+        await ongoing(shard)
+        world.clock.advance(milliseconds=LIMITS.id_expiration_ms)
+        await shard.expire()
+        assert [each.transactional_id for each in shard.transactions()] == ["t"], "one with a transaction is kept"
+        with pytest.raises(TransactionalIdNotFound):
+            shard.describe("idle")
+        assert [each.transactional_id for each in (await world.coordinator(1)).transactions()] == ["t"]
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "told"),
+    [(NotEnoughReplicas, CoordinatorNotAvailable), (RequestTimedOut, CoordinatorNotAvailable), (NotLeaderOrFollower, NotCoordinator)],
+)
+def test_a_step_that_is_not_written_is_not_taken(refusal: type[ApiError], told: type[ApiError]) -> None:
+    async def test(world: World) -> None:
+        shard = await world.coordinator()
+        producer_id, epoch = await ongoing(shard)
+        world.log.failure = refusal("no")
+        with pytest.raises(told):
+            await shard.end("t", producer_id, epoch, True)
+        assert (shard.describe("t").state, world.sent) == (TransactionState.ONGOING, [])
+        world.log.failure = None
+        await shard.end("t", producer_id, epoch, True)
+        assert await settled(shard) is TransactionState.COMPLETE_COMMIT
+
+    run(test)
+
+
+def test_while_a_step_is_being_written_no_other_is_taken() -> None:
+    async def test(world: World) -> None:
+        shard = await world.coordinator()
+        producer_id, epoch = await ongoing(shard)
+        world.log.commits.clear()
+        ending = asyncio.ensure_future(shard.end("t", producer_id, epoch, True))
+        await asyncio.sleep(0)
+        for request in (shard.end("t", producer_id, epoch, False), shard.add_partitions("t", producer_id, epoch, [VIEWS])):
+            with pytest.raises(ConcurrentTransactions):
+                await request
+        with pytest.raises(ConcurrentTransactions):
+            await shard.initialise("t", MINUTE_MS, None)
+        world.log.commits.set()
+        await ending
+        assert await settled(shard) is TransactionState.COMPLETE_COMMIT
+
+    run(test)
+
+
+def test_a_coordinator_that_was_replaced_meanwhile_says_so_and_writes_no_more() -> None:
+    async def test(world: World) -> None:
+        shard = await world.coordinator()
+        producer_id, epoch = await ongoing(shard)
+        world.log.commits.clear()
+        ending = asyncio.ensure_future(shard.end("t", producer_id, epoch, True))
+        await asyncio.sleep(0)
+        shard.close()
+        world.log.commits.set()
+        with pytest.raises(NotCoordinator):
+            await ending
+        assert world.sent == [], "its successor sends the markers"
+        with pytest.raises(NotCoordinator):
+            await shard.initialise("t", MINUTE_MS, None)
+
+    run(test)
+
+
+def test_markers_that_only_a_newer_coordinator_may_write_are_left_to_it() -> None:
+    async def test(world: World) -> None:
+        shard = await world.coordinator()
+        producer_id, epoch = await ongoing(shard)
+        world.refusal = TransactionCoordinatorFenced("older than the one that wrote last")
+        written = len(world.log.batches)
+        await shard.end("t", producer_id, epoch, True)
+        await shard.ended()
+        assert shard.describe("t").state is TransactionState.PREPARE_COMMIT
+        assert len(world.log.batches) == written + 1
+
+    run(test)
+
+
+def test_what_a_leader_asks_before_the_first_batch() -> None:
+    """KIP-890."""
+
+    async def test(world: World) -> None:
+        shard = await world.coordinator()
+        producer_id, epoch = await ongoing(shard)
+        outcomes = shard.verify("t", producer_id, epoch, [CLICKS, VIEWS])
+        assert outcomes[CLICKS] is None
+        assert isinstance(outcomes[VIEWS], InvalidTransactionState)
+        with pytest.raises(ProducerFenced):
+            shard.verify("t", producer_id, epoch + 1, [CLICKS])
+        with pytest.raises(InvalidProducerIdMapping):
+            shard.verify("other", producer_id, epoch, [CLICKS])
+        world.gate.clear()
+        await shard.end("t", producer_id, epoch, True)
+        with pytest.raises(ConcurrentTransactions):
+            shard.verify("t", producer_id, epoch, [CLICKS])
+        world.gate.set()
+        await settled(shard)
+        assert isinstance(shard.verify("t", producer_id, epoch, [CLICKS])[CLICKS], InvalidTransactionState)
+
+    run(test)
+
+
+def test_a_timeout_has_bounds() -> None:
+    async def test(world: World) -> None:
+        shard = await world.coordinator()
+        for timeout_ms in (0, -1, LIMITS.max_timeout_ms + 1):
+            with pytest.raises(InvalidTransactionTimeout):
+                await shard.initialise("t", timeout_ms, None)
+        await shard.initialise("t", LIMITS.max_timeout_ms, None)
+
+    run(test)
+
+
+def test_nothing_is_served_before_the_partition_is_read() -> None:
+    async def test(world: World) -> None:
+        shard = TransactionPartition(KEY, 0, world.log, world.clock, world.send, world.new_id, LIMITS)  # type: ignore[arg-type]
+        with pytest.raises(CoordinatorLoadInProgress):
+            await shard.initialise("t", MINUTE_MS, None)
+        with pytest.raises(CoordinatorLoadInProgress):
+            shard.verify("t", 1, 0, [CLICKS])
+
+    run(test)
+
+
+def test_a_record_that_can_not_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        await ongoing(await world.coordinator())
+        world.log.append(KEY, [(b"\0\0\0\3bad", b"\0\0short"), (b"\0\7", b"newer")])
+        assert [each.transactional_id for each in (await world.coordinator(1)).transactions()] == ["t"]
+        assert "passed over" in caplog.text
+
+    run(test)

@@ -1,0 +1,145 @@
+"""Asking the coordinator before the first batch of a transaction (KIP-890), and what may happen meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import pytest
+from tests.unit.broker.wired import BROKER, NOW, Wired, run
+
+from ottla.broker.control import TransactionQuestion
+from ottla.broker.replication.partition import Partition
+from ottla.broker.transactions.verification import TransactionVerification
+from ottla.errors import (
+    ApiError,
+    BrokerNotAvailable,
+    CoordinatorNotAvailable,
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    ProducerFenced,
+)
+from ottla.model import NO_LEADER, BrokerId, TopicPartition
+from ottla.record.control_records import ControlRecordType, EndTransactionMarker
+
+EVENTS = TopicPartition("events", 0)
+
+
+class Coordinator:
+    """What is asked, and what it says to that when `gate` lets it."""
+
+    def __init__(self, code: int = 0) -> None:
+        self.code = code
+        self.failure: ApiError | None = None
+        self.leader = BROKER
+        self.is_enabled = True
+        self.asked: list[tuple[BrokerId, TransactionQuestion]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.verification = TransactionVerification(lambda _: self.leader, self.ask, lambda: self.is_enabled)
+
+    async def ask(self, broker_id: BrokerId, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+        self.asked.append((broker_id, question))
+        await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        return dict.fromkeys(question.partitions, self.code)
+
+    async def refusal(self, partition: Partition, epoch: int = 0) -> ApiError | None:
+        return (await self.verification.refusals("t", 7, epoch, [partition])).get(EVENTS)
+
+
+def with_partition(tmp_path: Path, test: Callable[[Partition, Coordinator], Awaitable[None]]) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        await test(broker.partition("events"), Coordinator())
+
+    run(tmp_path, scenario)
+
+
+def mark(partition: Partition) -> None:
+    partition.append_marker(7, 0, EndTransactionMarker(ControlRecordType.ABORT, 1), NOW)
+    partition.log.write_staged()
+
+
+def test_the_coordinator_is_asked_once_until_a_marker_comes(tmp_path: Path) -> None:
+    async def test(partition: Partition, coordinator: Coordinator) -> None:
+        assert await coordinator.refusal(partition) is None
+        assert await coordinator.refusal(partition) is None
+        assert coordinator.asked == [(BROKER, TransactionQuestion("t", 7, 0, (EVENTS,)))]
+        assert partition.log.producers.may_write_in_transaction(7, 0)
+        mark(partition)
+        assert not partition.log.producers.may_write_in_transaction(7, 0)
+        assert await coordinator.refusal(partition) is None
+        assert len(coordinator.asked) == 2
+
+    with_partition(tmp_path, test)
+
+
+def test_an_answer_from_before_a_marker_is_worth_nothing(tmp_path: Path) -> None:
+    """The batch of a producer that was thought dead: verified, and then its transaction was aborted before it was appended."""
+
+    async def test(partition: Partition, coordinator: Coordinator) -> None:
+        coordinator.gate.clear()
+        asking = asyncio.ensure_future(coordinator.refusal(partition))
+        await asyncio.sleep(0)
+        mark(partition)
+        coordinator.gate.set()
+        assert isinstance(await asking, InvalidTransactionState)
+        assert not partition.log.producers.may_write_in_transaction(7, 0)
+
+    with_partition(tmp_path, test)
+
+
+def test_another_epoch_is_asked_for_anew(tmp_path: Path) -> None:
+    async def test(partition: Partition, coordinator: Coordinator) -> None:
+        assert await coordinator.refusal(partition, epoch=0) is None
+        coordinator.code = ProducerFenced.code
+        assert isinstance(await coordinator.refusal(partition, epoch=1), InvalidProducerEpoch)
+
+    with_partition(tmp_path, test)
+
+
+@pytest.mark.parametrize("code", [InvalidTransactionState.code, 49, 51, 14, 16])
+def test_what_the_coordinator_says_is_told_and_not_remembered(tmp_path: Path, code: int) -> None:
+    async def test(partition: Partition, coordinator: Coordinator) -> None:
+        coordinator.code = code
+        refusal = await coordinator.refusal(partition)
+        assert refusal is not None
+        assert refusal.code == code
+        coordinator.code = 0
+        assert await coordinator.refusal(partition) is None
+
+    with_partition(tmp_path, test)
+
+
+def test_two_who_ask_at_the_same_time_are_both_answered(tmp_path: Path) -> None:
+    async def test(partition: Partition, coordinator: Coordinator) -> None:
+        coordinator.gate.clear()
+        asking = [asyncio.ensure_future(coordinator.refusal(partition)) for _ in range(2)]
+        await asyncio.sleep(0)
+        coordinator.gate.set()
+        assert await asyncio.gather(*asking) == [None, None]
+
+    with_partition(tmp_path, test)
+
+
+def test_without_a_coordinator_nothing_is_believed(tmp_path: Path) -> None:
+    async def test(partition: Partition, coordinator: Coordinator) -> None:
+        coordinator.failure = BrokerNotAvailable("gone")
+        assert isinstance(await coordinator.refusal(partition), CoordinatorNotAvailable)
+        coordinator.failure, coordinator.leader = None, NO_LEADER
+        assert isinstance(await coordinator.refusal(partition), CoordinatorNotAvailable)
+        assert len(coordinator.asked) == 1
+
+    with_partition(tmp_path, test)
+
+
+def test_without_verification_whatever_comes_is_believed(tmp_path: Path) -> None:
+    async def test(partition: Partition, coordinator: Coordinator) -> None:
+        coordinator.is_enabled = False
+        assert await coordinator.refusal(partition) is None
+        assert coordinator.asked == []
+
+    with_partition(tmp_path, test)
