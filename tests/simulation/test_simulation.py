@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from tests.simulation.faults import draw
 from tests.simulation.seeds import REGRESSIONS
 
@@ -47,10 +46,9 @@ def test_brokers_that_keep_their_promises_are_found_sound() -> None:
     assert "0 failed" in ran.stdout
 
 
-@pytest.mark.parametrize("name", ["acknowledges-early", "forgets-the-directory"])
-def test_a_broker_that_breaks_a_promise_is_found_out(name: str) -> None:
-    """These two are found by the first seed that could; `make sim-sabotage` has all of them."""
-    ran = simulate("--seed", "18" if name == "forgets-the-directory" else "1", "--count", "1", "--sabotage", name)
+def test_a_broker_that_breaks_a_promise_is_found_out() -> None:
+    """This one is found by the first seed that could; `make sim-sabotage` has all, which take more."""
+    ran = simulate("--seed", "1", "--count", "3", "--sabotage", "acknowledges-early")
     assert ran.returncode == 0, ran.stdout
     assert "found out" in ran.stdout
 
