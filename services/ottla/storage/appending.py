@@ -225,7 +225,11 @@ class AppendingLog:
                     raise CorruptMessage(
                         f"{self.topic_partition}: offsets {header.base_offset} to {header.last_offset} came, {self.next_offset} is next"
                     )
-                before, self.next_offset = self.next_offset, header.base_offset  # a compacted log has gaps
+                before = self.next_offset
+                if header.last_offset - before > MAX_RELATIVE_OFFSET:
+                    # A compacted log has gaps. A segment that begins here begins before them, as far as an index can say,
+                    # so that a start does not take one for a hole.
+                    self.next_offset = header.base_offset
                 try:
                     self.stage(bytes(batch[:PREFIX_SIZE]), batch[PREFIX_SIZE:], header.last_offset, header.max_timestamp)
                 except ApiError:

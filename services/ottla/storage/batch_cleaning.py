@@ -5,7 +5,8 @@
                       the first cleaning that keeps one sets it
     aborted records   go
     a marker          goes after its transaction's batches have gone, and after the delete horizon
-    a batch that was  stays without records when it is the last of an active producer, for that producer's sequence
+    a batch that was  stays without records when it is the last of an active producer, for that producer's sequence, and when it is
+                      the last of its segment, so that no start takes what was cleaned for something that was lost
 
 Offsets never change: a batch keeps its first and last, whatever goes from between. Records that stay are copied as they
 are; only a delete horizon changes their bytes, because timestamps count from the base timestamp.
@@ -74,8 +75,11 @@ class BatchCleaner:
         self.records_after = 0
         self.records_without_key = 0
 
-    def cleaned(self, batch: memoryview, fields: BatchFields) -> bytes | None:
+    def cleaned(self, batch: memoryview, fields: BatchFields, is_last: bool) -> bytes | None:
         """What takes the batch's place: None when it stays as it is, `GONE` when nothing does.
+
+        Args:
+            is_last: of what becomes one segment; then at least its offsets stay.
 
         Raises:
             CorruptLog: its records are not what its header says.
@@ -83,13 +87,13 @@ class BatchCleaner:
         attributes, producer_id, count = fields[5], fields[9], fields[12]
         self.records_before += count
         if attributes & CONTROL_MASK:
-            return self._cleaned_control(batch, fields)
+            return self._cleaned_control(batch, fields, is_last)
         if attributes & TRANSACTIONAL_MASK:
             self._open.saw_batch(producer_id)
             if count and self._decisions.is_aborted(producer_id, fields[0]):
-                return self._emptied(fields)
+                return self._emptied(fields, is_last)
         if not count:
-            return self._emptied(fields)
+            return self._emptied(fields, is_last)
         payload, records = opened(batch, fields)
         base_offset = fields[0]
         keys = [each[3] for each in records]
@@ -106,16 +110,16 @@ class BatchCleaner:
             sets_horizon = not has_horizon and False in [each[4] for each in kept]  # a tombstone
         self.records_after += len(kept)
         if not kept:
-            return self._emptied(fields)
+            return self._emptied(fields, is_last)
         if sets_horizon:
             return _with_horizon(fields, payload, kept, self._horizon_ms)
         return None if len(kept) == count else _with_fewer(fields, payload, kept)
 
-    def _cleaned_control(self, batch: memoryview, fields: BatchFields) -> bytes | None:
+    def _cleaned_control(self, batch: memoryview, fields: BatchFields, is_last: bool) -> bytes | None:
         producer_id, count = fields[9], fields[12]
         had_batches = self._open.ends(producer_id) if count else False
         if not count:
-            return GONE
+            return self._emptied(fields, is_last)
         # Without a batch, what a producer's epoch is can only be seen by its marker.
         if had_batches or self._last_of.get(producer_id) == (-1, fields[10]):
             self.records_after += count
@@ -125,14 +129,14 @@ class BatchCleaner:
             payload, records = opened(batch, fields)
             return _with_horizon(fields, payload, records, self._horizon_ms)
         if self._now_ms >= fields[7]:
-            return GONE
+            return self._emptied(fields, is_last)
         self.records_after += count
         return None
 
-    def _emptied(self, fields: BatchFields) -> bytes | None:
+    def _emptied(self, fields: BatchFields, is_last: bool) -> bytes | None:
         """A batch of which no record stays."""
         last_of = self._last_of.get(fields[9]) if fields[9] >= 0 else None
-        if last_of is None or last_of[0] != fields[0] + fields[6]:
+        if not is_last and (last_of is None or last_of[0] != fields[0] + fields[6]):
             return GONE
         if not fields[12]:
             return None

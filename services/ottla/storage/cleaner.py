@@ -199,6 +199,7 @@ class LogCleaner:
         segments = each.segments
         sources = [segment for segment, after in pairwise(segments) if after.base_offset <= chosen.end_offset]
         try:
+            await each.checkpoint()
             result = await self._run(key, each, self._job_of(each, chosen), sources, truncations)
             await each.note_clean(result.end_offset)
         except (CorruptLog, OffsetMapTooSmall) as error:

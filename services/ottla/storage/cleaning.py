@@ -21,7 +21,7 @@ from ottla.record.batch import CONTROL_MASK, TRANSACTIONAL_MASK, read_header
 from ottla.storage.batch_cleaning import GONE, BatchCleaner, opened
 from ottla.storage.batch_reading import sound_batches
 from ottla.storage.cleaned_segment import CleanedSegmentWriter
-from ottla.storage.cleaning_job import CleanedSegment, CleaningJob, CleaningResult, OffsetMapTooSmall, SourceSegment
+from ottla.storage.cleaning_job import CleanedSegment, CleaningInterrupted, CleaningJob, CleaningResult, OffsetMapTooSmall, SourceSegment
 from ottla.storage.cleaning_transactions import Decisions
 from ottla.storage.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_file_name
 from ottla.storage.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
@@ -101,8 +101,14 @@ def _fill(job: CleaningJob, offsets: OffsetMap, decisions: Decisions, run: _Run)
             attributes, base_offset = fields[5], fields[0]
             if attributes & CONTROL_MASK or not fields[12]:
                 continue
-            if attributes & TRANSACTIONAL_MASK and decisions.is_aborted(fields[9], base_offset):
-                continue
+            if attributes & TRANSACTIONAL_MASK:
+                is_aborted = decisions.is_aborted(fields[9], base_offset)
+                if is_aborted is None:
+                    if end_offset > first_dirty_offset:
+                        return end_offset
+                    raise CleaningInterrupted(f"{job.name}: the transaction of producer {fields[9]} at offset {base_offset} is not decided")
+                if is_aborted:
+                    continue
             _, records = opened(memoryview(chunk)[at:after], fields)
             if base_offset < first_dirty_offset:
                 records = [each for each in records if base_offset + each[2] >= first_dirty_offset]
@@ -150,7 +156,7 @@ def _clean_group(job: CleaningJob, group: Sequence[SourceSegment], cleaner: Batc
     try:
         markers: set[int] = set()  # those that stay
         for source in group:
-            _clean_segment(job, source, cleaner, segment, markers, run)
+            _clean_segment(job, source, group[-1].next_base_offset, cleaner, segment, markers, run)
         aborted: list[AbortedTransaction] = []
         if markers:
             indexes = [TransactionIndex(_path(job, source, TRANSACTION_INDEX_SUFFIX)) for source in group]
@@ -162,7 +168,13 @@ def _clean_group(job: CleaningJob, group: Sequence[SourceSegment], cleaner: Batc
 
 
 def _clean_segment(
-    job: CleaningJob, source: SourceSegment, cleaner: BatchCleaner, segment: CleanedSegmentWriter, markers: set[int], run: _Run
+    job: CleaningJob,
+    source: SourceSegment,
+    next_base_offset: int,
+    cleaner: BatchCleaner,
+    segment: CleanedSegmentWriter,
+    markers: set[int],
+    run: _Run,
 ) -> None:
     path = _path(job, source)
     # A stretch of batches that stay as they are, in the chunk that they were read in; written as one.
@@ -175,10 +187,11 @@ def _clean_segment(
                 run.progress(end - begin)
             stretch, begin, end = chunk, at, at
             view = memoryview(chunk)
-        content = cleaner.cleaned(view[at:after], fields)
+        last_offset = fields[0] + fields[6]
+        content = cleaner.cleaned(view[at:after], fields, last_offset + 1 == next_base_offset)
         if content is None:
-            segment.note(after - at, fields[0] + fields[6], fields[8])
-            if fields[5] & CONTROL_MASK:
+            segment.note(after - at, last_offset, fields[8])
+            if fields[5] & CONTROL_MASK and fields[12]:
                 markers.add(fields[0])
             end = after
             continue
@@ -187,8 +200,9 @@ def _clean_segment(
             run.progress(end - begin)
         begin = end = after
         if content is not GONE:
-            segment.note(len(content), fields[0] + fields[6], read_header(content).max_timestamp)
-            if fields[5] & CONTROL_MASK:
+            header = read_header(content)
+            segment.note(len(content), last_offset, header.max_timestamp)
+            if fields[5] & CONTROL_MASK and header.record_count:
                 markers.add(fields[0])
             segment.write(content)
             run.progress(len(content))

@@ -29,16 +29,18 @@ class Decisions:
         self._job: Final = job
         self._markers: dict[int, tuple[list[int], list[bool]]] | None = None  # producer -> offsets, and whether each is an abort
 
-    def is_aborted(self, producer_id: int, base_offset: int) -> bool:
-        """Whether a transactional batch with records in it belongs to an aborted transaction."""
+    def is_aborted(self, producer_id: int, base_offset: int) -> bool | None:
+        """Whether a transactional batch with records in it belongs to an aborted transaction; None: it is not decided.
+
+        A broker that has just started may not know yet that a marker is not committed.
+        """
         if base_offset < self._job.first_dirty_offset:
             return False
         if self._markers is None:
             self._markers = _markers(self._job)
         offsets, aborts = self._markers.get(producer_id, ([], []))
         index = bisect_right(offsets, base_offset)
-        # Without a marker the transaction is open, and the batch would not be here; then it is left alone.
-        return index < len(offsets) and aborts[index]
+        return aborts[index] if index < len(offsets) else None
 
 
 class OpenTransactions:

@@ -47,6 +47,18 @@ class CompactableLog(AppendingLog):
         """Segments that end by it are on the disk, with their indexes and the producers' states at their end."""
         return min([self.recovery_point, *(each.base_offset for each in self._sealed)])
 
+    async def checkpoint(self) -> None:
+        """Waits until the disk has the recovery point, before which a start looks for no holes: a cleaning makes some.
+
+        Raises:
+            KafkaStorageError: it could not be brought there.
+        """
+        self._check_online()
+        try:
+            await self._context.checkpoint()
+        except OSError as error:
+            raise self._storage_error("writing the recovery point", error) from error
+
     def swap_in(self, replaced: Sequence[Segment], size: int) -> None:
         """Puts the cleaned segment whose files lie there in the place of those that it was made of.
 

@@ -117,7 +117,7 @@ def load_log(
     else:
         _check_indexes([each for each in segments if each.base_offset < recovery_point], names, index_interval_bytes)
         log_end_offset, snapshot_offset = _recover(
-            directory, segments, recovery_point, leader_epochs, producers, snapshots, index_interval_bytes
+            directory, segments, recovery_point, leader_epochs, producers, snapshots, index_interval_bytes, cleaned_up_to
         )
         recovery_point = min(recovery_point, log_end_offset)
     if log_end_offset < log_start_offset:
@@ -226,6 +226,7 @@ def _recover(
     producers: ProducerStates,
     snapshots: Sequence[int],
     index_interval_bytes: int,
+    cleaned_up_to: int,
 ) -> tuple[int, int]:
     """Checks every batch from the recovery point on; gives the log's end and the offset of the producers' snapshot.
 
@@ -238,9 +239,9 @@ def _recover(
     for index in range(first, len(segments)):
         segment = segments[index]
         if index > first:
-            if segment.base_offset > next_offset:
-                # No compaction has been here: it cleans nothing that is beyond the recovery point. What lay between did
-                # not reach the disk, and what follows it did.
+            if segment.base_offset > max(next_offset, cleaned_up_to):
+                # No compaction has left that: it cleans nothing beyond the recovery point, and keeps the last offset of a
+                # segment. What lay between did not reach the disk, and what follows it did.
                 log.warning("%s: nothing is left of the offsets from %d to %d", directory.name, next_offset, segment.base_offset)
                 _remove_from(segments, index, directory)
                 break

@@ -98,7 +98,9 @@ class LogMaker:
     deletions: list[tuple[list[str], int]]
     failures: list[OSError]
 
-    def __call__(self, *, clean: bool = False, recovery_point: int = 0, log_start_offset: int = 0, **settings: Any) -> Log:
+    def __call__(
+        self, *, clean: bool = False, recovery_point: int = 0, log_start_offset: int = 0, cleaned_up_to: int = 0, **settings: Any
+    ) -> Log:
         topic_settings = replace(TopicSettings(), **settings)
         self.directory.mkdir(exist_ok=True)
         loaded = load_log(
@@ -106,6 +108,7 @@ class LogMaker:
             index_interval_bytes=topic_settings.index_interval_bytes,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
+            cleaned_up_to=cleaned_up_to,
             clean=clean,
         )
         return Log(PARTITION, self.directory, topic_settings, loaded, self.context)

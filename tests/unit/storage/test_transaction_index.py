@@ -91,7 +91,7 @@ def test_what_is_not_on_the_disk_yet_is_known(tmp_path: Path) -> None:
     [
         (FIRST._replace(first_offset=111), "111 to 110"),
         (FIRST._replace(last_offset=99, first_offset=98), "after a marker at 99"),
-        (FIRST._replace(last_stable_offset=50), "stable at 50"),
+        (FIRST._replace(last_stable_offset=-1), "stable at -1"),
         (FIRST._replace(last_offset=200), "a marker at 200 where the segment ends at 150"),
     ],
 )
