@@ -2,8 +2,9 @@
 
 A confluent-kafka producer (idempotent, acks=all, all else by default) publishes 100 messages a second to a partition of
 three replicas. Its leader is killed with kill -9, or asked to stop with SIGTERM; then the broker comes back, everybody is
-in sync, and the next producer begins: one that has seen a broker die before would wait longer for it the next time. Which acknowledgement is the new leader's first tells the offset at which its epoch
-began (OffsetForLeaderEpoch): the former leader may acknowledge until the last moment.
+in sync, and the next producer begins: one that has seen a broker die before would wait longer for it the next time. Which
+acknowledgement is the new leader's first tells the offset at which its epoch began (OffsetForLeaderEpoch): the former
+leader may acknowledge until the last moment.
 
 After kill -9 ZooKeeper has to find out: a session of 6 s ends 6 s after it was last heard of, which was up to 2 s ago,
 and at the next of ZooKeeper's ticks (200 ms here). librdkafka looks once a second who leads; a producer starts at a random

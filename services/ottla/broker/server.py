@@ -90,10 +90,10 @@ class Broker:
         offload: Offload | None = None,
         listener: Callable[..., AnyListener] = Listener,
     ) -> None:
-        self.metadata = MetadataCache()
+        self._clock = clock or SystemClock()
+        self.metadata = MetadataCache(self._clock)
         self._settings = settings
         self._open_session = open_session
-        self._clock = clock or SystemClock()
         self._random = random or Random()
         self._authorizer = authorizer or AllowAll()
         self._make_transport = transport
