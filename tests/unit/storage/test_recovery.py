@@ -410,7 +410,11 @@ def test_a_segment_that_was_cut_off_and_came_back_is_removed(make_log: LogMaker)
     log.truncate_to(1)
     kept = [log_file(log).read_bytes(), *fill(log, 2, count=2)]
     (log.directory / name).write_bytes(b"".join(former))
-    check(make_log(), b"".join(kept), 5)
+    log = make_log()
+    check(log, b"".join(kept), 5)
+    region = log.read(3, 1 << 20, 5, True)
+    assert region is not None
+    assert offsets_of(region.read()) == [(3, 4)]
 
 
 def test_batches_of_an_earlier_leader_epoch_behind_later_ones_are_cut(make_log: LogMaker) -> None:
