@@ -99,6 +99,11 @@ class Story:
         for task in done:
             if task.exception() is not None:
                 self._fail(f"a client failed: {task.exception()!r}")
+        for _ in range(10):
+            if not (others := sorted({key.topic for key in cluster.states()} - {TOPIC})):
+                break
+            await self.administrator.remove(others)
+            await asyncio.sleep(3.0)
         if not await cluster.wait_until(self._is_settled, HEAL_SECONDS):
             self._fail(f"the replicas do not get equal: {self._ends()}")
         looking.cancel()
