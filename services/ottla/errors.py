@@ -428,7 +428,7 @@ class StaleBrokerEpoch(ApiError):
 
 
 class OffsetNotAvailable(ApiError):
-    """A new leader can not answer yet what the latest offset is (KIP-207)."""
+    """A new leader can not answer yet what the latest offset is (KIP-207), or a follower has not got so far (KIP-392)."""
 
     code, retriable = 78, True
 

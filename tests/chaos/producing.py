@@ -27,8 +27,6 @@ from tests.chaos.history import History, Sends, sender_of
 LIVES: Final = 10_000
 _TICK_SECONDS: Final = 0.02
 _BURST: Final = 20
-# Long enough for most faults to end, so that most messages are acknowledged; some time out, which is a case of its own.
-_MESSAGE_TIMEOUT_MS: Final = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +42,7 @@ class Producing:
     began_at: float  # time.monotonic of the run's begin: one clock for all processes of the machine
     history_file: str
     messages_per_batch: int = 10_000
+    message_timeout_ms: int = 120_000
 
 
 class Worker:
@@ -93,7 +92,7 @@ class Worker:
                 reported_at = time.monotonic()
                 self._report()
         # Whatever is still on its way ends within the timeout of a message.
-        self._hear(producer.flush, _MESSAGE_TIMEOUT_MS / 1000 + 10)
+        self._hear(producer.flush, self._told.message_timeout_ms / 1000 + 10)
 
     def _hear(self, listen: Callable[[float], int], seconds: float) -> None:
         """Lets librdkafka say what came of messages; a fatal error is raised as well as told."""
@@ -111,7 +110,7 @@ class Worker:
             "enable.idempotence": True,
             "linger.ms": self._random.choice((0, 5, 20)),
             "batch.num.messages": self._told.messages_per_batch,
-            "message.timeout.ms": _MESSAGE_TIMEOUT_MS,
+            "message.timeout.ms": self._told.message_timeout_ms,
             "request.timeout.ms": 4_000,
             "socket.timeout.ms": 5_000,
             "socket.connection.setup.timeout.ms": 3_000,

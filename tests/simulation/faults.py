@@ -66,10 +66,10 @@ _WEIGHTS: Final[Mapping[Kind, int]] = {
     Kind.STEP_CLOCK: 3,
     Kind.DISK_FULL: 3,
     Kind.PREFER_LEADERS: 4,
-    Kind.CREATE_TOPIC: 2,
-    Kind.DELETE_TOPIC: 2,
-    Kind.MORE_PARTITIONS: 1,
-    Kind.REASSIGN: 5,
+    Kind.CREATE_TOPIC: 5,
+    Kind.DELETE_TOPIC: 3,
+    Kind.MORE_PARTITIONS: 2,
+    Kind.REASSIGN: 6,
 }
 
 

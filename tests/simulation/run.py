@@ -1,8 +1,4 @@
-"""One seed, from its first draw to the verdict.
-
-A topic is made, clients write and read while the plan's faults happen; then everything heals, which must bring every
-replica into sync again and let every producer finish; then all is read once more, and judged.
-"""
+"""One seed, from its first draw to the verdict: the story, sealed off from everything outside, and judged."""
 
 from __future__ import annotations
 
@@ -21,28 +17,14 @@ from random import Random
 from typing import Any, Final
 
 from tests.chaos.checker import check
-from tests.chaos.history import History, Polls, Sends
-from tests.simulation.administering import Administrator
 from tests.simulation.cluster import Cluster
-from tests.simulation.consuming import Consumer
 from tests.simulation.disk import recording
-from tests.simulation.faults import Kind, Plan, draw
-from tests.simulation.invariants import Invariants
+from tests.simulation.faults import Plan, draw
 from tests.simulation.loop import Stuck, VirtualLoop
 from tests.simulation.nodes import Node, current_name
-from tests.simulation.performing import Faults
-from tests.simulation.producing import Producer
+from tests.simulation.story import CLIENT, Story
 from tests.simulation.trace import Trace, TraceHandler
-from tests.simulation.wire import ClientView
 
-from ottla.model import TopicPartition
-
-TOPIC: Final = "t"
-CLIENT: Final = "client"
-START_SECONDS: Final = 60.0
-HEAL_SECONDS: Final = 120.0
-FINISH_SECONDS: Final = 90.0
-LOOK_SECONDS: Final = 0.2
 # No run takes longer than this, whatever waits for whatever.
 MOST_SECONDS: Final = 600.0
 # Each kind of failure is told so often.
@@ -95,11 +77,9 @@ class _Run:
         self.loop = VirtualLoop(self._unhandled)  # type: ignore[abstract]
         self.trace = Trace(self.loop.time, keep_all)
         self.directory = directory
-        self.history = History()
-        self.invariants = Invariants(self._fail)
-        self._process = 0
         self.cluster = Cluster(plan, directory, self.loop, self.random, self.trace, self._fail, plan.broker_count)
         self.client = Node(CLIENT)
+        self.story = Story(plan, self.loop, self.cluster, self.client, self.random, self.trace, self._fail)
 
     def run(self) -> None:
         urandom = Random(f"urandom {self.plan.seed}")
@@ -115,6 +95,7 @@ class _Run:
             self._fail(finding)
         outcome = self.outcome
         outcome.digest, outcome.lines = self.trace.digest, self.trace.lines
+        outcome.faults = self.story.fault_count
         outcome.seconds, outcome.callbacks = self.loop.time(), self.loop.callback_count
 
     @contextmanager
@@ -157,196 +138,16 @@ class _Run:
     # The story.
 
     async def _whole(self) -> None:
-        task = self.loop.spawn(self.client, self._story())
+        task = self.loop.spawn(self.client, self.story.run())
         done, _ = await asyncio.wait([task], timeout=MOST_SECONDS)
         if not done:
             self._fail("it does not end")
             return
-        task.result()
-
-    async def _story(self) -> None:
-        plan, cluster = self.plan, self.cluster
-        self.trace.tell(f"plan: {plan}")
-        outside = cluster.network.outside
-        for machine in cluster.machines.values():
-            outside.run(cluster.start, machine)
-        self.administrator = Administrator(
-            ClientView(cluster.connections, cluster.addresses, "admin"),
-            TOPIC,
-            plan.partition_count,
-            list(cluster.machines),
-            Random(self.random.random()),
-            self.trace.tell,
-        )
-        if not await cluster.wait_until(lambda: all(each.is_up for each in cluster.machines.values()), START_SECONDS):
-            self._fail("the brokers do not start")
-            return
-        if not await self._create_topic():
-            return
-        looking = self.loop.create_task(self._look(), context=outside.copy())
-        producers = [self._producer(index) for index in range(plan.producer_count)]
-        consumers = [self._consumer(index) for index in range(plan.consumer_count)]
-        clients = [self.loop.create_task(each.run(plan.produce_every)) for each in producers]
-        clients += [self.loop.create_task(each.run(plan.consume_every)) for each in consumers]
-        faults = Faults(cluster, plan, TOPIC, [CLIENT], Random(self.random.random()), self._administer)
-        await self.loop.create_task(faults.run(), context=outside.copy())
-        self.outcome.faults = faults.performed
-        self.trace.tell("everything heals")
-        outside.run(faults.heal)
-        await self.administrator.settle()
-        if not await cluster.wait_until(self._is_whole, HEAL_SECONDS):
-            states = ", ".join(f"{key}: {state}" for key, state in cluster.states().items())
-            self._fail(
-                f"not every replica is in sync {HEAL_SECONDS:.0f} s after everything healed: {states}; alive: {cluster.registered()}"
-            )
-        for producer in producers:
-            producer.stop()
-        for consumer in consumers:
-            consumer.stop()
-        done, pending = await asyncio.wait(clients, timeout=FINISH_SECONDS)
-        if pending:
-            self._fail(f"{len(pending)} clients can not finish")
-        for task in done:
-            if task.exception() is not None:
-                self._fail(f"a client failed: {task.exception()!r}")
-        if not await cluster.wait_until(self._is_settled, HEAL_SECONDS):
-            self._fail(f"the replicas do not get equal: {self._ends()}")
-        looking.cancel()
-        await self._read_everything()
-        self._compare()
-
-    async def _create_topic(self) -> bool:
-        for _ in range(10):
-            with suppress(OSError):
-                if await self.administrator.create(TOPIC, self.plan.partition_count, dict(self.plan.topic_settings)) in (0, 36):
-                    break
-            await asyncio.sleep(1.0)
-        if not await self.cluster.wait_until(self._is_whole, START_SECONDS):
-            self._fail(f"the topic never was whole: {self.cluster.states()}")
-            return False
-        return True
-
-    def _producer(self, index: int) -> Producer:
-        name = f"producer-{index}"
-        return Producer(
-            ClientView(self.cluster.connections, self.cluster.addresses, name),
-            TOPIC,
-            self.plan.partition_count,
-            list(self.cluster.machines),
-            Random(self.random.random()),
-            self._time_ms,
-            self._new_sends,
-            self._fail,
-            delivery_seconds=30.0,
-            acknowledged=lambda partition, offset: self.invariants.acknowledge(TopicPartition(TOPIC, partition), offset),
-            note=self.trace.note,
-        )
-
-    def _consumer(self, index: int) -> Consumer:
-        view = ClientView(self.cluster.connections, self.cluster.addresses, f"consumer-{index}")
-        return Consumer(
-            view,
-            TOPIC,
-            self.plan.partition_count,
-            list(self.cluster.machines),
-            Random(self.random.random()),
-            self._time_ms,
-            self._new_polls(),
-            self._fail,
-            self.plan.fences,
-            f"broker-{1 + index % self.plan.broker_count}" if self.plan.has_racks else "",
-        )
-
-    def _new_sends(self) -> Sends:
-        self._process += 1
-        sends = Sends(self._process)
-        self.history.sends.append(sends)
-        return sends
-
-    def _new_polls(self) -> Polls:
-        self._process += 1
-        polls = Polls(self._process)
-        self.history.polls.append(polls)
-        return polls
-
-    def _time_ms(self) -> int:
-        return int(self.loop.time() * 1000)
-
-    def _administer(self, kind: Kind) -> None:
-        self.loop.spawn(self.client, self.administrator.do(kind))
-
-    # Looking.
-
-    def _is_whole(self) -> bool:
-        """Everybody is there, and every replica in sync."""
-        cluster = self.cluster
-        states = cluster.states()
-        return (
-            len([key for key in states if key.topic == TOPIC]) == self.plan.partition_count
-            and all(each.is_up for each in cluster.machines.values())
-            and cluster.registered() == set(cluster.machines)
-            and all(sorted(each.isr) == sorted(each.replicas) and each.leader >= 0 and not each.is_moving for each in states.values())
-        )
-
-    def _ends(self) -> dict[str, list[tuple[int, int, int]]]:
-        """Of each partition, what every broker has: its id, its log's end and its high watermark."""
-        return {
-            str(key): [
-                (each.broker_id, each.replicas[key].log.log_end_offset, each.replicas[key].high_watermark)
-                for each in self.cluster.machines.values()
-                if key in each.replicas
-            ]
-            for key in self.cluster.states()
-        }
-
-    def _is_settled(self) -> bool:
-        """Everybody is in sync and has everything, knows that it is committed, and has nothing else."""
-        ends, states = self._ends(), self.cluster.states()
-        return (
-            self._is_whole()
-            and {key.topic for key in states} == {TOPIC}
-            and all(
-                {each[0] for each in ends[str(key)]} == set(state.replicas)
-                and len({each[1:] for each in ends[str(key)]}) == 1
-                and ends[str(key)][0][1] == ends[str(key)][0][2]
-                for key, state in states.items()
-            )
-            and all(machine.replicas.keys() <= states.keys() for machine in self.cluster.machines.values())
-        )
-
-    async def _look(self) -> None:
-        cluster = self.cluster
-        while True:
-            cluster.note_who_caught_up()
-            self._look_once()
-            await asyncio.sleep(LOOK_SECONDS)
-
-    def _look_once(self) -> None:
-        machines = self.cluster.machines.values()
-        forgetful = [each.broker_id for each in machines if each.has_forgotten]
-        replicas = {each.broker_id: each.replicas for each in machines if each.is_up}
-        self.invariants.look(replicas, self.cluster.states(), forgetful)
-
-    async def _read_everything(self) -> None:
-        reader = self._consumer(len(self.history.polls))
-        for _ in range(100):
-            if await reader.read_to_the_end():
-                break
-            await asyncio.sleep(0.5)
-        else:
-            self._fail(f"the log can not be read to its end: {reader.positions}")
-
-    def _compare(self) -> None:
-        machines = self.cluster.machines
-        for key, state in sorted(self.cluster.states().items()):
-            replicas = {each: machines[each].replicas[key] for each in state.replicas if key in machines[each].replicas}
-            if len(replicas) != len(state.replicas):
-                self._fail(f"{key}: of {state.replicas} only brokers {sorted(replicas)} have it at the end")
-            if replicas:
-                self.invariants.compare(key, replicas)
+        if task.exception() is not None:
+            self._fail(f"the simulation itself failed: {task.exception()!r}")
 
     def _judge(self) -> Iterator[str]:
-        verdict = check(self.history)
+        verdict = check(self.story.history)
         self.outcome.sent, self.outcome.acknowledged, self.outcome.polled = verdict.sent, verdict.acknowledged, verdict.polled
         for finding in verdict.findings:
             yield f"{finding.anomaly} in partition {finding.partition} at {finding.at_ms / 1000:.3f} s: {finding.explanation}"

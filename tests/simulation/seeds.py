@@ -1,7 +1,7 @@
 """Seeds that once failed, and what was wrong: each fails on the commit before its fix, with the simulation of that time.
 
 A seed draws another run as soon as the plans or the brokers' own messages change, so what a seed has shown is kept as a
-test of its own beside the code that was wrong; `where` says which. The seeds themselves are run first by `make sim`.
+test of its own beside the code that was wrong; `where` says which. `test_simulation.py` sees to it that those tests are there.
 """
 
 from __future__ import annotations
@@ -31,6 +31,22 @@ REGRESSIONS: Final = (
         "Recovery took a hole between two segments, left by one that had not reached the disk, for a compaction's, and kept what"
         " followed: the replica joined the ISR again and later led without messages that were acknowledged.",
         "tests/unit/storage/test_recovery.py",
+    ),
+    Regression(
+        2086,
+        "A segment that truncation had cut was sealed and never synced: after a loss of power what had been cut off was back, before the"
+        " segment that was written since.",
+        "tests/unit/storage/test_recovery.py",
+    ),
+    Regression(
+        1480,
+        "What a thread had found in files that were truncated meanwhile was believed, and its errors were taken for a handler's.",
+        "tests/unit/storage/test_looks_during_truncation.py",
+    ),
+    Regression(
+        1010,
+        "A block of producer ids that did not come, when whoever waited for it had gone, was an exception that nobody looked at.",
+        "tests/unit/broker/test_producer_ids.py",
     ),
     Regression(
         34,

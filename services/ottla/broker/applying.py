@@ -145,7 +145,7 @@ class ControlApplier:
             deleted = list(dict.fromkeys((*request.deleted_topics, *gone)))
             self._settings.forget_topics(deleted)
             self._settings.learn_topic_overrides(request.topic_configs)
-            self._metadata.brokers = {each.broker_id: each for each in request.brokers}
+            self._metadata.put_brokers(request.brokers)
             self._metadata.update(request.partitions, deleted)
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:

@@ -47,16 +47,20 @@ def former_session_seconds(settings: BrokerSettings) -> float:
     return settings.zookeeper_session_timeout_ms / 1000 + _EXPIRY_SLACK_SECONDS
 
 
+def first_session_seconds(settings: BrokerSettings) -> float:
+    """How long a broker that starts waits for ZooKeeper."""
+    connection_timeout_ms = settings.zookeeper_connection_timeout_ms
+    return (settings.zookeeper_session_timeout_ms if connection_timeout_ms is None else connection_timeout_ms) / 1000
+
+
 def zookeeper_options(settings: BrokerSettings) -> ZooKeeperOptions:
     """`zookeeper.…` as a session takes it."""
     assert settings.zookeeper_connect is not None
-    timeout_ms = settings.zookeeper_session_timeout_ms
-    connection_timeout_ms = settings.zookeeper_connection_timeout_ms
     username, password = settings.zookeeper_digest_username, settings.zookeeper_digest_password
     return ZooKeeperOptions(
         ConnectString.parse(settings.zookeeper_connect),
-        session_timeout_seconds=timeout_ms / 1000,
-        connection_timeout_seconds=(timeout_ms if connection_timeout_ms is None else connection_timeout_ms) / 1000,
+        session_timeout_seconds=settings.zookeeper_session_timeout_ms / 1000,
+        connection_timeout_seconds=first_session_seconds(settings),
         max_in_flight_requests=settings.zookeeper_max_in_flight_requests,
         credentials=DigestCredentials(username, password.value) if username is not None and password is not None else None,
         set_acl=settings.zookeeper_set_acl,

@@ -3,6 +3,10 @@
 The controller says what changed, be it one partition or ten thousand. A topic's description is made anew once for all
 of its partitions that changed, and shared by every answer until the next change: a copy of 10,000 references takes
 some 50 µs, and an answer never sees half of a change.
+
+A broker that has gone is remembered for a moment. librdkafka forgets a broker that is not in an answer any more, and a
+partition that it moves to another leader by the same answer goes with it: it is written to again a second later, when the
+client looks for partitions without a broker (`handlers/metadata.py` tells who is given what).
 """
 
 from __future__ import annotations
@@ -14,23 +18,45 @@ from typing import Final
 from uuid import UUID
 
 from ottla.broker.control import PartitionAssignment
+from ottla.clock import Clock, SystemClock
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicDescription
 
 # A partition that the controller has not told of, between others that it has.
 NOT_TOLD: Final = PartitionState(NO_LEADER, -1, (), ())
+# librdkafka looks every second for partitions whose leader can not be reached, and is to find the next one with its broker.
+JUST_GONE_SECONDS: Final = 3.0
 
 
 class MetadataCache:
-    """The last state of the cluster that this broker was told."""
+    """The last state of the cluster that this broker was told.
 
-    def __init__(self) -> None:
+    Args:
+        clock: for how long a broker has been gone.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
         self.cluster_id = ""
         self.controller_id: BrokerId = NO_LEADER
         self.brokers: dict[BrokerId, BrokerRegistration] = {}
+        self._clock = clock or SystemClock()
+        self._gone: dict[BrokerId, tuple[BrokerRegistration, float]] = {}  # since when
         self.told = asyncio.Event()  # set once a controller has told anything
         self._topics: dict[str, TopicDescription] = {}
         self._names: dict[UUID, str] = {}
         self._in_order: list[str] | None = None
+
+    def put_brokers(self, registrations: Iterable[BrokerRegistration]) -> None:
+        """Replaces the brokers that live."""
+        now = self._clock.monotonic()
+        brokers = {each.broker_id: each for each in registrations}
+        gone = {broker_id: (each, now) for broker_id, each in self.brokers.items()}
+        self._gone = {broker_id: each for broker_id, each in (self._gone | gone).items() if broker_id not in brokers}
+        self.brokers = brokers
+
+    def just_gone(self) -> list[BrokerRegistration]:
+        """The brokers that lived a moment ago."""
+        now = self._clock.monotonic()
+        return [each for each, since in self._gone.values() if now - since < JUST_GONE_SECONDS]
 
     def topic(self, name: str) -> TopicDescription | None:
         return self._topics.get(name)

@@ -21,7 +21,7 @@ from ottla.broker.control import Caller, ControlTransport
 from ottla.broker.control_local import LocalControl
 from ottla.broker.controller.changes import BrokerConfigChanged, SettingsChange, TopicConfigChanged
 from ottla.broker.controller.service import ControllerService
-from ottla.broker.coordinating import CoordinationSessions, OpenSession, former_session_seconds, sessions_of
+from ottla.broker.coordinating import CoordinationSessions, OpenSession, first_session_seconds, former_session_seconds, sessions_of
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
@@ -41,6 +41,7 @@ from ottla.broker.security.authorizer import AllowAll, Authorizer
 from ottla.broker.transactions.wiring import transactions_of
 from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
+from ottla.coordination.errors import ConnectionLoss, SessionExpired
 from ottla.coordination.interface import Coordination
 from ottla.errors import OttlaError
 from ottla.lifecycle import Offload, ThreadOffload
@@ -65,6 +66,8 @@ OFFLOAD_THREADS: Final = 8
 STALL_SECONDS: Final = 30.0
 # What a broker that stops gives the controller for its answers, beside the pauses between its attempts.
 HAND_OVER_SECONDS: Final = 10.0
+# Between two attempts to start.
+PAUSE_SECONDS: Final = 0.5
 # The longest that a broker which starts waits to hear from a controller before it answers clients.
 FIRST_WORD_SECONDS: Final = 10.0
 
@@ -95,10 +98,10 @@ class Broker:
         offload: Offload | None = None,
         listener: Callable[..., AnyListener] = Listener,
     ) -> None:
-        self.metadata = MetadataCache()
+        self._clock = clock or SystemClock()
+        self.metadata = MetadataCache(self._clock)
         self._settings = settings
         self._open_session = open_session
-        self._clock = clock or SystemClock()
         self._random = random or Random()
         self._authorizer = authorizer or AllowAll()
         self._make_transport = transport
@@ -115,12 +118,23 @@ class Broker:
     async def start(self) -> None:
         """Starts, or fails and leaves nothing behind.
 
+        A session that is lost or ends on the way makes for another attempt, for as long as the first one may take to open.
+
         Raises:
             OttlaError: a setting, a data directory or the coordination is not usable; says which and why.
         """
-        async with AsyncExitStack() as stack:
-            await self._start(stack)
-            self._stack = stack.pop_all()
+        deadline = self._clock.monotonic() + first_session_seconds(self._settings)
+        while True:
+            try:
+                async with AsyncExitStack() as stack:
+                    await self._start(stack)
+                    self._stack = stack.pop_all()
+                    return
+            except (ConnectionLoss, SessionExpired) as error:
+                if self._clock.monotonic() >= deadline:
+                    raise
+                log.warning("the broker has not started, and tries again: %s", error)
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def stop(self, *, hands_over: bool = True) -> None:
         """Stops cleanly: leaderships handed over, waiting requests answered, logs flushed and checkpointed. Again it does nothing.

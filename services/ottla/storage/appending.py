@@ -86,6 +86,7 @@ class AppendingLog:
         "_staged_position",
         "_truncations",
         "_unsettled",
+        "_was_cut",
         "directory",
         "last_flush_ms",
         "leader_epochs",
@@ -114,6 +115,7 @@ class AppendingLog:
         self.producers: Final[ProducerStates] = loaded.producers
         self.last_flush_ms = context.clock.time_ms()
         self._context: Final = context
+        self._was_cut = False  # the active segment's file: what was cut off may be back after a crash
         self._segments: Final = SegmentList(loaded.segments)
         self._reader: Final = LogReader(self._segments, context.file_pool)
         self._sealed: list[Segment] = []  # their indexes are not on the disk yet
@@ -257,6 +259,10 @@ class AppendingLog:
             return
         self._note_max_timestamp()
         try:
+            if self._was_cut:
+                # Nothing would look for its end again: recovery begins behind it, and flushes do too.
+                self._files.fsync(old.open(self._context.file_pool).fd)
+                self._was_cut = False
             new = Segment.create(str(self.directory), self.next_offset)
         except OSError as error:
             raise self._storage_error(f"no new segment at offset {self.next_offset}", error) from error

@@ -34,11 +34,11 @@ class Stop:
 class SoundBatches:
     """The batches from a position on, up to the first that is not whole and sound; then `stop` says where that was.
 
-    Sound is: a length that fits into the file, magic 2, offsets that go up, and the right checksum. A torn tail,
-    garbage and a block of zeroes all fail one of these.
+    Sound is: a length that fits into the file, magic 2, offsets that go up, leader epochs that do not go down, and the
+    right checksum. A torn tail, garbage, a block of zeroes, and what had been cut and came back all fail one of these.
     """
 
-    def __init__(self, descriptor: int, position: int, end: int, next_offset: int, highest_offset: int) -> None:
+    def __init__(self, descriptor: int, position: int, end: int, next_offset: int, highest_offset: int, leader_epoch: int = -1) -> None:
         """
         Args:
             descriptor: the segment's file.
@@ -46,8 +46,10 @@ class SoundBatches:
             end: the file's size.
             next_offset: the lowest offset that the first batch may have.
             highest_offset: the highest one that an index entry of this segment can say; offsets are outside the checksum.
+            leader_epoch: that of the batch before the first one; -1 when there is none.
         """
         self._descriptor: Final = descriptor
+        self._leader_epoch: Final = leader_epoch
         self._end: Final = end
         self._highest_offset: Final = highest_offset
         self.stop = Stop(position, next_offset, None)
@@ -61,6 +63,7 @@ class SoundBatches:
         position, next_offset = self.stop.position, self.stop.next_offset
         unpack = HEADER.unpack_from
         chunk, chunk_position, chunk_end = memoryview(b""), position, position
+        latest_epoch = self._leader_epoch
         reason: str | None = None
         while position < end:
             if position + HEADER_SIZE > chunk_end and chunk_end < end:
@@ -71,7 +74,7 @@ class SoundBatches:
                 reason = f"{end - position} bytes are no whole batch header"
                 break
             fields = unpack(chunk, at)
-            base_offset, length, _, magic, crc, _, last_offset_delta, _, _, _, _, _, _ = fields
+            base_offset, length, leader_epoch, magic, crc, _, last_offset_delta, _, _, _, _, _, _ = fields
             after = position + LOG_OVERHEAD + length
             last_offset = base_offset + last_offset_delta
             if length < HEADER_SIZE - LOG_OVERHEAD or after > end:
@@ -80,6 +83,8 @@ class SoundBatches:
                 reason = f"magic {magic}"
             elif not next_offset <= base_offset <= last_offset <= highest_offset:
                 reason = f"offsets {base_offset} to {last_offset} where {next_offset} is next"
+            elif 0 <= leader_epoch < latest_epoch:
+                reason = f"leader epoch {leader_epoch} at offset {base_offset} after {latest_epoch}"
             elif after <= chunk_end:
                 if crc32c(chunk[at + CRC_START : after - chunk_position]) != crc:
                     reason = f"a wrong checksum in the batch at offset {base_offset}"
@@ -89,7 +94,7 @@ class SoundBatches:
                 break
             yield position, last_offset, fields
             position = after
-            next_offset = last_offset + 1
+            next_offset, latest_epoch = last_offset + 1, leader_epoch
         self.stop = Stop(position, next_offset, reason)
 
     def _crc(self, position: int, end: int) -> int:

@@ -219,7 +219,7 @@ class Log(CompactableLog):
             last.truncate(position, offset)
         except OSError as error:
             raise self._storage_error(f"truncating to offset {offset}", error) from error
-        last.is_active = True
+        last.is_active = self._was_cut = True
         self._context.file_pool.forget(last)  # opened anew, to be written to
         self._ends_at(offset)
         self.log_start_offset = min(self.log_start_offset, offset)
@@ -241,6 +241,7 @@ class Log(CompactableLog):
             self._segments.replace([Segment.create(str(self.directory), offset)])
         except OSError as error:
             raise self._storage_error(f"no new segment at offset {offset}", error) from error
+        self._was_cut = False
         self._ends_at(offset)
         self.log_start_offset = offset
         self.leader_epochs.clear()

@@ -239,10 +239,11 @@ def _recover(
     for index in range(first, len(segments)):
         segment = segments[index]
         if index > first:
-            if segment.base_offset > max(next_offset, cleaned_up_to):
+            if not next_offset <= segment.base_offset <= max(next_offset, cleaned_up_to):
                 # No compaction has left that: it cleans nothing beyond the recovery point, and keeps the last offset of a
-                # segment. What lay between did not reach the disk, and what follows it did.
-                log.warning("%s: nothing is left of the offsets from %d to %d", directory.name, next_offset, segment.base_offset)
+                # segment. Either what lay between did not reach the disk and what follows it did, or a segment that was cut
+                # off with others is back.
+                log.warning("%s: offset %d is next, and a segment begins at %d", directory.name, next_offset, segment.base_offset)
                 _remove_from(segments, index, directory)
                 break
             position = 0
@@ -308,7 +309,9 @@ def _recover_segment(
     index.truncate(next_offset if position else 0)
     descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
     try:
-        sound = SoundBatches(descriptor, position, segment.size, next_offset, segment.base_offset + MAX_RELATIVE_OFFSET)
+        sound = SoundBatches(
+            descriptor, position, segment.size, next_offset, segment.base_offset + MAX_RELATIVE_OFFSET, leader_epochs.latest_epoch
+        )
         for at, last_offset, fields in sound:
             base_offset, _, leader_epoch, _, _, _, _, _, max_timestamp, producer_id, _, _, _ = fields
             if max_timestamp > builder.max_timestamp or at > builder.next_entry_at:

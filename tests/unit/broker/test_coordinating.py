@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from ottla.broker import coordinating
+from ottla.broker import coordinating, server
 from ottla.broker.control import NewTopic
 from ottla.broker.coordinating import zookeeper_options
 from ottla.broker.server import Broker
@@ -41,12 +43,17 @@ class Service:
         self.sessions: list[EmbeddedSession] = []
         self.is_away = False
         self.attempts = 0
+        self.operations = 0
+        self.fails_at: int | None = None
+        self.failure = ""
 
     async def open(self) -> Coordination:
         self.attempts += 1
         if self.is_away:
             raise ConnectionLoss("nobody is there")
         self.sessions.append(await self.zookeeper.session())
+        if self.fails_at is not None:
+            return cast("Coordination", Fragile(self, self.sessions[-1], self.fails_at, self.failure))
         return self.sessions[-1]
 
     async def expire(self) -> None:
@@ -127,6 +134,63 @@ def test_what_other_tools_wrote_meanwhile_is_taken_in(tmp_path: Path) -> None:
             await broker.stop()
 
     run(scenario)
+
+
+class Fragile:
+    """A session that meets a failure at one of its operations, counted over all sessions of a broker's start."""
+
+    def __init__(self, service: Service, session: EmbeddedSession, fails_at: int, failure: str) -> None:
+        self._service = service
+        self._session = session
+        self._fails_at = fails_at
+        self._failure = failure
+
+    def __getattr__(self, name: str) -> object:
+        operation = getattr(self._session, name)
+        if name not in ("create", "get", "get_many", "set", "delete", "exists", "children", "transaction"):
+            return operation
+
+        async def perform(*arguments: object, **keywords: object) -> object:
+            self._service.operations += 1
+            if self._service.operations == self._fails_at:
+                if self._failure == "expires":
+                    await self._service.zookeeper.expire(self._session)
+                elif self._failure == "loses the answer":
+                    await operation(*arguments, **keywords)
+                    raise ConnectionLoss("the answer is lost")
+                else:
+                    raise ConnectionLoss("the request is lost")
+            return await operation(*arguments, **keywords)
+
+        return perform
+
+
+@pytest.mark.parametrize("failure", ["expires", "loses the answer", "loses the request"])
+def test_a_session_that_fails_while_the_broker_starts_makes_for_another_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    """Found by killing brokers while ZooKeeper restarts. Method: at every third operation of a start in turn, until one needs fewer."""
+    monkeypatch.setattr(server, "PAUSE_SECONDS", 0.01)
+    positions = itertools.count(1, 3)
+
+    needed: list[int] = []
+
+    async def scenario(service: Service) -> None:
+        fails_at = service.fails_at = next(positions)
+        service.failure = failure
+        broker = Broker(settings_for(tmp_path / str(fails_at)), service.open)
+        await broker.start()
+        try:
+            await until(lambda: broker.metadata.controller_id == 1)
+        finally:
+            service.fails_at = None
+            await broker.stop()
+        if service.operations < fails_at:
+            needed.append(service.operations)
+
+    while not needed:
+        run(scenario)
+    assert needed[0] > 15
 
 
 def test_it_tries_on_for_as_long_as_the_service_is_away_and_stops_when_asked_to(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from uuid import UUID
 
 from ottla.broker.control import PartitionAssignment
-from ottla.broker.metadata import NOT_TOLD, MetadataCache
-from ottla.model import NO_LEADER, BrokerId, PartitionState, TopicDescription
+from ottla.broker.metadata import JUST_GONE_SECONDS, NOT_TOLD, MetadataCache
+from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicDescription
+from ottla.testing import ManualClock
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 
@@ -33,6 +34,24 @@ def test_topics_are_found_by_name_and_id_and_listed_by_name() -> None:
     assert metadata.topic_name(UUID(int=1)) == "b"
     assert metadata.topic("c") is None
     assert metadata.topic_name(UUID(int=3)) is None
+
+
+def test_a_broker_that_goes_is_remembered_for_a_moment_and_not_longer() -> None:
+    clock = ManualClock()
+    metadata = MetadataCache(clock)
+    one, two = (BrokerRegistration(each, (Endpoint("PLAINTEXT", f"broker-{each}", 9092),)) for each in (ONE, TWO))
+    metadata.put_brokers([one, two])
+    assert metadata.just_gone() == []
+    metadata.put_brokers([one])
+    clock.advance(seconds=JUST_GONE_SECONDS - 1)
+    metadata.put_brokers([one])  # told again of the same
+    assert (metadata.brokers, metadata.just_gone()) == ({ONE: one}, [two])
+    clock.advance(seconds=1)
+    assert metadata.just_gone() == []
+    metadata.put_brokers([one, two])
+    metadata.put_brokers([two])
+    metadata.put_brokers([one, two])
+    assert metadata.just_gone() == [], "it is back"
 
 
 def test_a_removed_topic_is_gone_by_name_and_id_and_may_come_back_as_another() -> None:

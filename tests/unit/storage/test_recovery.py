@@ -18,7 +18,7 @@ from ottla.storage.log import Log
 from ottla.storage.recovery import load_log, rebuild_indexes
 from ottla.storage.segment import Segment
 
-from .logs import LogMaker, append, batch_of, fill, offsets_of
+from .logs import FailingFiles, LogMaker, append, batch_of, fill, offsets_of
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "on_disk" / "flights-3"
 
@@ -398,3 +398,51 @@ def test_rebuilding_the_indexes_of_a_damaged_segment_ends_at_the_damage(tmp_path
     segment.size = len(good) + 40 * len(batch_of(3))
     rebuild_indexes(segment, 100)
     assert segment.offset_index.entries()[-1][0] == 29
+
+
+def test_a_segment_that_was_cut_off_and_came_back_is_removed(make_log: LogMaker) -> None:
+    """A rename that was not synced: the segment lies over what was written since at the same offsets."""
+    log = make_log()
+    fill(log, 2)
+    log.roll()
+    former = fill(log, 2)
+    name = log_file(log).name
+    log.truncate_to(1)
+    kept = [log_file(log).read_bytes(), *fill(log, 2, count=2)]
+    (log.directory / name).write_bytes(b"".join(former))
+    log = make_log()
+    check(log, b"".join(kept), 5)
+    region = log.read(3, 1 << 20, 5, True)
+    assert region is not None
+    assert offsets_of(region.read()) == [(3, 4)]
+
+
+def test_batches_of_an_earlier_leader_epoch_behind_later_ones_are_cut(make_log: LogMaker) -> None:
+    """They had been cut off, and lie exactly where the later ones end."""
+    log = make_log()
+    append(log, batch_of(0, leader_epoch=3))
+    log.roll()
+    former = batch_of(1, leader_epoch=3)
+    append(log, former)
+    name = log_file(log).name
+    log.truncate_to(0)
+    later = batch_of(0, leader_epoch=5)
+    append(log, later)
+    (log.directory / name).write_bytes(former)
+    log = make_log()
+    assert (log.log_end_offset, log.leader_epochs.latest) == (1, (5, 0))
+    assert log_file(log, 0).read_bytes() == later
+
+
+def test_a_segment_that_was_cut_is_synced_before_the_next_one_begins(make_log: LogMaker, files: FailingFiles) -> None:
+    """Recovery and flushes begin behind it from then on: what was cut off would be back between the two."""
+    log = make_log()
+    fill(log, 4)
+    log.truncate_to(2)
+    name = log_file(log).name
+    assert files.fsyncs == []
+    log.roll()
+    assert files.fsyncs == [name]
+    fill(log, 2)
+    log.roll()
+    assert files.fsyncs == [name], "one that was not cut waits for its flush"

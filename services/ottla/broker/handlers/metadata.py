@@ -4,7 +4,10 @@ v0 asks for all topics with an empty list, later versions with null. v1 adds the
 v2 the cluster id, v4 allow_auto_topic_creation, v5 offline replicas, v6 LISTENER_NOT_FOUND, v7 leader epochs, v8 the
 authorized operations, v10 topic ids in the answer, v12 topic ids in the request.
 Unlike Kafka: a topic created on the way is complete in the same answer, so its client need not ask again. Topics come
-in the order of the request. Kafka's internal topics are not created this way.
+in the order of the request. Kafka's internal topics are not created this way. Whoever asks for topics by name or id, as
+producers and consumers do, is given a broker that went in the last three seconds too: librdkafka then takes a partition
+to its next leader at once and not a second later. It leads nothing by then; who asks for all topics or for none is told
+only of those that live.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from ottla.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from ottla.model import INTERNAL_TOPICS, NO_LEADER, ZERO_TOPIC_ID, TopicDescription
+from ottla.model import INTERNAL_TOPICS, NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, Endpoint, TopicDescription
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
 
@@ -80,7 +83,7 @@ async def metadata(request: Any, context: RequestContext, parts: BrokerParts) ->
         throttle_time=0,
         brokers=[
             schema("MetadataResponseBroker", node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=registration.rack)
-            for broker_id, (endpoint, registration) in brokers.items()
+            for broker_id, (endpoint, registration) in (brokers | _just_gone(request, context, parts)).items()
         ],
         cluster_id=parts.metadata.cluster_id,
         controller_id=parts.metadata.controller_id if parts.metadata.controller_id in brokers else NO_LEADER,
@@ -102,6 +105,14 @@ async def metadata(request: Any, context: RequestContext, parts: BrokerParts) ->
         if getattr(request, "include_cluster_authorized_operations", False)
         else NOT_ASKED,
     )
+
+
+def _just_gone(request: Any, context: RequestContext, parts: BrokerParts) -> dict[BrokerId, tuple[Endpoint, BrokerRegistration]]:
+    """The brokers that a client of some topics may know still, and is to forget after it has turned to others."""
+    if not request.topics:
+        return {}
+    found = ((each.endpoint(context.listener_name), each) for each in parts.metadata.just_gone())
+    return {each.broker_id: (endpoint, each) for endpoint, each in found if endpoint is not None}
 
 
 def _asks_for_all_topics(request: Any, version: int) -> bool:

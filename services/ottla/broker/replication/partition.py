@@ -26,6 +26,7 @@ from ottla.errors import (
     MessageTooLarge,
     NotEnoughReplicas,
     NotLeaderOrFollower,
+    OffsetNotAvailable,
     OffsetOutOfRange,
     TransactionalIdAuthorizationFailed,
 )
@@ -320,11 +321,14 @@ class Partition(Replica):
         """What a consumer may see from `offset` on, or None when there is nothing (yet).
 
         Raises:
+            OffsetNotAvailable: beyond the end of a follower's log: the leader may well have it (KIP-392).
             OffsetOutOfRange: below the log's start or beyond its end.
         """
         up_to = self.last_stable_offset if committed_only else self.high_watermark
         if up_to <= offset <= self.log.log_end_offset and offset >= self.log.log_start_offset:
             return None
+        if offset > self.log.log_end_offset and not self.is_leader:
+            raise OffsetNotAvailable(f"{self.topic_partition}: offset {offset}, and this follower has {self.log.log_end_offset} so far")
         return self.log.read(offset, max_bytes, up_to, at_least_one_batch)
 
     def read_as_leader(self, offset: int, max_bytes: int, *, at_least_one_batch: bool) -> FileRegion | None:

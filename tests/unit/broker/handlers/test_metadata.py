@@ -195,6 +195,24 @@ def test_version_0_leaves_offline_replicas_out_and_says_so(run: Any) -> None:
     run(scenario)
 
 
+def test_who_asks_for_a_topic_is_given_a_broker_that_has_just_gone_and_nobody_else_is(run: Any) -> None:
+    """librdkafka drops what it moves to a new leader when the former one is missing in the same answer."""
+
+    async def scenario(broker: Any) -> None:
+        await broker.create("flights")
+        metadata = broker.parts.metadata
+        own = list(metadata.brokers.values())
+        gone = BrokerRegistration(BrokerId(2), (Endpoint("PLAINTEXT", "gone.test", 9092),))
+        unreachable = BrokerRegistration(BrokerId(3), (Endpoint("ELSEWHERE", "gone.test", 9093),))
+        metadata.put_brokers([*own, gone, unreachable])
+        metadata.put_brokers(own)
+        for topics, brokers in ((named("flights"), [1, 2]), (None, [1]), ([], [1])):
+            response = await broker.ask(ApiKey.METADATA, 12, topics=topics)
+            assert [each.node_id for each in response.brokers] == brokers
+
+    run(scenario)
+
+
 def test_only_brokers_with_the_clients_listener_are_listed(run: Any) -> None:
     async def scenario(broker: Any) -> None:
         other = BrokerRegistration(BrokerId(2), (Endpoint("EXTERNAL", "elsewhere.test", 1234),))

@@ -20,7 +20,15 @@ from ottla.protocol.api import ApiKey
 
 from ..wired import BROKER, Client, Wired, batch, fetch, produce, run, topic_id, until, values
 
-OUT_OF_RANGE, NOT_LEADER, NOT_ENOUGH_AFTER_APPEND, TOPIC_DENIED, FENCED_EPOCH, UNKNOWN_EPOCH = 1, 6, 20, 29, 74, 75
+OUT_OF_RANGE, NOT_LEADER, NOT_ENOUGH_AFTER_APPEND, TOPIC_DENIED, FENCED_EPOCH, UNKNOWN_EPOCH, OFFSET_NOT_AVAILABLE = (
+    1,
+    6,
+    20,
+    29,
+    74,
+    75,
+    78,
+)
 TWO, THREE = BrokerId(2), BrokerId(3)
 EPOCH = 70
 RACK_AWARE = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
@@ -257,6 +265,21 @@ def test_consumers_read_from_followers_what_is_committed_there(tmp_path: Path) -
         assert (int(found.error_code), found.high_watermark, [each for each, _ in values(bytes(found.records))]) == (0, 1, [0])
         for version in (10, 12):
             assert int((await read(client, 0, version=version)).error_code) == NOT_LEADER
+
+    run(tmp_path, scenario)
+
+
+def test_a_follower_does_not_say_that_an_offset_is_out_of_range_which_its_leader_may_have(tmp_path: Path) -> None:
+    """KIP-392. The consumer would go back to the begin, or skip to the end."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", isr=(BROKER, TWO))
+        client = await broker.connect()
+        await publish(client, batch(b"a"))
+        assert int((await read(client, 5, rack="a")).error_code) == OUT_OF_RANGE, "as the leader it knows"
+        broker.follow("events", TWO, epoch=1)
+        assert int((await read(client, 5, rack="a")).error_code) == OFFSET_NOT_AVAILABLE
+        assert int((await read(client, 1, rack="a")).error_code) == 0
 
     run(tmp_path, scenario)
 

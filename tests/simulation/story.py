@@ -1,0 +1,241 @@
+"""What happens in a run: brokers start, clients write and read, faults come and go, everything heals and is compared."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+from typing import Final
+
+from tests.chaos.history import History, Polls, Sends
+from tests.simulation.administering import Administrator
+from tests.simulation.cluster import Cluster
+from tests.simulation.consuming import Consumer
+from tests.simulation.faults import Kind, Plan
+from tests.simulation.invariants import Invariants
+from tests.simulation.loop import VirtualLoop
+from tests.simulation.nodes import Node
+from tests.simulation.performing import Faults
+from tests.simulation.producing import Producer
+from tests.simulation.trace import Trace
+from tests.simulation.wire import ClientView
+
+from ottla.model import TopicPartition
+
+TOPIC: Final = "t"
+CLIENT: Final = "client"
+START_SECONDS: Final = 60.0
+HEAL_SECONDS: Final = 120.0
+FINISH_SECONDS: Final = 90.0
+LOOK_SECONDS: Final = 0.2
+
+
+class Story:
+    """One run.
+
+    Args:
+        fail: told what must not be.
+    """
+
+    def __init__(
+        self, plan: Plan, loop: VirtualLoop, cluster: Cluster, client: Node, random: Random, trace: Trace, fail: Callable[[str], None]
+    ) -> None:
+        self.plan = plan
+        self.loop = loop
+        self.cluster = cluster
+        self.client = client
+        self.random = random
+        self.trace = trace
+        self.history = History()
+        self.invariants = Invariants(fail)
+        self.fault_count = 0
+        self._fail = fail
+        self._process = 0
+        self.administrator = Administrator(
+            ClientView(cluster.connections, cluster.addresses, "admin"),
+            TOPIC,
+            plan.partition_count,
+            list(cluster.machines),
+            Random(random.random()),
+            trace.tell,
+        )
+
+    async def run(self) -> None:
+        """From the brokers' start to the last comparison."""
+        plan, cluster = self.plan, self.cluster
+        self.trace.tell(f"plan: {plan}")
+        outside = cluster.network.outside
+        for machine in cluster.machines.values():
+            outside.run(cluster.start, machine)
+        if not await cluster.wait_until(lambda: all(each.is_up for each in cluster.machines.values()), START_SECONDS):
+            self._fail("the brokers do not start")
+            return
+        if not await self._create_topic():
+            return
+        looking = self.loop.create_task(self._look(), context=outside.copy())
+        producers = [self._producer(index) for index in range(plan.producer_count)]
+        consumers = [self._consumer(index) for index in range(plan.consumer_count)]
+        clients = [self.loop.create_task(each.run(plan.produce_every)) for each in producers]
+        clients += [self.loop.create_task(each.run(plan.consume_every)) for each in consumers]
+        faults = Faults(cluster, plan, TOPIC, [CLIENT], Random(self.random.random()), self._administer)
+        await self.loop.create_task(faults.run(), context=outside.copy())
+        self.fault_count = faults.performed
+        self.trace.tell("everything heals")
+        outside.run(faults.heal)
+        await self.administrator.settle()
+        if not await cluster.wait_until(self._is_whole, HEAL_SECONDS):
+            states = ", ".join(f"{key}: {state}" for key, state in cluster.states().items())
+            self._fail(
+                f"not every replica is in sync {HEAL_SECONDS:.0f} s after everything healed: {states}; alive: {cluster.registered()}"
+            )
+        for producer in producers:
+            producer.stop()
+        for consumer in consumers:
+            consumer.stop()
+        done, pending = await asyncio.wait(clients, timeout=FINISH_SECONDS)
+        if pending:
+            self._fail(f"{len(pending)} clients can not finish")
+        for task in done:
+            if task.exception() is not None:
+                self._fail(f"a client failed: {task.exception()!r}")
+        for _ in range(10):
+            if not (others := sorted({key.topic for key in cluster.states()} - {TOPIC})):
+                break
+            await self.administrator.remove(others)
+            await asyncio.sleep(3.0)
+        if not await cluster.wait_until(self._is_settled, HEAL_SECONDS):
+            self._fail(f"the replicas do not get equal: {self._ends()}")
+        looking.cancel()
+        await self._read_everything()
+        self._compare()
+
+    async def _create_topic(self) -> bool:
+        for _ in range(10):
+            with suppress(OSError):
+                if await self.administrator.create(TOPIC, self.plan.partition_count, dict(self.plan.topic_settings)) in (0, 36):
+                    break
+            await asyncio.sleep(1.0)
+        if not await self.cluster.wait_until(self._is_whole, START_SECONDS):
+            self._fail(f"the topic never was whole: {self.cluster.states()}")
+            return False
+        return True
+
+    def _producer(self, index: int) -> Producer:
+        name = f"producer-{index}"
+        return Producer(
+            ClientView(self.cluster.connections, self.cluster.addresses, name),
+            TOPIC,
+            self.plan.partition_count,
+            list(self.cluster.machines),
+            Random(self.random.random()),
+            self._time_ms,
+            self._new_sends,
+            self._fail,
+            delivery_seconds=30.0,
+            acknowledged=lambda partition, offset: self.invariants.acknowledge(TopicPartition(TOPIC, partition), offset),
+            note=self.trace.note,
+        )
+
+    def _consumer(self, index: int) -> Consumer:
+        view = ClientView(self.cluster.connections, self.cluster.addresses, f"consumer-{index}")
+        return Consumer(
+            view,
+            TOPIC,
+            self.plan.partition_count,
+            list(self.cluster.machines),
+            Random(self.random.random()),
+            self._time_ms,
+            self._new_polls(),
+            self._fail,
+            self.plan.fences,
+            f"broker-{1 + index % self.plan.broker_count}" if self.plan.has_racks else "",
+        )
+
+    def _new_sends(self) -> Sends:
+        self._process += 1
+        sends = Sends(self._process)
+        self.history.sends.append(sends)
+        return sends
+
+    def _new_polls(self) -> Polls:
+        self._process += 1
+        polls = Polls(self._process)
+        self.history.polls.append(polls)
+        return polls
+
+    def _time_ms(self) -> int:
+        return int(self.loop.time() * 1000)
+
+    def _administer(self, kind: Kind) -> None:
+        self.loop.spawn(self.client, self.administrator.do(kind))
+
+    # Looking.
+
+    def _is_whole(self) -> bool:
+        """Everybody is there, and every replica in sync."""
+        cluster = self.cluster
+        states = cluster.states()
+        return (
+            len([key for key in states if key.topic == TOPIC]) == self.plan.partition_count
+            and all(each.is_up for each in cluster.machines.values())
+            and cluster.registered() == set(cluster.machines)
+            and all(sorted(each.isr) == sorted(each.replicas) and each.leader >= 0 and not each.is_moving for each in states.values())
+        )
+
+    def _ends(self) -> dict[str, list[tuple[int, int, int]]]:
+        """Of each partition, what every broker has: its id, its log's end and its high watermark."""
+        return {
+            str(key): [
+                (each.broker_id, each.replicas[key].log.log_end_offset, each.replicas[key].high_watermark)
+                for each in self.cluster.machines.values()
+                if key in each.replicas
+            ]
+            for key in self.cluster.states()
+        }
+
+    def _is_settled(self) -> bool:
+        """Everybody is in sync and has everything, knows that it is committed, and has nothing else."""
+        ends, states = self._ends(), self.cluster.states()
+        return (
+            self._is_whole()
+            and {key.topic for key in states} == {TOPIC}
+            and all(
+                {each[0] for each in ends[str(key)]} == set(state.replicas)
+                and len({each[1:] for each in ends[str(key)]}) == 1
+                and ends[str(key)][0][1] == ends[str(key)][0][2]
+                for key, state in states.items()
+            )
+            and all(machine.replicas.keys() <= states.keys() for machine in self.cluster.machines.values())
+        )
+
+    async def _look(self) -> None:
+        cluster = self.cluster
+        while True:
+            cluster.note_who_caught_up()
+            self._look_once()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _look_once(self) -> None:
+        machines = self.cluster.machines.values()
+        forgetful = [each.broker_id for each in machines if each.has_forgotten]
+        replicas = {each.broker_id: each.replicas for each in machines if each.is_up}
+        self.invariants.look(replicas, self.cluster.states(), forgetful)
+
+    async def _read_everything(self) -> None:
+        reader = self._consumer(len(self.history.polls))
+        for _ in range(100):
+            if await reader.read_to_the_end():
+                break
+            await asyncio.sleep(0.5)
+        else:
+            self._fail(f"the log can not be read to its end: {reader.positions}")
+
+    def _compare(self) -> None:
+        machines = self.cluster.machines
+        for key, state in sorted(self.cluster.states().items()):
+            replicas = {each: machines[each].replicas[key] for each in state.replicas if key in machines[each].replicas}
+            if len(replicas) != len(state.replicas):
+                self._fail(f"{key}: of {state.replicas} only brokers {sorted(replicas)} have it at the end")
+            if replicas:
+                self.invariants.compare(key, replicas)
