@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.simulation.faults import draw
 from tests.simulation.seeds import REGRESSIONS
 
