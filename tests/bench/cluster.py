@@ -29,6 +29,7 @@ from ottla.testing.zookeeper import ZooKeeperServer, ZooKeeperUnavailable
 
 BROKER_IDS: Final = (1, 2, 3)
 SESSION_TIMEOUT_MS: Final = 6_000
+ZOOKEEPER_TICK_MS: Final = 100  # a session ends at a whole tick
 # A leader moves only because a bench makes it.
 PROPERTIES: Final[Mapping[str, str]] = {
     "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
@@ -180,7 +181,7 @@ def running(servers: Servers, name: str, properties: Mapping[str, str] | None = 
     if not servers.is_ottla:
         raise ChildFailed("the cluster's benches start Ottla themselves: there is no --server-command for them")
     with servers.data_directory(name) as directory:
-        zookeeper = ZooKeeperServer(directory / "zookeeper")
+        zookeeper = ZooKeeperServer(directory / "zookeeper", tick_ms=ZOOKEEPER_TICK_MS)
         try:
             zookeeper.start()
             cluster = Cluster(zookeeper, {each: _member(servers, directory, zookeeper, each, properties or {}) for each in BROKER_IDS})

@@ -49,6 +49,11 @@ REGRESSIONS: Final = (
         "tests/unit/broker/test_producer_ids.py",
     ),
     Regression(
+        2668,
+        "A follower told a consumer that an offset which it had not got to was out of range; its leader had it.",
+        "tests/unit/broker/handlers/test_replica_fetch.py",
+    ),
+    Regression(
         34,
         "A consumer that knew only a former leader read on from it as from a follower, and was thrown back when that one lost its disk.",
         "tests/unit/broker/handlers/test_replica_fetch.py",

@@ -126,10 +126,11 @@ class ControlApplier:
         self._metadata.controller_id = controller_id
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Leads and follows as it is told. Settings come first: logs are opened by them."""
+        """Leads and follows as it is told. Settings come first: logs are opened by them. Clients are told by whom it is replaced."""
         async with self._one_at_a_time:
             self._check(request)
             self._settings.learn_topic_overrides(request.topic_configs)
+            self._metadata.update_known(request.partitions)
             errors = await self._replicas.apply(request.partitions, request.live_leaders)
             if request.broker_epoch <= self._ended_epoch:
                 # The session ended in the middle of it, so what came after that has to be taken back.

@@ -115,6 +115,21 @@ class MetadataCache:
             self.put_partitions(name, topic_id, states)
         self.told.set()
 
+    def update_known(self, partitions: Iterable[PartitionAssignment]) -> None:
+        """Takes in later leader epochs of partitions that clients are told of already, and nothing else.
+
+        For a broker that leads no more: whom it refuses asks it at once who does, and must not be sent back to it.
+        """
+        changed: dict[tuple[str, UUID], dict[int, PartitionState]] = {}
+        for each in partitions:
+            known = self._topics.get(each.topic)
+            if known is None or known.topic_id != each.topic_id or each.partition >= len(known.partitions):
+                continue
+            if each.state.leader_epoch > known.partitions[each.partition].leader_epoch:
+                changed.setdefault((each.topic, each.topic_id), {})[each.partition] = each.state
+        for (name, topic_id), states in changed.items():
+            self.put_partitions(name, topic_id, states)
+
     def remove_topic(self, name: str) -> TopicDescription | None:
         description = self._topics.pop(name, None)
         if description is not None:

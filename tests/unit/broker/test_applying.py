@@ -105,6 +105,21 @@ def test_what_a_topic_sets_is_known_before_its_partitions_are_led() -> None:
     assert world.metadata.controller_id == TWO
 
 
+def test_a_client_that_is_refused_by_a_former_leader_is_told_the_next_one() -> None:
+    """It asks at once, before the controller has told what is for clients; sent back it would wait for a second or for ever."""
+    world = World()
+    known_at_apply = []
+    follows = replace(ASSIGNMENT, state=replace(STATE, leader=TWO, leader_epoch=STATE.leader_epoch + 1), partition_epoch=6)
+
+    async def run() -> None:
+        await tell(world, update_metadata())
+        world.told.during_apply = lambda: known_at_apply.append(world.metadata.partition("orders", 0))
+        await tell(world, replace(leader_and_isr(), partitions=(follows,)))
+
+    asyncio.run(run())
+    assert known_at_apply == [follows.state]
+
+
 def test_metadata_is_what_clients_are_told() -> None:
     world = World()
     asyncio.run(tell(world, update_metadata(topic_configs={"orders": {}}, deleted_topics=("gone",))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from ottla.broker.control import PartitionAssignment
@@ -52,6 +53,24 @@ def test_a_broker_that_goes_is_remembered_for_a_moment_and_not_longer() -> None:
     metadata.put_brokers([two])
     metadata.put_brokers([one, two])
     assert metadata.just_gone() == [], "it is back"
+
+
+def test_what_a_broker_is_told_of_its_own_replicas_changes_only_what_clients_know_already() -> None:
+    metadata = MetadataCache()
+    metadata.put_topic(topic("a", 1))
+    new = state(TWO, epoch=1)
+    metadata.update_known(
+        [
+            assignment("a", 1, 1, new),
+            assignment("a", 1, 0, replace(new, leader_epoch=0)),  # no later than what is known
+            assignment("a", 1, 2, new),  # a partition more
+            assignment("b", 2, 0, new),  # a topic more
+        ]
+    )
+    assert [metadata.partition("a", index) for index in range(3)] == [state(), new, None]
+    assert metadata.topic("b") is None
+    metadata.update_known([assignment("a", 3, 0, new)])  # another topic of this name
+    assert metadata.partition("a", 0) == state()
 
 
 def test_a_removed_topic_is_gone_by_name_and_id_and_may_come_back_as_another() -> None:

@@ -20,15 +20,8 @@ from ottla.protocol.api import ApiKey
 
 from ..wired import BROKER, Client, Wired, batch, fetch, produce, run, topic_id, until, values
 
-OUT_OF_RANGE, NOT_LEADER, NOT_ENOUGH_AFTER_APPEND, TOPIC_DENIED, FENCED_EPOCH, UNKNOWN_EPOCH, OFFSET_NOT_AVAILABLE = (
-    1,
-    6,
-    20,
-    29,
-    74,
-    75,
-    78,
-)
+OUT_OF_RANGE, NOT_LEADER, NOT_ENOUGH_AFTER_APPEND, TOPIC_DENIED = 1, 6, 20, 29
+FENCED_EPOCH, UNKNOWN_EPOCH, OFFSET_NOT_AVAILABLE = 74, 75, 78
 TWO, THREE = BrokerId(2), BrokerId(3)
 EPOCH = 70
 RACK_AWARE = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
