@@ -17,7 +17,7 @@ Source: Kafka's `Cleaner` and `MemoryRecords.filterTo`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ottla.errors import ApiError
@@ -62,15 +62,27 @@ def opened(batch: memoryview, fields: BatchFields) -> tuple[bytes, list[tuple[in
 
 
 class BatchCleaner:
-    """Cleans the batches of one log, which have to come in order, from its first on."""
+    """Cleans the batches of one log, which have to come in order, from its first on.
 
-    def __init__(self, job: CleaningJob, offsets: OffsetMap, decisions: Decisions) -> None:
+    Args:
+        job: which log.
+        offsets: the last offset of each dirty key.
+        decisions: how transactions ended.
+        end_offset: up to where it is cleaned.
+        last_of_producers: the last offset of each producer's last dirty batch before.
+    """
+
+    def __init__(
+        self, job: CleaningJob, offsets: OffsetMap, decisions: Decisions, end_offset: int, last_of_producers: Mapping[int, int]
+    ) -> None:
         self._now_ms: Final = job.now_ms
         self._horizon_ms: Final = job.now_ms + job.delete_retention_ms
         self._offsets: Final = offsets
         self._decisions: Final = decisions
         self._open: Final = OpenTransactions()
         self._last_of: Final = {each.producer_id: (each.last_offset, each.producer_epoch) for each in job.producers}
+        self._end_offset: Final = end_offset
+        self._last_of_dirty: Final = last_of_producers
         self.records_before = 0
         self.records_after = 0
         self.records_without_key = 0
@@ -135,13 +147,23 @@ class BatchCleaner:
 
     def _emptied(self, fields: BatchFields, is_last: bool) -> bytes | None:
         """A batch of which no record stays."""
-        last_of = self._last_of.get(fields[9]) if fields[9] >= 0 else None
-        if not is_last and (last_of is None or last_of[0] != fields[0] + fields[6]):
+        if not is_last and not self._tells_a_sequence(fields):
             return GONE
         if not fields[12]:
             return None
         attributes = fields[5] & ~(CODEC_MASK | DELETE_HORIZON_MASK)
         return seal(BatchHeader._make(fields)._replace(attributes=attributes, base_timestamp=fields[8], record_count=0), b"")
+
+    def _tells_a_sequence(self, fields: BatchFields) -> bool:
+        """Whether a batch has to stay for its producer's sequence."""
+        producer_id, attributes, last_offset = fields[9], fields[5], fields[0] + fields[6]
+        if producer_id < 0 or attributes & CONTROL_MASK or producer_id not in self._last_of:
+            return False
+        last_of = self._last_of[producer_id][0]
+        if 0 <= last_of < self._end_offset:
+            return last_offset == last_of
+        # What the producer wrote last lies behind, and may be cut yet. Of what is clean it is not known which is the last.
+        return last_offset == self._last_of_dirty.get(producer_id, last_offset)
 
 
 def _with_fewer(fields: BatchFields, payload: bytes, kept: _Records) -> bytes:

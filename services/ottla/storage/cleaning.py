@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.record.batch import CONTROL_MASK, TRANSACTIONAL_MASK, read_header
 from ottla.storage.batch_cleaning import GONE, BatchCleaner, opened
@@ -49,8 +49,9 @@ def clean(job: CleaningJob, done: Callable[[CleanedSegment], None], progress: Ca
     decisions = Decisions(job)
     offsets = OffsetMap(job.map_bytes, job.load_factor, _most_keys(job))
     run = _Run(progress)
-    end_offset = _fill(job, offsets, decisions, run)
-    cleaner = BatchCleaner(job, offsets, decisions)
+    filled = _fill(job, offsets, decisions, run)
+    end_offset = filled.end_offset
+    cleaner = BatchCleaner(job, offsets, decisions, end_offset, filled.last_of_producers)
     sources = [each for each in job.sources if each.next_base_offset <= end_offset]
     bytes_after = 0
     for group in _groups(job, sources):
@@ -81,6 +82,13 @@ class _Run:
         self.progress(size)
 
 
+class _Filled(NamedTuple):
+    """Up to where the map has all keys, and where each producer's last batch ends of the dirty ones before."""
+
+    end_offset: int
+    last_of_producers: dict[int, int]
+
+
 def _most_keys(job: CleaningJob) -> int:
     return max(job.sources[-1].next_base_offset - job.first_dirty_offset, 0) if job.sources else 0
 
@@ -89,23 +97,29 @@ def _path(job: CleaningJob, source: SourceSegment, suffix: str = LOG_SUFFIX) -> 
     return f"{job.directory}/{segment_file_name(source.base_offset, suffix)}"
 
 
-def _fill(job: CleaningJob, offsets: OffsetMap, decisions: Decisions, run: _Run) -> int:
-    """Puts the keys of dirty segments into the map; gives the offset up to which it has all."""
+def _fill(job: CleaningJob, offsets: OffsetMap, decisions: Decisions, run: _Run) -> _Filled:
+    """Puts the keys of dirty segments into the map."""
     first_dirty_offset = job.first_dirty_offset
     end_offset = first_dirty_offset
+    last_of_producers: dict[int, int] = {}
     for source in job.sources:
         if source.next_base_offset <= first_dirty_offset:
             continue
         path = _path(job, source)
+        last_of_segment: dict[int, int] = {}
         for chunk, at, after, fields in sound_batches(path, source.size, source.base_offset, job.buffer_bytes, run.read):
             attributes, base_offset = fields[5], fields[0]
-            if attributes & CONTROL_MASK or not fields[12]:
+            if attributes & CONTROL_MASK:
+                continue
+            if fields[9] >= 0:
+                last_of_segment[fields[9]] = base_offset + fields[6]
+            if not fields[12]:
                 continue
             if attributes & TRANSACTIONAL_MASK:
                 is_aborted = decisions.is_aborted(fields[9], base_offset)
                 if is_aborted is None:
                     if end_offset > first_dirty_offset:
-                        return end_offset
+                        return _Filled(end_offset, last_of_producers)
                     raise CleaningInterrupted(f"{job.name}: the transaction of producer {fields[9]} at offset {base_offset} is not decided")
                 if is_aborted:
                     continue
@@ -118,13 +132,14 @@ def _fill(job: CleaningJob, offsets: OffsetMap, decisions: Decisions, run: _Run)
                 keys = [each[3] for each in records]
             if not offsets.put(keys, [base_offset + each[2] for each in records]):  # type: ignore[arg-type]  # none is None
                 if end_offset > first_dirty_offset:
-                    return end_offset  # what the map has of this segment already does no harm
+                    return _Filled(end_offset, last_of_producers)  # what the map has of this segment already does no harm
                 raise OffsetMapTooSmall(
                     f"{job.name}: the offset map takes {offsets.capacity} keys, and the segment at {source.base_offset} has more; "
                     f"log.cleaner.dedupe.buffer.size gives it {job.map_bytes} bytes for each of log.cleaner.threads"
                 )
         end_offset = source.next_base_offset
-    return end_offset
+        last_of_producers |= last_of_segment
+    return _Filled(end_offset, last_of_producers)
 
 
 def _groups(job: CleaningJob, sources: Sequence[SourceSegment]) -> list[list[SourceSegment]]:

@@ -279,7 +279,7 @@ def test_the_marker_of_a_producer_that_was_fenced_stays_for_its_epoch(make_log: 
         for number in range(3):
             put(log, (f"x {number}", "1"))
             await clean(log, clock)
-        assert headers_of(log)[0].base_offset == marker
+        assert marker in [each.base_offset for each in headers_of(log) if each.is_control and each.record_count]
         for snapshot in log.directory.glob("*.snapshot"):
             snapshot.unlink()
         state = load_log(log.directory, index_interval_bytes=4096).producers.get(5)

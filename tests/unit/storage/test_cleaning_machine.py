@@ -38,6 +38,8 @@ RECORDS = st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=5)
 PRODUCERS = st.sampled_from([-1, 1, 2])
 TRANSACTIONAL = st.sampled_from([False, False, True])
 OUTCOMES = st.sampled_from([ABORT, COMMIT])
+Append = tuple[list[Keyed], int, bool, int, bool]
+APPENDS = st.lists(st.tuples(RECORDS, PRODUCERS, TRANSACTIONAL, st.sampled_from([0, 0, 4]), st.booleans()), min_size=1, max_size=6)
 
 
 @dataclass
@@ -77,8 +79,9 @@ class CleaningMachine(RuleBasedStateMachine):
         segment_bytes=st.sampled_from([300, 1_000, 1 << 20]),
         index_interval_bytes=st.sampled_from([1, 200]),
         map_slots=st.sampled_from([13, 1_000]),
+        appends=APPENDS,
     )
-    def begin(self, segment_bytes: int, index_interval_bytes: int, map_slots: int) -> None:
+    def begin(self, segment_bytes: int, index_interval_bytes: int, map_slots: int, appends: list[Append]) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="ottla-cleaning-")
         self.clock = ManualClock()
         self.make: LogMaker = log_maker(Path(self.folder.name) / "clicks-0", self.clock, FailingFiles())
@@ -100,6 +103,7 @@ class CleaningMachine(RuleBasedStateMachine):
         self.make.context = replace(self.make.context, checkpoint=self._checkpoint)
         self.first_cleaned_ms: dict[int, int] = {}  # when a record can first have had its batch's delete horizon set
         self.log = self.open()
+        self.append(appends)
 
     def open(self) -> Log:
         return self.make(
@@ -115,8 +119,8 @@ class CleaningMachine(RuleBasedStateMachine):
 
     # What clients do.
 
-    @rule(appends=st.lists(st.tuples(RECORDS, PRODUCERS, TRANSACTIONAL, st.sampled_from([0, 0, 4]), st.booleans()), min_size=1, max_size=6))
-    def append(self, appends: list[tuple[list[Keyed], int, bool, int, bool]]) -> None:
+    @rule(appends=APPENDS)
+    def append(self, appends: list[Append]) -> None:
         for records, producer_id, transactional, codec, rolls in appends:
             self._append_records(records, producer_id, transactional, codec)
             if rolls:
@@ -143,6 +147,11 @@ class CleaningMachine(RuleBasedStateMachine):
     @rule(producer_id=st.sampled_from([1, 2]), outcome=OUTCOMES, fences=st.booleans())
     def end_transaction(self, producer_id: int, outcome: ControlRecordType, fences: bool) -> None:
         self._end_transaction(producer_id, outcome, fences)
+
+    def _end_transactions(self, outcomes: list[ControlRecordType]) -> None:
+        """Or something would nearly always be open."""
+        for producer_id, outcome in zip([1, 2], outcomes, strict=False):
+            self._end_transaction(producer_id, outcome, fences=False)
 
     def _end_transaction(self, producer_id: int, outcome: ControlRecordType, fences: bool) -> None:
         producer = self.producers[producer_id]
@@ -185,15 +194,17 @@ class CleaningMachine(RuleBasedStateMachine):
     def pass_time(self, seconds: int) -> None:
         self.clock.advance(seconds=seconds)
 
-    @rule(uncommitted=st.sampled_from([0, 0, 1, 4]), outcomes=st.lists(OUTCOMES, max_size=2))
-    def clean(self, uncommitted: int, outcomes: list[ControlRecordType]) -> None:
-        for producer_id, outcome in zip([1, 2], outcomes, strict=False):  # or something would nearly always be open
-            self._end_transaction(producer_id, outcome, fences=False)
+    @rule(appends=APPENDS, outcomes=st.lists(OUTCOMES, max_size=2), uncommitted=st.sampled_from([0, 0, 1, 4]))
+    def clean(self, appends: list[Append], outcomes: list[ControlRecordType], uncommitted: int) -> None:
+        self.append(appends)
+        self._end_transactions(outcomes)
         asyncio.run(self._prepare())
         asyncio.run(self._clean(uncommitted))
 
-    @rule(uncommitted=st.integers(0, 2), operations=st.integers(0, 60))
-    def clean_and_crash(self, uncommitted: int, operations: int) -> None:
+    @rule(appends=APPENDS, outcomes=st.lists(OUTCOMES, max_size=2), uncommitted=st.integers(0, 1), operations=st.integers(0, 60))
+    def clean_and_crash(self, appends: list[Append], outcomes: list[ControlRecordType], uncommitted: int, operations: int) -> None:
+        self.append(appends)
+        self._end_transactions(outcomes)
         asyncio.run(self._prepare())
         with crash_after(operations) as countdown:
             asyncio.run(self._clean(uncommitted))
