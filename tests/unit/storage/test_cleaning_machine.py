@@ -368,5 +368,5 @@ def _facts(states: ProducerStates) -> dict[int, tuple[int, int, int]]:
 
 TestCleaningMachine = CleaningMachine.TestCase
 TestCleaningMachine.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
