@@ -7,8 +7,8 @@ acknowledgement is the new leader's first tells the offset at which its epoch be
 leader may acknowledge until the last moment.
 
 After kill -9 ZooKeeper has to find out: a session of 6 s ends 6 s after it was last heard of, which was up to 2 s ago,
-and at the next of ZooKeeper's ticks (100 ms here, 2 s in a ZooKeeper as it comes). librdkafka looks once a second who leads; a producer starts at a random
-part of a second before the kill.
+and at the next of ZooKeeper's ticks (100 ms here, 2 s in a ZooKeeper as it comes). librdkafka looks once a second who
+leads; a producer starts at a random part of a second before the kill.
 """
 
 from __future__ import annotations
