@@ -171,8 +171,9 @@ def _survived(synced: bytes, content: bytes, random: Random) -> bytes:
         hole = random.randint(1, min(torn, 512))
         return kept[:-hole] + bytes(hole)
     if torn and fate < 0.3:
-        at = random.randrange(len(synced), len(kept))
-        return kept[:at] + bytes([kept[at] ^ 0x55]) + kept[at + 1 :]
+        # Or they were not, and what lay there before is nothing of ours.
+        garbage = random.randint(1, min(torn, 512))
+        return kept[:-garbage] + random.randbytes(garbage)
     return kept
 
 

@@ -189,13 +189,13 @@ class Story:
             str(key): [
                 (each.broker_id, each.replicas[key].log.log_end_offset, each.replicas[key].high_watermark)
                 for each in self.cluster.machines.values()
-                if key in each.replicas
+                if key in each.replicas and each.broker_id in state.replicas
             ]
-            for key in self.cluster.states()
+            for key, state in self.cluster.states().items()
         }
 
     def _is_settled(self) -> bool:
-        """Everybody is in sync and has everything, knows that it is committed, and has nothing else."""
+        """Everybody is in sync and has everything, and knows that it is committed."""
         ends, states = self._ends(), self.cluster.states()
         return (
             self._is_whole()
@@ -206,7 +206,6 @@ class Story:
                 and ends[str(key)][0][1] == ends[str(key)][0][2]
                 for key, state in states.items()
             )
-            and all(machine.replicas.keys() <= states.keys() for machine in self.cluster.machines.values())
         )
 
     async def _look(self) -> None:
