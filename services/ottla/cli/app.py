@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ottla.cli import broker, cluster, consume, dev, elect_leaders, groups, log, produce, quickstart, reassign, topics
+from ottla.cli import broker, cluster, consume, dev, elect_leaders, groups, log, produce, quickstart, reassign, topics, transactions
 from ottla.cli.output import say
 
 RUN, USE, OPERATE, LOOK = "Run a broker", "Topics and messages", "A cluster", "Look inside"
@@ -29,6 +29,7 @@ app.add_typer(topics.app, name="topics", rich_help_panel=USE)
 app.command("produce", rich_help_panel=USE)(produce.produce)
 app.command("consume", rich_help_panel=USE)(consume.consume)
 app.add_typer(groups.app, name="groups", rich_help_panel=USE)
+app.add_typer(transactions.app, name="transactions", rich_help_panel=USE)
 app.command("cluster", rich_help_panel=OPERATE)(cluster.cluster)
 app.add_typer(reassign.app, name="reassign", rich_help_panel=OPERATE)
 app.command("elect-leaders", rich_help_panel=OPERATE)(elect_leaders.elect_leaders)

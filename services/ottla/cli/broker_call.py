@@ -10,7 +10,7 @@ import io
 import socket
 import ssl
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ def call(
     address: tuple[str, int],
     properties: Mapping[str, str],
     request: Any,
-    response: type[Any],
+    response: type[Any] | Callable[[memoryview], Any],
     refusal: str,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> Any:
@@ -40,7 +40,7 @@ def call(
         address: the broker's host and port.
         properties: the client's, of which those about TLS count.
         request: what to send; its class says which API and version.
-        response: the class of the answer.
+        response: kio's class of the answer, or a function that reads its frame, the header included.
         refusal: how the error goes on after "the broker at host:port".
         timeout_seconds: how long each step may take.
 
@@ -69,7 +69,10 @@ def call(
             answer = _receive(connection, size)
         except OSError as error:
             raise CommandFailed(f"the broker at {address[0]}:{address[1]} {refusal}: {error}") from None
-    _, after_header = entity_reader(response.__header_schema__)(answer, 0)
+    if not isinstance(response, type):
+        return response(memoryview(answer))
+    header_schema: Any = getattr(response, "__header_schema__")  # noqa: B009  # of any class of kio's
+    _, after_header = entity_reader(header_schema)(answer, 0)
     return entity_reader(response)(answer, after_header)[0]
 
 
