@@ -1,0 +1,57 @@
+"""What a scrape needs and the loop must not fetch: looked up beside the loop, a moment before, and kept for a while.
+
+A scrape waits for it, but not for long: on a disk that hangs the rest of the metrics is what somebody wants to see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+log: Final = logging.getLogger(__name__)
+
+PATIENCE_SECONDS: Final = 0.5
+
+
+class Freshness:
+    """Keeps something fresh while somebody scrapes.
+
+    Args:
+        refresh: does it; one at a time.
+        good_for_seconds: how long it is good for.
+        now: seconds that never go back.
+    """
+
+    def __init__(self, refresh: Callable[[], Awaitable[None]], good_for_seconds: float, now: Callable[[], float]) -> None:
+        self._refresh = refresh
+        self._good_for_seconds = good_for_seconds
+        self._now = now
+        self._stale_at = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+
+    async def prepare(self) -> None:
+        """Sees to it that it is fresh, unless that takes too long."""
+        if self._task is None:
+            if self._now() < self._stale_at:
+                return
+            self._task = asyncio.ensure_future(self._run())
+        await asyncio.wait([self._task], timeout=PATIENCE_SECONDS)
+
+    async def close(self) -> None:
+        """Ends what is under way."""
+        task = self._task
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _run(self) -> None:
+        try:
+            await self._refresh()
+            self._stale_at = self._now() + self._good_for_seconds
+        except Exception:
+            # Where the work for a scrape ends: what was known before is shown once more.
+            log.exception("what a scrape needs could not be looked up")
+        finally:
+            self._task = None

@@ -1,0 +1,157 @@
+"""How far consumer groups are behind: in records, and in seconds since the oldest record that they have not committed yet.
+
+    records     high watermark less committed offset, of the partitions that have a replica here
+    seconds     now less the timestamp of the record at the committed offset
+
+The timestamp is in the log, so it is looked up beside the loop, a bounded number of them for a scrape, and remembered for
+as long as the offset stays the same. It is that of the batch: records of one batch are of one moment. A topic's seconds
+are those of its worst partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+from ottla.broker.groups.coordinator import GroupCoordinator
+from ottla.broker.groups.records import CommittedOffset
+from ottla.broker.groups.shard import OffsetsPartition
+from ottla.broker.replication.partition import Partition
+from ottla.broker.replication.replicas import ReplicaManager
+from ottla.clock import Clock
+from ottla.errors import NotCoordinator
+from ottla.lifecycle import Offload
+from ottla.model import TopicPartition
+from ottla.storage.file_names import OFFSET_INDEX_SUFFIX
+from ottla.storage.time_lookup import SegmentFiles, timestamp_at
+
+# Committed offsets looked at before others get a turn.
+AT_ONCE: Final = 200
+# Looked up for one scrape, and by a thread at once.
+MOST_LOOKUPS: Final = 512
+LOOKUPS_AT_ONCE: Final = 64
+# For how long lags are believed.
+GOOD_FOR_SECONDS: Final = 1.0
+
+T = TypeVar("T")
+Place: TypeAlias = tuple[TopicPartition, int]  # a partition and an offset in it
+
+
+class Lag(NamedTuple):
+    """Of one group in one topic."""
+
+    messages: int
+    seconds: float | None  # None: not known (yet)
+
+
+@dataclass(slots=True)
+class _Adding:
+    messages: int = 0
+    oldest_ms: int | None = None
+    is_complete: bool = True
+
+
+class GroupLags:
+    """The lags of the groups that this broker coordinates, as last looked at.
+
+    Args:
+        offload: reads the logs.
+        clock: its wall clock, which timestamps are compared with.
+    """
+
+    def __init__(self, coordinator: GroupCoordinator, replicas: ReplicaManager, offload: Offload, clock: Clock) -> None:
+        self.known: Mapping[tuple[str, str], Lag] = {}  # by group and topic
+        self._coordinator = coordinator
+        self._replicas = replicas
+        self._offload = offload
+        self._clock = clock
+        self._timestamps: dict[Place, int | None] = {}
+
+    async def refresh(self) -> None:
+        """Looks again."""
+        behind: list[tuple[str, Place, int]] = []
+        timestamps: dict[Place, int | None] = {}
+        wanted: dict[Place, None] = {}
+        async for each in self._committed():
+            behind.append(each)
+            _, place, lag = each
+            if not lag:
+                continue
+            if place in self._timestamps:
+                timestamps[place] = self._timestamps[place]
+            elif len(wanted) < MOST_LOOKUPS:
+                wanted[place] = None
+        await self._look_up(list(wanted), timestamps)
+        self._timestamps = timestamps
+
+        adding: dict[tuple[str, str], _Adding] = {}
+        async for group_id, place, lag in _in_turns(behind):
+            known = adding.setdefault((group_id, place[0].topic), _Adding())
+            known.messages += lag
+            if lag:
+                timestamp = timestamps.get(place)
+                known.is_complete &= place in timestamps
+                if timestamp is not None:
+                    known.oldest_ms = timestamp if known.oldest_ms is None else min(known.oldest_ms, timestamp)
+        now_ms = self._clock.time_ms()
+        self.known = {key: Lag(each.messages, _seconds(each, now_ms)) async for key, each in _in_turns(list(adding.items()))}
+
+    async def _committed(self) -> AsyncIterator[tuple[str, Place, int]]:
+        """Every committed offset of a partition that has a replica here, with how far that is from the end."""
+        number = 0
+        for partition in self._coordinator.partitions():
+            for group_id in [each.group_id for each in partition.groups()]:
+                for key, committed in committed_offsets(partition, group_id):
+                    here = self._replicas.partitions.get(key)
+                    if here is not None and here.storage_error is None:
+                        offset = max(committed.offset, here.log.log_start_offset)
+                        yield group_id, (key, offset), max(0, here.high_watermark - offset)
+                    number += 1
+                    if number % AT_ONCE == 0:
+                        await asyncio.sleep(0)
+
+    async def _look_up(self, places: Sequence[Place], timestamps: dict[Place, int | None]) -> None:
+        for begin in range(0, len(places), LOOKUPS_AT_ONCE):
+            some = places[begin : begin + LOOKUPS_AT_ONCE]
+            wanted = [(_files(self._replicas.partitions.get(key), offset), offset) for key, offset in some]
+            found = await self._offload(_timestamps, wanted)
+            timestamps.update(zip(some, found, strict=True))
+
+
+def committed_offsets(partition: OffsetsPartition, group_id: str) -> list[tuple[TopicPartition, CommittedOffset]]:
+    """What a group has committed; nothing once another broker coordinates it."""
+    try:
+        return list(partition.offsets(group_id).items())
+    except NotCoordinator:
+        return []
+
+
+async def _in_turns(items: Sequence[T]) -> AsyncIterator[T]:
+    """Each of them, with a chance for others now and then."""
+    for number, each in enumerate(items, start=1):
+        yield each
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)
+
+
+def _seconds(adding: _Adding, now_ms: int) -> float | None:
+    if not adding.messages:
+        return 0.0
+    # A partition that has not been looked up may be the worst one.
+    return None if adding.oldest_ms is None or not adding.is_complete else max(0.0, (now_ms - adding.oldest_ms) / 1000)
+
+
+def _files(partition: Partition | None, offset: int) -> list[SegmentFiles]:
+    """The segment that has an offset, and the next: it may end before the offset, after a compaction."""
+    if partition is None:
+        return []
+    segments = partition.log.segments
+    index = max(bisect_right(segments, offset, key=lambda each: each.base_offset) - 1, 0)
+    return [SegmentFiles(each.path(), each.path(OFFSET_INDEX_SUFFIX), each.base_offset, each.size) for each in segments[index : index + 2]]
+
+
+def _timestamps(wanted: Sequence[tuple[Sequence[SegmentFiles], int]]) -> list[int | None]:
+    return [timestamp_at(segments, offset) for segments, offset in wanted]

@@ -1,0 +1,149 @@
+"""Requests: what `RequestMeters` has counted, what waits, and the bytes and records of each topic.
+
+Bytes and records are counted by partition, where they are appended and read. A topic's series is of what its partitions
+have counted since the broker was started: when one is moved away or opened anew, what it had counted stays in the
+topic's sum, which would otherwise seem to have begun again. The sum goes with the last of the partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from ottla.broker.measuring.request_meters import RequestMeters
+from ottla.broker.purgatory import Purgatory
+from ottla.broker.replication.partition import Partition
+from ottla.metrics import replica, requests
+from ottla.metrics.family import PAUSE, Family, Pause, Sample, single
+from ottla.metrics.metric import Metric
+from ottla.protocol.error_names import error_name
+
+# About 0.2 ms of partitions that were all written to.
+PARTITIONS_AT_ONCE: Final = 48
+
+
+class RequestCollector:
+    """`ottla.metrics.requests`, but for topics.
+
+    Args:
+        queue_length: of the dispatcher.
+        waiting: the purgatories by what waits in them.
+    """
+
+    def __init__(self, meters: RequestMeters, queue_length: Callable[[], int], waiting: dict[str, Purgatory]) -> None:
+        self._meters = meters
+        self._queue_length = queue_length
+        self._waiting = waiting
+
+    def collect(self) -> Iterator[Family | Pause]:
+        """The metrics as they are now."""
+        yield Family(requests.REQUESTS, self._counts())
+        yield Family(requests.SECONDS, self._stages())
+        failures = sorted(self._meters.failures.items())
+        yield Family(requests.FAILED, [((api, error_name(code)), count) for (api, code), count in failures])
+        yield single(requests.QUEUE_LENGTH, self._queue_length())
+        yield Family(requests.PURGATORY, [((operation,), len(each)) for operation, each in self._waiting.items()])
+
+    def _counts(self) -> Iterator[Sample]:
+        for meter in self._meters.all():
+            for version, count in sorted(meter.versions.items()):
+                yield (meter.name, str(version)), count
+
+    def _stages(self) -> Iterator[Sample]:
+        for meter in self._meters.all():
+            for stage, snapshot in meter.snapshots():
+                yield (meter.name, stage), snapshot
+
+
+class _Counts(NamedTuple):
+    """What one partition has counted, or all of a topic together."""
+
+    received_bytes: int = 0
+    messages: int = 0
+    sent_bytes: int = 0
+    produces: int = 0
+    fetches: int = 0
+    produce_failures: int = 0
+    fetch_failures: int = 0
+    followed_bytes: int = 0
+
+    def plus(self, other: _Counts) -> _Counts:
+        return _Counts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+    def since(self, earlier: _Counts) -> _Counts:
+        """What was added; a count that is smaller has begun anew."""
+        return _Counts(*(now - then if now >= then else now for now, then in zip(self, earlier, strict=True)))
+
+
+_NOTHING: Final = _Counts()
+
+_SHOWN: Final[tuple[Metric, ...]] = (
+    requests.RECEIVED_BYTES,
+    requests.MESSAGES_RECEIVED,
+    requests.SENT_BYTES,
+    requests.PRODUCES,
+    requests.FETCHES,
+    requests.PRODUCE_FAILURES,
+    requests.FETCH_FAILURES,
+)
+
+
+def _counts_of(partition: Partition) -> _Counts:
+    log, followed = partition.log, partition.followed_bytes
+    return _Counts(
+        log.appended_bytes - followed,
+        log.appended_messages - partition.followed_messages,
+        partition.sent_bytes,
+        log.appended_batches - partition.followed_batches + partition.produce_failures,
+        partition.fetches,
+        partition.produce_failures,
+        partition.fetch_failures,
+        followed,
+    )
+
+
+class TopicCollector:
+    """Bytes and records by topic, and what followers took and brought.
+
+    Args:
+        partitions: all that have a replica here.
+    """
+
+    def __init__(self, meters: RequestMeters, partitions: Callable[[], Sequence[Partition]]) -> None:
+        self._meters = meters
+        self._partitions = partitions
+        self._seen: dict[Partition, _Counts] = {}
+        self._sums: dict[str, _Counts] = {}
+        self._followed_bytes = 0
+
+    def collect(self) -> Iterator[Family | Pause]:
+        """The metrics as they are now."""
+        yield from self._add_up()
+        sums = list(self._sums.items())
+        for index, metric in enumerate(_SHOWN):
+            yield Family(metric, (((topic,), counts[index]) for topic, counts in sums))
+        yield single(replica.RECEIVED_BYTES, self._followed_bytes)
+        yield single(replica.SENT_BYTES, self._meters.replica_sent_bytes)
+
+    def _add_up(self) -> Iterator[Pause]:
+        """Adds what partitions have counted since they were last looked at. Each is done with before a pause."""
+        partitions = self._partitions()
+        topics: set[str] = set()
+        for number, partition in enumerate(partitions, start=1):
+            topic, former = partition.topic_partition.topic, self._seen.get(partition)
+            topics.add(topic)
+            counts = _counts_of(partition)
+            if counts != former:
+                news = counts if former is None else counts.since(former)
+                self._seen[partition] = counts
+                self._sums[topic] = self._sums.get(topic, _NOTHING).plus(news)
+                self._followed_bytes += news.followed_bytes
+            if not number % PARTITIONS_AT_ONCE:
+                yield PAUSE
+        if len(self._sums) > len(topics):
+            yield PAUSE
+            self._sums = {topic: counts for topic, counts in self._sums.items() if topic in topics}
+        if len(self._seen) > len(partitions):
+            yield PAUSE
+            there = set(partitions)
+            self._seen = {partition: counts for partition, counts in self._seen.items() if partition in there}

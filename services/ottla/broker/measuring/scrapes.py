@@ -1,0 +1,86 @@
+"""Scrapes that share their work: however many ask, and however often, the loop is kept busy for a small share of its time.
+
+Whoever asks while a scrape is made gets that one. One that has been made serves others for four times as long as it took,
+so that scraping can not take more than a fifth of a broker. A scrape that nobody waits for any more is made to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.metrics.registry import Registry
+from ottla.metrics.rendering import Names, format_for
+
+SERVES_FOR: Final = 4.0  # times as long as it took
+MOST_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """All metrics at one moment, as text."""
+
+    content_type: str
+    body: bytes
+
+
+class Scrapes:
+    """The scrapes of one broker.
+
+    Args:
+        registry: what is there to be told now; another one once the broker has been put together.
+        prepare: looks up, beside the loop, what will be told.
+        now: seconds that never go back.
+    """
+
+    def __init__(self, registry: Callable[[], Registry], now: Callable[[], float], prepare: Callable[[], Awaitable[None]]) -> None:
+        self._registry = registry
+        self._now = now
+        self._prepare = prepare
+        self._one_at_a_time = asyncio.Lock()
+        self._kept: dict[tuple[Registry, str, Names], tuple[float, asyncio.Task[Scrape]]] = {}
+
+    async def scrape(self, accept: str, names: Names) -> Scrape:
+        """The metrics as they are, or were a moment ago.
+
+        Args:
+            accept: the request's Accept header.
+            names: ours, or those of Kafka's JMX exporter.
+        """
+        registry = self._registry()
+        key = (registry, format_for(accept).content_type, names)
+        self._forget()
+        if key not in self._kept:
+            self._kept[key] = (float("inf"), asyncio.ensure_future(self._make(key, accept)))
+        return await asyncio.shield(self._kept[key][1])
+
+    async def close(self) -> None:
+        """Ends what is under way."""
+        tasks = [task for _, task in self._kept.values()]
+        self._kept.clear()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _make(self, key: tuple[Registry, str, Names], accept: str) -> Scrape:
+        registry, _, names = key
+        try:
+            async with self._one_at_a_time:
+                await self._prepare()
+                began = self._now()
+                rendered = registry.render(accept, names)
+                scrape = Scrape(rendered.content_type, b"".join([each async for each in rendered.body]))
+            took = self._now() - began
+        except BaseException:
+            self._kept.pop(key, None)
+            raise
+        if key in self._kept:
+            self._kept[key] = (self._now() + min(took * SERVES_FOR, MOST_SECONDS), self._kept[key][1])
+        return scrape
+
+    def _forget(self) -> None:
+        now = self._now()
+        self._kept = {key: each for key, each in self._kept.items() if each[0] > now}

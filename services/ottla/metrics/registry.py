@@ -1,0 +1,59 @@
+"""The collectors of one broker, and what is rendered of them when it is scraped.
+
+Made once, by whoever composes the broker. Nothing is collected before somebody scrapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ottla.metrics import broker
+from ottla.metrics.family import Collector, Family, Pause, single
+from ottla.metrics.kafka_view import RecentHistograms
+from ottla.metrics.rendering import Format, Names, Took, format_for, render
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """An answer to a scrape: its type, and its body as it comes about."""
+
+    content_type: str
+    body: AsyncIterator[bytes]
+
+
+class Registry:
+    """All that a broker tells of itself.
+
+    Args:
+        collectors: in the order in which they are shown.
+        now: seconds that never go back.
+    """
+
+    def __init__(self, collectors: Sequence[Collector], now: Callable[[], float]) -> None:
+        self._collectors = (*collectors, self)
+        self._now = now
+        self._histograms = RecentHistograms(now)
+        self._took: Took | None = None
+
+    def render(self, accept: str = "", names: Names = "native") -> Rendered:
+        """The exposition.
+
+        Args:
+            accept: the request's Accept header.
+            names: ours, or those of Kafka's JMX exporter.
+        """
+        form = format_for(accept)
+        return Rendered(form.content_type, self._body(form, names))
+
+    async def _body(self, form: Format, names: Names) -> AsyncIterator[bytes]:
+        took = Took()
+        async for each in render(self._collectors, names, form, self._histograms, self._now, took):
+            yield each
+        self._took = took
+
+    def collect(self) -> Iterator[Family | Pause]:
+        """What the scrape before this one took."""
+        if self._took is not None:
+            yield single(broker.SCRAPE_SECONDS, self._took.seconds)
+            yield single(broker.SCRAPE_LONGEST_SLICE, self._took.longest_slice)

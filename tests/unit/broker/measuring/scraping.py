@@ -1,0 +1,44 @@
+"""Brokers that are scraped over HTTP, and what they say."""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Callable
+from typing import Final
+
+from ottla.testing import EmbeddedCluster
+
+SETTINGS: Final = {"http.listener": "127.0.0.1:0", "replica.lag.time.max.ms": "2000"}
+
+
+def text(port: int, path: str = "/metrics") -> str:
+    """An exposition as it is."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read().decode()
+        assert response.status == 200, body
+        return body
+    finally:
+        connection.close()
+
+
+def scrape(cluster: EmbeddedCluster, broker_id: int = 1, path: str = "/metrics") -> dict[str, float]:
+    """The samples of one broker, by their names with labels, which are in alphabetical order."""
+    lines = text(cluster._broker(broker_id).http_port, path).splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))}
+
+
+def summed(cluster: EmbeddedCluster, name: str) -> float:
+    """A sample of all brokers that run, together; of one that does not have it nothing."""
+    return sum(scrape(cluster, each).get(name, 0.0) for each in cluster.running_brokers)
+
+
+def until(what: Callable[[], bool], seconds: float = 20) -> None:
+    """Waits for something to come true."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.05)

@@ -1,0 +1,106 @@
+"""The event loop, measured while it is idle, busy and blocked."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from tests.unit.broker.wired import until
+
+from ottla.broker.measuring import loop as measured
+from ottla.broker.measuring.loop import LoopProbe, waiting_time
+from ottla.metrics import broker
+from ottla.metrics.cells import BOUNDS, HistogramSnapshot
+from ottla.metrics.family import Family
+
+
+def longest(snapshot: HistogramSnapshot) -> float:
+    """The bound below the highest bucket that holds something."""
+    index = max(index for index, count in enumerate(snapshot.buckets) if count)
+    return BOUNDS[index - 1] if index else 0.0
+
+
+def test_a_loop_that_was_blocked_was_late_by_as_much() -> None:
+    async def scenario() -> None:
+        probe = LoopProbe()
+        probe.start()
+        try:
+            await until(lambda: probe.lag.snapshot().count > 0)
+            time.sleep(0.4)  # noqa: ASYNC251 - what must never happen
+            before = probe.lag.snapshot().count
+            await until(lambda: probe.lag.snapshot().count > before)
+            assert longest(probe.lag.snapshot()) >= 0.25
+            assert probe.lag.snapshot().count == before + 1, "it was late once, not for each probe that was missed"
+        finally:
+            probe.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_busy_ratio_is_what_is_not_spent_waiting() -> None:
+    """The time that sockets and timers are waited for is time to spare; all else is not, whether it computes or blocks."""
+
+    async def busy_share(work: float, rest: float) -> float:
+        probe = LoopProbe()
+        probe.start()
+        try:
+            for _ in range(10):
+                time.sleep(work)  # noqa: ASYNC251 - stands for work
+                await asyncio.sleep(rest)
+            ratio = probe.busy_ratio
+            assert ratio is not None
+            return ratio
+        finally:
+            probe.close()
+
+    assert asyncio.run(busy_share(0.03, 0.0)) > 0.9
+    # On a machine that has no time to spare a rest takes longer than it should, and work does too.
+    assert 0.0 <= asyncio.run(busy_share(0.0, 0.05)) < 0.6
+
+
+def test_a_loop_is_left_as_it_was_found_when_the_last_one_has_gone() -> None:
+    """Brokers of a test cluster share one loop; timing it twice would count each wait twice."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        selector = loop._selector  # type: ignore[attr-defined]
+        probes = [LoopProbe() for _ in range(3)]
+        for each in probes:
+            each.start()
+        assert "select" in vars(selector)
+        timing = waiting_time(loop)
+        assert timing is not None
+        began, waited = loop.time(), timing.seconds
+        await asyncio.sleep(0.1)
+        assert timing.seconds - waited <= loop.time() - began
+        for each in probes:
+            each.close()
+            each.close()
+        assert "select" not in vars(selector)
+
+    asyncio.run(scenario())
+
+
+def test_a_loop_without_a_selector_has_a_lag_and_no_ratio() -> None:
+    """As a simulation's; what can not be told is left out."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        probe = LoopProbe()
+        selector = loop._selector  # type: ignore[attr-defined]
+        del loop._selector  # type: ignore[attr-defined]
+        try:
+            probe.start()
+        finally:
+            loop._selector = selector  # type: ignore[attr-defined]
+        families = [each for each in probe.collect() if isinstance(each, Family)]
+        probe.close()
+        assert [each.metric for each in families] == [broker.EVENT_LOOP_LAG]
+
+    asyncio.run(scenario())
+
+
+def test_the_window_covers_a_scrape_interval_and_no_more_is_kept() -> None:
+    probe = LoopProbe()
+    assert probe._moments.maxlen is not None
+    assert (probe._moments.maxlen - 1) * measured.PROBE_SECONDS * measured.TICKS == measured.WINDOW_SECONDS

@@ -1,0 +1,102 @@
+"""What the metrics say of replicas and of the controller while brokers go and come back."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from confluent_kafka import Producer
+
+from ottla.testing import EmbeddedCluster
+
+from .scraping import SETTINGS, scrape, summed, until
+
+UNDER_REPLICATED = "ottla_replica_under_replicated_partitions"
+
+
+def produce(cluster: EmbeddedCluster, topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for number in range(count):
+        producer.produce(topic, str(number).encode() * 10)
+    assert producer.flush(20) == 0
+
+
+def test_a_broker_that_is_killed_is_seen_in_the_metrics_of_the_others_until_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    """Issue 6: kill one of three, and the gauge of under-replicated partitions goes up and back.
+
+    Every change of a partition is said once by the controller and once by each broker that applies it.
+    """
+    caplog.set_level(logging.INFO, "ottla.state_change")
+    with EmbeddedCluster(brokers=3, settings=SETTINGS) as cluster:
+        cluster.create_topic("clicks", partitions=6, replication_factor=3, settings={"min.insync.replicas": "2"})
+        produce(cluster, "clicks", 300)
+        until(lambda: summed(cluster, UNDER_REPLICATED) == 0)
+        assert summed(cluster, "ottla_broker_partitions") == 18
+        assert summed(cluster, "ottla_broker_leaders") == 6
+        assert summed(cluster, "ottla_controller_active") == 1
+        assert summed(cluster, "ottla_controller_partitions") == 6
+        assert summed(cluster, "ottla_controller_alive_brokers") == 3
+        assert summed(cluster, "ottla_replica_at_min_isr_partitions") == 0
+        new = [each.getMessage() for each in caplog.records if each.name == "ottla.state_change"]
+        for partition in range(6):
+            of_one = [each for each in new if each.startswith(f"clicks-{partition}: ")]
+            assert len([each for each in of_one if each.endswith("it is new")]) == 1
+            assert len([each for each in of_one if " leads, leader epoch 0 " in each]) == 1
+            assert len([each for each in of_one if " follows " in each]) == 2
+
+        killed = next(each for each in (1, 2, 3) if each != cluster.controller_id)
+        led = sum(cluster.leader("clicks", each) == killed for each in range(6))
+        elections = summed(cluster, "ottla_controller_elections_total")
+        caplog.clear()
+        cluster.kill(killed)
+        until(lambda: summed(cluster, UNDER_REPLICATED) == 6)
+        assert summed(cluster, "ottla_replica_at_min_isr_partitions") == 6
+        assert summed(cluster, "ottla_replica_under_min_isr_partitions") == 0
+        until(lambda: summed(cluster, "ottla_controller_alive_brokers") == 2)
+        until(lambda: summed(cluster, "ottla_controller_elections_total") == elections + led)
+        assert summed(cluster, "ottla_controller_election_seconds_count") >= 1
+        assert summed(cluster, "ottla_controller_unclean_elections_total") == 0
+        assert summed(cluster, "ottla_controller_offline_partitions") == 0
+        decided = [each.getMessage() for each in caplog.records if "ISR [" in each.getMessage() and "leader epoch 1:" in each.getMessage()]
+        assert sorted(each.partition(":")[0] for each in decided) == [f"clicks-{each}" for each in range(6)]
+
+        produce(cluster, "clicks", 300)
+        cluster.start_broker(killed)
+        until(lambda: summed(cluster, UNDER_REPLICATED) == 0)
+        assert summed(cluster, "ottla_replica_isr_expands_total") >= 6
+        assert scrape(cluster, killed)["ottla_log_recovered_bytes_total"] > 0
+        until(
+            lambda: all(lag == 0 for name, lag in scrape(cluster, killed).items() if name.startswith("ottla_replica_fetcher_lag_messages{"))
+        )
+        assert any(name.startswith("ottla_replica_fetcher_lag_messages{") for name in scrape(cluster, killed))
+
+
+def test_what_too_few_replicas_hold_and_what_nobody_leads_is_counted() -> None:
+    with EmbeddedCluster(brokers=2, settings=SETTINGS) as cluster:
+        cluster.create_topic("both", partitions=2, replication_factor=2, settings={"min.insync.replicas": "2"})
+        cluster.create_topic("single", partitions=4, replication_factor=1)
+        until(lambda: summed(cluster, "ottla_replica_at_min_isr_partitions") == 6)
+        killed = 2 if cluster.controller_id == 1 else 1
+        alone = sum(cluster.leader("single", each) == killed for each in range(4))
+        assert alone
+        cluster.kill(killed)
+        until(lambda: summed(cluster, "ottla_replica_under_min_isr_partitions") == 2)
+        until(lambda: summed(cluster, "ottla_controller_offline_partitions") == alone)
+        until(lambda: summed(cluster, "ottla_controller_preferred_leader_imbalance") >= alone)
+
+
+def test_each_partition_has_series_of_its_own_where_that_is_asked_for() -> None:
+    with EmbeddedCluster(settings={**SETTINGS, "metrics.partition.enabled": "true"}, topics={"clicks": 2}) as cluster:
+        produce(cluster, "clicks", 50)
+        found = scrape(cluster)
+        ends = [found[f'ottla_log_end_offset{{partition="{each}",topic="clicks"}}'] for each in (0, 1)]
+        assert sum(ends) == 50
+        assert [found[f'ottla_partition_high_watermark{{partition="{each}",topic="clicks"}}'] for each in (0, 1)] == ends
+        assert found['ottla_partition_under_replicated{partition="0",topic="clicks"}'] == 0
+        assert found['ottla_log_start_offset{partition="0",topic="clicks"}'] == 0
+        sizes = [found[f'ottla_log_size_bytes{{partition="{each}",topic="clicks"}}'] for each in (0, 1)]
+        (directory,) = [value for name, value in found.items() if name.startswith("ottla_log_directory_size_bytes")]
+        assert sum(sizes) == directory > 500
+
+    with EmbeddedCluster(settings=SETTINGS, topics={"clicks": 2}) as cluster:
+        assert not [name for name in scrape(cluster) if "partition=" in name]
