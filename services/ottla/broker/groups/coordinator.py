@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from uuid import UUID
 
-from ottla.broker.groups.group import Group
-from ottla.broker.groups.shard import OffsetsPartition, ShardSettings
+from ottla.broker.groups.consumer.topics import Topics
+from ottla.broker.groups.counts import GroupCounts
+from ottla.broker.groups.entries import AnyGroup, ShardSettings
+from ottla.broker.groups.shard import OffsetsPartition
 from ottla.broker.replication.internal_keys import partition_of
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.clock import Clock
@@ -24,7 +26,9 @@ from ottla.model import TopicPartition
 log: Final = logging.getLogger(__name__)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
+MAX_GROUP_ID_BYTES: Final = (1 << 15) - 1  # of a string in the keys of the offsets topic
 _RETRY_SECONDS: Final = 1.0
+_RETRY_LATER_SECONDS: Final = 30.0
 
 
 class GroupCoordinator:
@@ -36,6 +40,7 @@ class GroupCoordinator:
         offload: decodes beside the loop.
         partition_count: of the offsets topic: as it is, or as it would be made.
         check_interval_seconds: `offsets.retention.check.interval.ms`.
+        topics: the cluster's, for consumer groups.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class GroupCoordinator:
         settings: ShardSettings,
         partition_count: Callable[[], int],
         check_interval_seconds: float,
+        topics: Topics,
     ) -> None:
         self._internal = internal
         self._clock = clock
@@ -55,6 +61,8 @@ class GroupCoordinator:
         self._settings = settings
         self._partition_count = partition_count
         self._check_interval_seconds = check_interval_seconds
+        self._topics = topics
+        self.counts: Final = GroupCounts()
         self._partitions: dict[int, OffsetsPartition] = {}
         self._loading: dict[OffsetsPartition, asyncio.Task[None]] = {}
         self._expiring: asyncio.Task[None] | None = None
@@ -81,7 +89,14 @@ class GroupCoordinator:
             return
         self._drop(index)
         partition = self._partitions[index] = OffsetsPartition(
-            TopicPartition(OFFSETS_TOPIC, index), leader_epoch, self._internal, self._clock, self._unique, self._settings
+            TopicPartition(OFFSETS_TOPIC, index),
+            leader_epoch,
+            self._internal,
+            self._clock,
+            self._unique,
+            self._settings,
+            self._topics,
+            self.counts,
         )
         task = asyncio.get_running_loop().create_task(self._load(partition), name=f"loading {partition.key}")
         self._loading[partition] = task
@@ -103,6 +118,7 @@ class GroupCoordinator:
         while True:
             try:
                 await partition.load(self._offload)
+                self.counts.records_corrupt += partition.corrupt_records
                 return
             except NotCoordinator:
                 return
@@ -110,6 +126,10 @@ class GroupCoordinator:
                 # As long as this broker leads there is nobody else to ask; when it does not, `resign` ends this.
                 log.error("%s can not be loaded, trying on: %s", partition.key, error)
                 await asyncio.sleep(_RETRY_SECONDS)
+            except Exception:
+                # A mistake of ours: its groups are not served, and whoever looks for the reason finds it here.
+                log.exception("%s can not be loaded, trying on in a while", partition.key)
+                await asyncio.sleep(_RETRY_LATER_SECONDS)
 
     # Groups.
 
@@ -131,6 +151,8 @@ class GroupCoordinator:
 
     def of_any(self, group_id: str) -> OffsetsPartition:
         """As `of`, for what even the group with the empty id may ask for: to commit and to fetch offsets."""
+        if len(group_id) > MAX_GROUP_ID_BYTES or len(group_id.encode()) > MAX_GROUP_ID_BYTES:
+            raise InvalidGroupId(f"a group's id of more than {MAX_GROUP_ID_BYTES} bytes fits into no record")
         index = self.partition_of(group_id)
         partition = self._partitions.get(index)
         if partition is None:
@@ -145,7 +167,11 @@ class GroupCoordinator:
         if partition is not None:
             partition.transaction_ended(producer_id, is_commit)
 
-    def groups(self) -> Iterator[Group]:
+    def partitions(self) -> list[OffsetsPartition]:
+        """The partitions of the offsets topic that are led here and have been read, for looking only."""
+        return [each for each in self._partitions.values() if each.is_loaded]
+
+    def groups(self) -> Iterator[AnyGroup]:
         """All groups that are coordinated here."""
         for partition in self._partitions.values():
             yield from partition.groups()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from ottla.broker.groups.counts import GroupCounts
 from ottla.broker.groups.effects import JoinedMember, StoredMember, StoreGroup, StoreReason, Token
 from ottla.broker.groups.member import Member, Protocol
 from ottla.broker.groups.transitions import GroupState, is_legal
@@ -43,9 +44,10 @@ class Group:
         group_id: its id.
         limits: from the broker's settings.
         now_ms: when it came to be.
+        counts: where rebalances are counted.
     """
 
-    def __init__(self, group_id: str, limits: GroupLimits, now_ms: int) -> None:
+    def __init__(self, group_id: str, limits: GroupLimits, now_ms: int, counts: GroupCounts | None = None) -> None:
         self.group_id: Final = group_id
         self.limits: Final = limits
         self.state = GroupState.EMPTY
@@ -67,6 +69,7 @@ class Group:
         self._static_members: dict[str, str] = {}
         self._supported: Counter[str] = Counter()
         self._awaiting_join = 0
+        self._counts = counts or GroupCounts()
 
     # Looking.
 
@@ -145,6 +148,7 @@ class Group:
         """Goes to another state. An illegal step is a broken invariant of ours, and no client's fault."""
         assert is_legal(self.state, target), f"group {self.group_id}: {self.state.value} -> {target.value} is not legal"
         self.previous_state, self.state, self.state_timestamp_ms = self.state, target, now_ms
+        self._counts.rebalances += target is GroupState.PREPARING_REBALANCE
 
     def add(self, member: Member) -> None:
         """Takes in a member. The first decides the protocol type and is the leader."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from ottla.broker.groups.effects import Effect, Joined, ReplacementOf, Token
-from ottla.broker.groups.group import Group
+from ottla.broker.groups.group import Group, GroupLimits
 from ottla.broker.groups.member import Member, Protocol
 from ottla.broker.groups.rebalancing import forget_requests, joined, maybe_prepare, try_complete_join
 from ottla.broker.groups.transitions import GroupState
@@ -25,10 +26,14 @@ from ottla.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
     InconsistentGroupProtocol,
+    InvalidRequest,
     InvalidSessionTimeout,
     MemberIdRequired,
     UnknownMemberId,
 )
+
+# Less than the 16 bits that a record has for the length of a string, as some are made of two.
+MAX_TEXT_BYTES: Final = (1 << 15) - 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +74,25 @@ def join(group: Group, request: Join, token: Token, now_ms: int, unique: Callabl
         return [Joined(token, request.member_id, error=error)]
 
 
-def _check(group: Group, request: Join) -> None:
-    limits = group.limits
+def check_request(group_id: str, request: Join, limits: GroupLimits) -> None:
+    """What holds for a JoinGroup to a group of whatever kind. Raises InvalidSessionTimeout or InvalidRequest."""
     if not limits.min_session_timeout_ms <= request.session_timeout_ms <= limits.max_session_timeout_ms:
         raise InvalidSessionTimeout(
-            f"group {group.group_id}: a session timeout of {request.session_timeout_ms} ms is not within"
+            f"group {group_id}: a session timeout of {request.session_timeout_ms} ms is not within"
             f" group.min.session.timeout.ms = {limits.min_session_timeout_ms}"
             f" and group.max.session.timeout.ms = {limits.max_session_timeout_ms}"
         )
+    texts = (request.member_id, request.instance_id or "", request.protocol_type, *(each.name for each in request.protocols))
+    if any(len(each.encode()) > MAX_TEXT_BYTES for each in texts):
+        raise InvalidRequest(f"group {group_id}: an id or a name of more than {MAX_TEXT_BYTES} bytes fits into no record")
+
+
+def _check(group: Group, request: Join) -> None:
+    check_request(group.group_id, request, group.limits)
     if group.state is GroupState.DEAD:
         raise CoordinatorNotAvailable(f"group {group.group_id} is being taken down here")
     if not _has_room(group, request.member_id):
-        raise GroupMaxSizeReached(f"group {group.group_id} has {len(group)} members, group.max.size is {limits.max_size}")
+        raise GroupMaxSizeReached(f"group {group.group_id} has {len(group)} members, group.max.size is {group.limits.max_size}")
     if not group.supports(request.protocol_type, [each.name for each in request.protocols]):
         raise InconsistentGroupProtocol(
             f"group {group.group_id} has protocol type {group.protocol_type!r} and members that support none of"

@@ -3,8 +3,8 @@
 Most records are replaced by later ones, so nothing is decoded before it is known to count: keys and values stay bytes
 until the end. All of this runs beside the loop, chunk by chunk; the groups that come out belong to whoever loads.
 
-A record that can not be read is counted, told in the log and passed over: one bad record must not keep a thousand groups
-from their offsets.
+A record that can not be read is counted, told in the log and passed over, whatever is wrong with it: one bad record must
+not keep a thousand groups from their offsets.
 
 Source: Kafka's `GroupMetadataManager.doLoadGroupsAndOffsets`.
 """
@@ -15,11 +15,12 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final
 
+from ottla.broker.groups.consumer.changes import Change
+from ottla.broker.groups.consumer.record_codec import ConsumerGroupKey, decode_change
 from ottla.broker.groups.offsets import GroupOffsets
 from ottla.broker.groups.records import GroupKey, OffsetKey, OtherKey, StoredGroup, decode_group, decode_key, decode_offset
-from ottla.errors import ApiError
 from ottla.model import TopicPartition
-from ottla.record.batch import batches
+from ottla.record.batch import batches, check_batch
 from ottla.record.control_records import ControlRecordType, marker_of
 from ottla.record.key_values import read_key_values
 
@@ -28,17 +29,30 @@ log: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LoadedGroup:
-    """A group as the log has it. Without a `stored` there are only offsets."""
+    """A group as the log has it: as a classic group in one record, or as a consumer group in many. With neither there are only
+    offsets; should there be both, what was written later counts.
+
+    Attributes:
+        changes: of a consumer group, what makes it from nothing, in an order that can be applied.
+    """
 
     stored: StoredGroup | None = None
+    stored_at: int = -1
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
+    changes: list[Change] = field(default_factory=list)
+    changed_at: int = -1
+
+    @property
+    def is_consumer_group(self) -> bool:
+        return self.changed_at > self.stored_at
 
 
 class OffsetsLoader:
     """Takes chunks of the log in order.
 
     Attributes:
-        skipped: how many records could not be read.
+        records: how many there were.
+        corrupt_records: how many of them could not be read.
     """
 
     def __init__(self, partition: TopicPartition) -> None:
@@ -47,7 +61,7 @@ class OffsetsLoader:
         # By producer id, of transactions that are not decided yet. A null value takes an offset away.
         self._pending: dict[int, dict[bytes, tuple[int, bytes | None]]] = {}
         self.records = 0
-        self.skipped = 0
+        self.corrupt_records = 0
 
     def feed(self, chunk: bytes) -> None:
         """Reads the whole batches of a chunk."""
@@ -55,13 +69,14 @@ class OffsetsLoader:
         for position, header in batches(chunk):
             batch = view[position : position + header.size]
             try:
+                check_batch(batch)
                 if header.is_control:
                     marker = marker_of(batch)
                     if marker is not None:
                         self._complete(header.producer_id, marker.control_type is ControlRecordType.COMMIT)
                     continue
                 found = read_key_values(batch)
-            except ApiError as error:
+            except Exception as error:
                 self._skip(header.base_offset, error, header.record_count)
                 continue
             self.records += len(found)
@@ -97,6 +112,7 @@ class OffsetsLoader:
     def groups(self) -> dict[str, LoadedGroup]:
         """The groups that there are, once everything has been fed."""
         loaded: dict[str, LoadedGroup] = {}
+        changes: list[tuple[ConsumerGroupKey, int, bytes]] = []
         for data, (offset, value) in self._values.items():
             try:
                 key = decode_key(data)
@@ -104,11 +120,15 @@ class OffsetsLoader:
                     case OffsetKey():
                         _group(loaded, key.group_id).offsets.commit(TopicPartition(key.topic, key.partition), decode_offset(value), offset)
                     case GroupKey():
-                        _group(loaded, key.group_id).stored = decode_group(value)
+                        stored, group = decode_group(value), _group(loaded, key.group_id)
+                        group.stored, group.stored_at = stored, offset
+                    case ConsumerGroupKey():
+                        changes.append((key, offset, value))
                     case OtherKey(version):
                         log.debug("%s: the record at offset %d has a key of version %d; passed over", self._partition, offset, version)
-            except ApiError as error:
+            except Exception as error:
                 self._skip(offset, error)
+        self._read_changes(changes, loaded)
         for producer_id, pending in self._pending.items():
             for data, (offset, undecided) in pending.items():
                 try:
@@ -116,12 +136,23 @@ class OffsetsLoader:
                     if isinstance(key, OffsetKey) and undecided is not None:
                         partition = TopicPartition(key.topic, key.partition)
                         _group(loaded, key.group_id).offsets.add_pending(producer_id, partition, decode_offset(undecided), offset)
-                except ApiError as error:
+                except Exception as error:
                     self._skip(offset, error)
         return loaded
 
-    def _skip(self, offset: int, error: ApiError, count: int = 1) -> None:
-        self.skipped += count
+    def _read_changes(self, changes: list[tuple[ConsumerGroupKey, int, bytes]], loaded: dict[str, LoadedGroup]) -> None:
+        for key, offset, value in sorted(changes, key=_kind):
+            try:
+                change = decode_change(key, value)
+            except Exception as error:
+                self._skip(offset, error)
+                continue
+            group = _group(loaded, key.group_id)
+            group.changes.append(change)
+            group.changed_at = max(group.changed_at, offset)
+
+    def _skip(self, offset: int, error: Exception, count: int = 1) -> None:
+        self.corrupt_records += count
         log.error("%s: the record at offset %d can not be read and is passed over: %s", self._partition, offset, error)
 
 
@@ -130,3 +161,8 @@ def _group(loaded: dict[str, LoadedGroup], group_id: str) -> LoadedGroup:
     if found is None:
         found = loaded[group_id] = LoadedGroup()
     return found
+
+
+def _kind(change: tuple[ConsumerGroupKey, int, bytes]) -> int:
+    """Kafka has numbered them so that a member comes before what it is to have, and that before what it has."""
+    return change[0].kind

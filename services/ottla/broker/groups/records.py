@@ -3,7 +3,8 @@
     key   version:int16   0, 1: group topic partition      2: group
     value version:int16   of an offset 0 to 4              of a group 0 to 4
 
-A key's version says what kind of record it is; a null value removes what an earlier one said. We write what Kafka 3.9
+A key's version says what kind of record it is (those of consumer groups are in `consumer/record_codec`); a null value
+removes what an earlier one said. We write what Kafka 3.9
 writes (offsets version 3, or 1 for one with an expiry of its own; groups version 3) and read every version: version 4 of
 both is the flexible one, whose tagged fields are passed over.
 
@@ -18,9 +19,9 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from ottla.broker.groups.consumer.record_codec import KEYS, ConsumerGroupKey, read_key
 from ottla.broker.groups.effects import StoredMember, StoreGroup
-from ottla.errors import InvalidRecord, InvalidRequest
-from ottla.protocol.primitives import read_uvarint, skip_tagged_fields
+from ottla.broker.groups.record_reader import RecordReader
 
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
@@ -59,7 +60,7 @@ class OtherKey(NamedTuple):
     version: int
 
 
-Key: TypeAlias = OffsetKey | GroupKey | OtherKey
+Key: TypeAlias = OffsetKey | GroupKey | ConsumerGroupKey | OtherKey
 
 
 class CommittedOffset(NamedTuple):
@@ -97,13 +98,13 @@ def encode_group_key(group_id: str) -> bytes:
 
 def decode_key(data: bytes) -> Key:
     """What a record is about."""
-    reader = _Reader(data)
+    reader = RecordReader(data)
     version = reader.int16()
     if 0 <= version <= OFFSET_KEY_VERSION:
         return OffsetKey(reader.string(), reader.string(), reader.int32())
     if version == GROUP_KEY_VERSION:
         return GroupKey(reader.string())
-    return OtherKey(version)
+    return read_key(version, reader) if version in KEYS else OtherKey(version)
 
 
 # Offsets.
@@ -118,8 +119,8 @@ def encode_offset(committed: CommittedOffset) -> bytes:
 
 
 def decode_offset(data: bytes) -> CommittedOffset:
-    reader = _Reader(data)
-    version = reader.version()
+    reader = RecordReader(data)
+    version = reader.version(MAX_VALUE_VERSION, FLEXIBLE_VALUE_VERSION)
     offset = reader.int64()
     leader_epoch = reader.int32() if version >= OFFSET_VALUE_VERSION else NO_LEADER_EPOCH
     metadata, timestamp = reader.string(), reader.int64()
@@ -157,8 +158,8 @@ def encode_group(group: StoreGroup) -> bytes:
 
 
 def decode_group(data: bytes) -> StoredGroup:
-    reader = _Reader(data)
-    version = reader.version()
+    reader = RecordReader(data)
+    version = reader.version(MAX_VALUE_VERSION, FLEXIBLE_VALUE_VERSION)
     protocol_type = reader.string()
     generation_id = reader.int32()
     protocol_name, leader = reader.nullable_string(), reader.nullable_string()
@@ -167,7 +168,7 @@ def decode_group(data: bytes) -> StoredGroup:
     return StoredGroup(protocol_type, generation_id, protocol_name, leader, timestamp, members)
 
 
-def _member(reader: _Reader, version: int) -> StoredMember:
+def _member(reader: RecordReader, version: int) -> StoredMember:
     member_id = reader.string()
     instance_id = reader.nullable_string() if version >= 3 else None
     client_id, client_host = reader.string(), reader.string()
@@ -189,86 +190,3 @@ def _string(text: str) -> bytes:
 
 def _nullable_string(text: str | None) -> bytes:
     return _INT16.pack(-1) if text is None else _string(text)
-
-
-class _Reader:
-    """Reads a key or value from its beginning. Flexible from the version on that says so."""
-
-    __slots__ = ("_data", "_flexible", "_position")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-        self._flexible = False
-
-    def version(self) -> int:
-        """A value's version."""
-        version = self.int16()
-        if not 0 <= version <= MAX_VALUE_VERSION:
-            raise InvalidRecord(f"a value of version {version}; 0 to {MAX_VALUE_VERSION} are known")
-        self._flexible = version >= FLEXIBLE_VALUE_VERSION
-        return version
-
-    def int16(self) -> int:
-        return int(self._unpack(_INT16))
-
-    def int32(self) -> int:
-        return int(self._unpack(_INT32))
-
-    def int64(self) -> int:
-        return int(self._unpack(_INT64))
-
-    def string(self) -> str:
-        text = self.nullable_string()
-        if text is None:
-            raise InvalidRecord(f"a null string ends at byte {self._position}, where one is needed")
-        return text
-
-    def nullable_string(self) -> str | None:
-        size = self._compact_size() if self._flexible else self.int16()
-        if size < 0:
-            return None
-        try:
-            return self._take(size).decode()
-        except UnicodeDecodeError as error:
-            raise InvalidRecord(f"a string before byte {self._position} is not UTF-8: {error}") from error
-
-    def byte_string(self) -> bytes:
-        return self._take(self._compact_size() if self._flexible else self.int32())
-
-    def count(self) -> int:
-        """How many elements follow; no more than bytes are left."""
-        count = self._compact_size() if self._flexible else self.int32()
-        if not 0 <= count <= len(self._data) - self._position:
-            raise InvalidRecord(f"{count} elements can not follow byte {self._position} of {len(self._data)}")
-        return count
-
-    def tagged_fields(self) -> None:
-        if self._flexible:
-            try:
-                self._position = skip_tagged_fields(memoryview(self._data), self._position, len(self._data))
-            except (IndexError, InvalidRequest) as error:
-                raise InvalidRecord(f"the tagged fields at byte {self._position} of {len(self._data)} are broken: {error}") from error
-
-    def _compact_size(self) -> int:
-        try:
-            size, self._position = read_uvarint(memoryview(self._data), self._position)
-        except (IndexError, InvalidRequest) as error:
-            raise InvalidRecord(f"the size at byte {self._position} of {len(self._data)} is broken: {error}") from error
-        return size - 1
-
-    def _unpack(self, layout: struct.Struct) -> int:
-        try:
-            (value,) = layout.unpack_from(self._data, self._position)
-        except struct.error as error:
-            raise InvalidRecord(f"the record ends within a number at byte {self._position} of {len(self._data)}") from error
-        self._position += layout.size
-        return value  # type: ignore[no-any-return]
-
-    def _take(self, size: int) -> bytes:
-        end = self._position + size
-        if size < 0 or end > len(self._data):
-            raise InvalidRecord(f"{size} bytes can not follow byte {self._position} of {len(self._data)}")
-        taken = self._data[self._position : end]
-        self._position = end
-        return taken

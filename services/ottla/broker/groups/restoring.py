@@ -2,10 +2,58 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Final
+
+from ottla.broker.groups.consumer.changes import Change
+from ottla.broker.groups.consumer.group import ConsumerGroup, ConsumerLimits
+from ottla.broker.groups.consumer.states import MemberState
+from ottla.broker.groups.counts import GroupCounts
+from ottla.broker.groups.entries import AnyGroup, GroupEntry, ShardSettings
 from ottla.broker.groups.group import Group
+from ottla.broker.groups.loading import LoadedGroup
 from ottla.broker.groups.member import Member, Protocol
 from ottla.broker.groups.records import StoredGroup
 from ottla.broker.groups.transitions import GroupState
+
+log: Final = logging.getLogger(__name__)
+
+
+def restored(
+    group_id: str, loaded: LoadedGroup, settings: ShardSettings, now_ms: int, from_wall_ms: int, counts: GroupCounts
+) -> tuple[GroupEntry, bool]:
+    """The group that was read, and whether all of it could be made again. Of one that could not, the offsets remain: members
+    find out at their next request, and join again.
+    """
+    empty = Group(group_id, settings.limits, now_ms, counts)
+    group: AnyGroup = empty
+    try:
+        if loaded.is_consumer_group:
+            group = restore_consumer_group(group_id, loaded.changes, settings.consumer_limits, now_ms)
+        elif loaded.stored is not None:
+            restore(empty, loaded.stored, now_ms, from_wall_ms)
+    except Exception:
+        log.exception("group %s: what was stored of it makes no group; only its offsets are kept", group_id)
+        return GroupEntry(Group(group_id, settings.limits, now_ms, counts), loaded.offsets), False
+    return GroupEntry(group, loaded.offsets), True
+
+
+def restore_consumer_group(group_id: str, changes: list[Change], limits: ConsumerLimits, now_ms: int) -> ConsumerGroup:
+    """The group that these changes make. Members have a whole session to be heard from, and a whole rebalance timeout to give
+    up what they were asked for."""
+    group = ConsumerGroup(group_id, limits)
+    for each in changes:
+        group.apply(each)
+    group.loaded()
+    group.topics_due_ms = now_ms + limits.topics_check_ms  # the topics may not all be known here yet
+    group.regexes_due_ms = now_ms + limits.topics_check_ms
+    for member_id, member in group.members.items():
+        group.hear_from(member, now_ms)
+        if member.position.state is MemberState.UNREVOKED and not member.is_classic:
+            deadline_ms = now_ms + member.metadata.rebalance_timeout_ms
+            group.deadlines(member_id).revocation_ms = deadline_ms
+            group.note_deadline(deadline_ms)
+    return group
 
 
 def restore(group: Group, stored: StoredGroup, now_ms: int, from_wall_ms: int) -> None:

@@ -1,7 +1,7 @@
 """One partition of `__consumer_offsets` that this broker leads: its groups, their timers, and what they write.
 
 This performs what the groups' state machines decide: it answers, appends to the partition, and tells a group when what
-it wrote is committed. A commit of offsets counts, and is answered, only then.
+it wrote is committed. `Commits` does so for offsets, `ConsumerGroups` for groups of the consumer protocol.
 
 Between becoming leader and having read the partition it refuses everything with COORDINATOR_LOAD_IN_PROGRESS. When the
 leadership is lost, everybody who waits is told NOT_COORDINATOR, and nothing here does anything any more.
@@ -13,71 +13,46 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
 from ottla.broker.groups import joining, membership, rebalancing
-from ottla.broker.groups.effects import Effect, Joined, StoreGroup, Synced
-from ottla.broker.groups.group import NEVER_MS, Group, GroupLimits
+from ottla.broker.groups.commits import Commits
+from ottla.broker.groups.consumer import classic_members
+from ottla.broker.groups.consumer.group import ConsumerGroup
+from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer
+from ottla.broker.groups.consumer.topics import Topics
+from ottla.broker.groups.consumer_groups import ConsumerGroups
+from ottla.broker.groups.counts import GroupCounts
+from ottla.broker.groups.effects import Effect, Joined, ReplacementOf, StoreGroup, Synced
+from ottla.broker.groups.entries import AnyGroup, GroupEntries, GroupEntry, ShardSettings
+from ottla.broker.groups.group import NEVER_MS, Group
+from ottla.broker.groups.group_records import record_of, tombstones_of
 from ottla.broker.groups.joining import Join
-from ottla.broker.groups.loading import LoadedGroup, OffsetsLoader
+from ottla.broker.groups.loading import OffsetsLoader
 from ottla.broker.groups.membership import Leaver, Sync
 from ottla.broker.groups.offsets import GroupOffsets
-from ottla.broker.groups.records import (
-    CommittedOffset,
-    OffsetKey,
-    encode_group,
-    encode_group_key,
-    encode_offset,
-    encode_offset_key,
-)
-from ottla.broker.groups.restoring import restore
-from ottla.broker.groups.subscriptions import subscribed_topics
-from ottla.broker.groups.transitions import GroupState
-from ottla.broker.groups.validation import check_commit
-from ottla.broker.groups.write_failures import as_commit_error, as_group_error
-from ottla.broker.replication.internal_topics import InternalTopics, KeyValue
-from ottla.broker.replication.partition import Partition
+from ottla.broker.groups.partition_log import PartitionLog
+from ottla.broker.groups.records import CommittedOffset
+from ottla.broker.groups.restoring import restored
+from ottla.broker.groups.write_failures import as_group_error
+from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.clock import Clock
 from ottla.errors import (
     ApiError,
     CoordinatorLoadInProgress,
     GroupIdNotFound,
-    GroupSubscribedToTopic,
-    IllegalGeneration,
     NonEmptyGroup,
     NotCoordinator,
-    OffsetMetadataTooLarge,
+    RebalanceInProgress,
     UnknownMemberId,
+    UnknownServerError,
 )
 from ottla.lifecycle import Offload
 from ottla.model import TopicPartition
 
 log: Final = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ShardSettings:
-    """What the broker's settings say of groups and their topic."""
-
-    limits: GroupLimits
-    commit_timeout_seconds: float
-    metadata_max_bytes: int
-    retention_ms: int
-    load_buffer_bytes: int
-    codec: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class GroupEntry:
-    """A group with what belongs to it."""
-
-    group: Group
-    offsets: GroupOffsets = field(default_factory=GroupOffsets)
-    timer: asyncio.TimerHandle | None = None
-    timer_ms: int = NEVER_MS
 
 
 class OffsetsPartition:
@@ -89,6 +64,10 @@ class OffsetsPartition:
         internal: appends and reads.
         clock: its monotonic side for deadlines, its wall clock for what is written.
         unique: makes what tells new members' ids apart.
+        topics: what the consumer groups' members subscribe to.
+
+    Attributes:
+        corrupt_records: how many records of the partition could not be read, and were passed over.
     """
 
     def __init__(
@@ -99,16 +78,23 @@ class OffsetsPartition:
         clock: Clock,
         unique: Callable[[], UUID],
         settings: ShardSettings,
+        topics: Topics,
+        counts: GroupCounts | None = None,
     ) -> None:
         self.key: Final = key
         self.leader_epoch: Final = leader_epoch
         self.is_loaded = False
+        self.corrupt_records = 0
         self._internal = internal
         self._clock = clock
         self._unique = unique
         self._settings = settings
-        self._groups: dict[str, GroupEntry] = {}
-        self._in_transactions: dict[int, set[str]] = {}  # the groups that a producer's undecided transaction has offsets for
+        self._topics = topics
+        self._counts = counts = counts or GroupCounts()
+        self._groups = GroupEntries(settings.limits, self._now_ms, counts)
+        self._log = PartitionLog(key, internal, settings.codec, settings.commit_timeout_seconds)
+        self._commits = Commits(self._groups, self._log, clock, self._now_ms, settings, counts)
+        self._consumers = ConsumerGroups(self._groups, self._log, clock, self._now_ms, settings, topics, unique, counts)
         self._ended_meanwhile: list[tuple[int, bool]] = []  # transactions that ended while the partition was being read
         self._is_closed = False
         self._storing: set[asyncio.Task[None]] = set()
@@ -128,14 +114,17 @@ class OffsetsPartition:
         loaded = await offload(loader.groups)
         if self._is_closed:
             return
+        self.corrupt_records = loader.corrupt_records
+        now_ms = self._now_ms()
         for group_id, each in loaded.items():
-            self._groups[group_id] = self._restored(group_id, each)
-            for producer_id in each.offsets.producer_ids():
-                self._in_transactions.setdefault(producer_id, set()).add(group_id)
+            entry, is_whole = restored(group_id, each, self._settings, now_ms, now_ms - self._clock.time_ms(), self._counts)
+            self.corrupt_records += not is_whole
+            self._groups.put(entry)
+            self._commits.loaded(entry)
         self.is_loaded = True
         for ended in self._ended_meanwhile:
             self.transaction_ended(*ended)
-        for entry in self._groups.values():
+        for entry in self._groups:
             self._arm(entry)
         log.info(
             "%s: loaded %d groups from %d records in %.3f s, leader epoch %d",
@@ -150,32 +139,42 @@ class OffsetsPartition:
         """Another broker leads the partition, or this one stops: whoever waits is told."""
         self._is_closed = True
         error = NotCoordinator(f"{self.key} is not led here any more")
-        for entry in self._groups.values():
+        for entry in self._groups:
             if entry.timer is not None:
                 entry.timer.cancel()
-            self._perform(entry, rebalancing.take_down(entry.group, error, self._now_ms()))
+            if isinstance(entry.group, Group):
+                self._perform(entry, rebalancing.take_down(entry.group, error, self._now_ms()))
         self._groups.clear()
         for task in self._storing:
             task.cancel()
 
-    def _restored(self, group_id: str, loaded: LoadedGroup) -> GroupEntry:
-        now_ms = self._now_ms()
-        group = Group(group_id, self._settings.limits, now_ms)
-        if loaded.stored is not None:
-            restore(group, loaded.stored, now_ms, now_ms - self._clock.time_ms())
-        return GroupEntry(group, loaded.offsets)
-
     # Members.
+
+    async def consumer_heartbeat(self, group_id: str, request: Heartbeat) -> HeartbeatAnswer:
+        """ConsumerGroupHeartbeat. Raises what the member is told instead."""
+        self._check()
+        entry, answer, effects = self._consumers.heartbeat(group_id, request)
+        self._perform(entry, effects)
+        await self._until_committed(entry)
+        return answer
 
     def join(self, group_id: str, request: Join) -> asyncio.Future[Joined]:
         """JoinGroup; the answer waits for as long as the rebalance takes."""
         self._check()
         entry = self._groups.get(group_id)
-        if entry is None:
-            if request.member_id:
-                raise UnknownMemberId(f"group {group_id} is not known, and so is {request.member_id}")
-            entry = self._add(group_id)
+        if request.member_id and (entry is None or (isinstance(entry.group, ConsumerGroup) and not entry.group.members)):
+            raise UnknownMemberId(f"group {group_id} is not known, and so is {request.member_id}")
+        entry = self._groups.get_or_add(group_id)
         token: asyncio.Future[Joined] = asyncio.get_running_loop().create_future()
+        group = entry.group
+        if isinstance(group, ConsumerGroup) and group.members:
+            answer, effects = self._consumers.join(entry, group, request, token)
+            self._perform(entry, effects)
+            self._answer_when_committed(entry, answer)
+            return token
+        if isinstance(group, ConsumerGroup):
+            self._consumers.make_classic(entry, group)
+        assert isinstance(entry.group, Group)
         self._perform(entry, joining.join(entry.group, request, token, self._now_ms(), self._unique))
         return token
 
@@ -184,13 +183,27 @@ class OffsetsPartition:
         self._check()
         entry = self._known(group_id, request.member_id)
         token: asyncio.Future[Synced] = asyncio.get_running_loop().create_future()
-        self._perform(entry, membership.sync(entry.group, request, token, self._now_ms()))
+        if isinstance(entry.group, Group):
+            self._perform(entry, membership.sync(entry.group, request, token, self._now_ms()))
+            return token
+        try:
+            answer = classic_members.sync(entry.group, request, token, self._topics, self._now_ms())
+        finally:
+            self._arm(entry)
+        self._answer_when_committed(entry, answer)
         return token
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation_id: int) -> None:
         """Heartbeat. Raises what the member is to do."""
         self._check()
-        membership.heartbeat(self._known(group_id, member_id).group, member_id, instance_id, generation_id, self._now_ms())
+        entry = self._known(group_id, member_id)
+        if isinstance(entry.group, Group):
+            membership.heartbeat(entry.group, member_id, instance_id, generation_id, self._now_ms())
+            return
+        try:
+            self._consumers.classic_heartbeat(entry, entry.group, member_id, instance_id, generation_id)
+        finally:
+            self._arm(entry)
 
     def leave(self, group_id: str, leavers: Sequence[Leaver]) -> list[ApiError | None]:
         """LeaveGroup; gives for each why it could not leave."""
@@ -198,6 +211,8 @@ class OffsetsPartition:
         entry = self._groups.get(group_id)
         if entry is None:
             return [UnknownMemberId(f"group {group_id} is not known") for _ in leavers]
+        if isinstance(entry.group, ConsumerGroup):
+            return self._consumers.leave(entry, entry.group, leavers)
         outcomes, effects = membership.leave(entry.group, leavers, self._now_ms())
         self._perform(entry, effects)
         return outcomes
@@ -211,33 +226,19 @@ class OffsetsPartition:
         member_id: str,
         instance_id: str | None,
         offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        knows_epochs: bool = False,
     ) -> dict[TopicPartition, ApiError | None]:
         """OffsetCommit: stores offsets, and gives for each partition why it could not.
+
+        Args:
+            knows_epochs: whether the request is of a version in which members of consumer groups say their epoch.
 
         Raises:
             ApiError: nothing was stored, for what is wrong with the group or the member.
         """
         self._check()
-        entry = self._groups.get(group_id)
-        if entry is None:
-            if generation_id >= 0:
-                raise IllegalGeneration(f"group {group_id} is not known, and so is its generation {generation_id}")
-            entry = self._add(group_id)
-        check_commit(entry.group, generation_id, member_id, instance_id)
-        if entry.group.has(member_id):
-            entry.group.hear_from(entry.group.get(member_id), self._now_ms())
-        outcomes, records = self._offset_records(group_id, offsets)
-        accepted = [each for each, error in outcomes.items() if error is None]
-        if not accepted:
-            return outcomes
-        try:
-            base_offset = await self._append(records)
-        except ApiError as error:
-            failed = as_commit_error(error)
-            return {each: outcome or failed for each, outcome in outcomes.items()}
-        for index, partition in enumerate(accepted):
-            entry.offsets.commit(partition, offsets[partition], base_offset + index)
-        return outcomes
+        return await self._commits.commit(group_id, generation_id, member_id, instance_id, offsets, knows_epochs=knows_epochs)
 
     async def commit_in_transaction(
         self,
@@ -258,138 +259,61 @@ class OffsetsPartition:
             ApiError: nothing was stored, for what is wrong with the group or the member.
         """
         self._check()
-        entry = self._groups.get(group_id)
-        if entry is None:
-            if generation_id >= 0:
-                raise IllegalGeneration(f"group {group_id} is not known, and so is its generation {generation_id}")
-            entry = self._add(group_id)
-        check_commit(entry.group, generation_id, member_id, instance_id, transactional=True)
-        if entry.group.has(member_id):
-            entry.group.hear_from(entry.group.get(member_id), self._now_ms())
-        outcomes, records = self._offset_records(group_id, offsets)
-        accepted = [each for each, error in outcomes.items() if error is None]
-        if not accepted:
-            return outcomes
-        try:
-            base_offset, partition = self._internal.append_in_transaction(
-                self.key, records, self._settings.codec, producer_id, producer_epoch
-            )
-            self._in_transactions.setdefault(producer_id, set()).add(group_id)
-            for index, each in enumerate(accepted):
-                entry.offsets.add_pending(producer_id, each, offsets[each], base_offset + index)
-            await self._committed(partition, base_offset + len(records))
-        except ApiError as error:
-            failed = as_commit_error(error)
-            return {each: outcome or failed for each, outcome in outcomes.items()}
-        return outcomes
+        return await self._commits.commit_in_transaction(
+            group_id, producer_id, producer_epoch, generation_id, member_id, instance_id, offsets
+        )
 
     def transaction_ended(self, producer_id: int, is_commit: bool) -> None:
         """The marker of a producer's transaction is committed in this partition."""
-        if not self.is_loaded:
+        if self.is_loaded:
+            self._commits.transaction_ended(producer_id, is_commit)
+        else:
             self._ended_meanwhile.append((producer_id, is_commit))
-            return
-        for group_id in self._in_transactions.pop(producer_id, ()):
-            entry = self._groups.get(group_id)
-            if entry is not None:
-                entry.offsets.complete(producer_id, is_commit)
 
-    def _offset_records(
-        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
-    ) -> tuple[dict[TopicPartition, ApiError | None], list[KeyValue]]:
-        outcomes: dict[TopicPartition, ApiError | None] = {}
-        records: list[KeyValue] = []
-        most = self._settings.metadata_max_bytes
-        for partition, committed in offsets.items():
-            size = len(committed.metadata)  # as Kafka: characters, whatever the setting's name says
-            if size > most:
-                outcomes[partition] = OffsetMetadataTooLarge(f"{partition}: metadata of {size}, offset.metadata.max.bytes is {most}")
-                continue
-            outcomes[partition] = None
-            records.append((encode_offset_key(OffsetKey(group_id, *partition)), encode_offset(committed)))
-        return outcomes, records
-
-    def offsets(self, group_id: str) -> GroupOffsets:
-        """What the group has committed; nothing for one that is not known."""
+    def offsets(self, group_id: str, member_id: str | None = None, member_epoch: int = -1) -> GroupOffsets:
+        """What the group has committed; nothing for one that is not known. Raises why a member may not be told."""
         self._check()
-        entry = self._groups.get(group_id)
-        return GroupOffsets() if entry is None else entry.offsets
-
-    # Administration.
-
-    def group(self, group_id: str) -> Group | None:
-        """A group, to be looked at."""
-        self._check()
-        entry = self._groups.get(group_id)
-        return None if entry is None else entry.group
-
-    def groups(self) -> Iterator[Group]:
-        """All groups, to be looked at."""
-        for entry in self._groups.values():
-            yield entry.group
-
-    async def delete(self, group_id: str) -> None:
-        """DeleteGroups: forgets an empty group and its offsets. Raises GroupIdNotFound or NonEmptyGroup."""
-        self._check()
-        entry = self._groups.get(group_id)
-        if entry is None or entry.group.state is GroupState.DEAD:
-            raise GroupIdNotFound(f"group {group_id} is not known")
-        if entry.group.state is not GroupState.EMPTY:
-            raise NonEmptyGroup(f"group {group_id} has {len(entry.group)} members and is {entry.group.state.value}")
-        records: list[KeyValue] = [(encode_offset_key(OffsetKey(group_id, *partition)), None) for partition, _ in entry.offsets.items()]
-        records.append((encode_group_key(group_id), None))
-        self._remove(entry)
-        await self._append_as_group(records)
+        return self._commits.offsets(group_id, member_id, member_epoch)
 
     async def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ApiError | None]:
         """OffsetDelete: forgets offsets of topics that no member reads.
 
         Raises:
             GroupIdNotFound: there is no such group.
-            NonEmptyGroup: it is not a consumer group and has members, so what they read can not be told.
+            NonEmptyGroup: it is not a group of consumers and has members, so what they read can not be told.
         """
         self._check()
-        entry = self._groups.get(group_id)
-        if entry is None or entry.group.state is GroupState.DEAD:
-            raise GroupIdNotFound(f"group {group_id} is not known")
-        subscribed: frozenset[str] = frozenset()
-        if entry.group.state is not GroupState.EMPTY:
-            if entry.group.protocol_type != "consumer":
-                raise NonEmptyGroup(f"group {group_id} is of type {entry.group.protocol_type!r} and has members")
-            subscribed = subscribed_topics(entry.group) or frozenset(each.topic for each in partitions)
-        outcomes: dict[TopicPartition, ApiError | None] = {}
-        for each in partitions:
-            outcomes[each] = GroupSubscribedToTopic(f"group {group_id} reads {each.topic}") if each.topic in subscribed else None
-        removed = [each for each in partitions if outcomes[each] is None and entry.offsets.get(each) is not None]
-        if removed:
-            await self._append_as_group([(encode_offset_key(OffsetKey(group_id, *each)), None) for each in removed])
-            entry.offsets.remove(removed)
-        return outcomes
+        return await self._commits.delete(group_id, partitions)
 
     def expire(self) -> None:
         """Forgets the offsets whose time is over, and groups that nothing is left of."""
-        wall_ms = self._clock.time_ms()
-        for group_id, entry in list(self._groups.items()):
-            expired = self._expired(entry, wall_ms)
-            entry.offsets.remove(expired)
-            records: list[KeyValue] = [(encode_offset_key(OffsetKey(group_id, *each)), None) for each in expired]
-            group = entry.group
-            if group.state is GroupState.EMPTY and entry.offsets.is_empty and not group.pending_members:
-                if group.generation_id > 0:
-                    records.append((encode_group_key(group_id), None))
-                self._remove(entry)
-            if records:
-                log.info("group %s: %d offsets have expired", group_id, len(expired))
-                self._append_beside(records)
+        self._commits.expire()
 
-    def _expired(self, entry: GroupEntry, wall_ms: int) -> list[TopicPartition]:
-        group = entry.group
-        retention_ms = self._settings.retention_ms
-        if group.protocol_type is None:
-            return entry.offsets.expired(wall_ms, retention_ms, base_timestamp=None, subscribed=())
-        if group.state is GroupState.EMPTY:
-            since_ms = group.state_timestamp_ms - self._now_ms() + wall_ms
-            return entry.offsets.expired(wall_ms, retention_ms, base_timestamp=since_ms, subscribed=())
-        return entry.offsets.expired(wall_ms, retention_ms, base_timestamp=None, subscribed=subscribed_topics(group))
+    # Administration.
+
+    def group(self, group_id: str) -> AnyGroup | None:
+        """A group, to be looked at."""
+        self._check()
+        entry = self._groups.get(group_id)
+        return None if entry is None else entry.group
+
+    def groups(self) -> Iterator[AnyGroup]:
+        """All groups, to be looked at."""
+        for entry in self._groups:
+            yield entry.group
+
+    async def delete(self, group_id: str) -> None:
+        """DeleteGroups: forgets an empty group and its offsets. Raises GroupIdNotFound or NonEmptyGroup."""
+        self._check()
+        entry = self._groups.get(group_id)
+        if entry is None or entry.is_dead:
+            raise GroupIdNotFound(f"group {group_id} is not known")
+        if not entry.is_empty:
+            raise NonEmptyGroup(f"group {group_id} has {len(entry.group)} members and is {entry.group.state.value}")
+        records = self._commits.tombstones(entry) + tombstones_of(entry.group)
+        self._groups.remove(entry)
+        if records:
+            await self._log.store(records)
 
     # Effects.
 
@@ -401,49 +325,59 @@ class OffsetsPartition:
                     if not token.done():  # whoever waited may be gone with its connection
                         token.set_result(effect)
                 case StoreGroup():
-                    self._store(entry, effect)
+                    assert isinstance(entry.group, Group)
+                    self._store(entry, entry.group, effect)
         if not self._is_closed:
             self._arm(entry)
 
-    def _store(self, entry: GroupEntry, effect: StoreGroup) -> None:
-        wall_timestamp = effect.state_timestamp_ms - self._now_ms() + self._clock.time_ms()
-        value = encode_group(replace(effect, state_timestamp_ms=wall_timestamp))
-        task = asyncio.ensure_future(self._store_and_go_on(entry, effect, value))
+    def _beside(self, work: Coroutine[None, None, None], done: Callable[[ApiError | None], None] = lambda error: None) -> None:
+        """Does what takes a while; `done` is told how it ended, also when the leadership goes before it has begun."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._storing.discard(task)
+            if task.cancelled():
+                done(NotCoordinator(f"{self.key} is not led here any more"))
+                return
+            error = task.exception()
+            if error is not None and not isinstance(error, ApiError):
+                log.error("%s: a member's request has failed unexpectedly", self.key, exc_info=error)
+                error = UnknownServerError(f"{self.key}: {error}")
+            done(error)
+
+        task = asyncio.ensure_future(work)
         self._storing.add(task)
-        task.add_done_callback(self._storing.discard)
+        task.add_done_callback(ended)
 
-    async def _store_and_go_on(self, entry: GroupEntry, effect: StoreGroup, value: bytes) -> None:
-        error: ApiError | None = None
-        try:
-            await self._append_as_group([(encode_group_key(effect.group_id), value)])
-        except ApiError as failure:
-            log.warning("group %s: generation %d was not stored: %s", effect.group_id, effect.generation_id, failure)
-            error = failure
-        if not self._is_closed:
-            self._perform(entry, rebalancing.stored(entry.group, effect.reason, error, self._now_ms()))
+    def _store(self, entry: GroupEntry, group: Group, effect: StoreGroup) -> None:
+        async def store() -> None:
+            if entry.group is not group:
+                raise RebalanceInProgress(f"group {effect.group_id} has become a consumer group")
+            await self._log.store([record_of(effect, self._clock.time_ms() - self._now_ms())])
 
-    async def _append(self, records: Sequence[KeyValue]) -> int:
-        """Appends and waits until it is committed; gives the offset of the first record."""
-        base_offset, partition = self._internal.append(self.key, records, self._settings.codec)
-        await self._committed(partition, base_offset + len(records))
-        return base_offset
+        def stored(error: ApiError | None) -> None:
+            if error is not None and not self._is_closed:
+                log.warning("group %s: generation %d was not stored: %s", effect.group_id, effect.generation_id, error)
+            if not self._is_closed and entry.group is group:
+                self._perform(entry, rebalancing.stored(group, effect.reason, error, self._now_ms()))
+            elif isinstance(effect.reason, ReplacementOf):
+                refusal = error or RebalanceInProgress(f"group {effect.group_id} has become a consumer group")
+                self._perform(entry, [Joined(effect.reason.token, effect.reason.new_member_id, error=refusal)])
 
-    async def _committed(self, partition: Partition, end_offset: int) -> None:
-        if not self._internal.is_committed(partition, end_offset):
-            await self._internal.committed(partition, end_offset, self._settings.commit_timeout_seconds)
+        self._beside(store(), stored)
 
-    async def _append_as_group(self, records: Sequence[KeyValue]) -> None:
-        try:
-            await self._append(records)
-        except ApiError as error:
-            raise as_group_error(error) from error
+    async def _until_committed(self, entry: GroupEntry) -> None:
+        """Waits for what a consumer group wrote last: a member that is told more than is committed might have to be told less."""
+        if entry.appended is not None:
+            try:
+                await self._log.committed(*entry.appended)
+            except ApiError as error:
+                raise as_group_error(error) from error
 
-    def _append_beside(self, records: Sequence[KeyValue]) -> None:
-        """Appends what nobody waits for."""
-        try:
-            self._internal.append(self.key, records, self._settings.codec)
-        except ApiError as error:
-            log.warning("%s: tombstones were not written, the next round does it: %s", self.key, error)
+    def _answer_when_committed(self, entry: GroupEntry, answer: Joined | Synced) -> None:
+        def committed(error: ApiError | None) -> None:
+            self._perform(entry, [answer if error is None else _refused(answer, error)])
+
+        self._beside(self._until_committed(entry), committed)
 
     # Timers.
 
@@ -460,8 +394,13 @@ class OffsetsPartition:
 
     def _tick(self, entry: GroupEntry) -> None:
         entry.timer, entry.timer_ms = None, NEVER_MS
-        if not self._is_closed and entry.group.state is not GroupState.DEAD:
-            self._perform(entry, rebalancing.tick(entry.group, self._now_ms()))
+        if self._is_closed or entry.is_dead:
+            return
+        group = entry.group
+        if isinstance(group, ConsumerGroup):
+            self._perform(entry, self._consumers.tick(entry, group))
+        else:
+            self._perform(entry, rebalancing.tick(group, self._now_ms()))
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
@@ -480,12 +419,8 @@ class OffsetsPartition:
             raise UnknownMemberId(f"group {group_id} is not known, and so is {member_id}")
         return entry
 
-    def _add(self, group_id: str) -> GroupEntry:
-        entry = self._groups[group_id] = GroupEntry(Group(group_id, self._settings.limits, self._now_ms()))
-        return entry
 
-    def _remove(self, entry: GroupEntry) -> None:
-        entry.group.transition_to(GroupState.DEAD, self._now_ms())
-        if entry.timer is not None:
-            entry.timer.cancel()
-        del self._groups[entry.group.group_id]
+def _refused(answer: Joined | Synced, error: ApiError) -> Joined | Synced:
+    if isinstance(answer, Joined):
+        return Joined(answer.token, answer.member_id, error=error)
+    return Synced(answer.token, error=error)

@@ -5,14 +5,34 @@ from __future__ import annotations
 from random import Random
 from uuid import UUID
 
+from ottla.broker.groups.consumer.group import ConsumerLimits
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator
+from ottla.broker.groups.entries import ShardSettings
 from ottla.broker.groups.group import GroupLimits
-from ottla.broker.groups.shard import ShardSettings
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
+from ottla.config.groups import MigrationPolicy
 from ottla.lifecycle import Offload
+from ottla.model import INTERNAL_TOPICS, TopicDescription
+
+
+class MetadataTopics:
+    """The topics that this broker knows of, as consumer groups look them up."""
+
+    def __init__(self, metadata: MetadataCache) -> None:
+        self._metadata = metadata
+
+    def topic(self, name: str) -> TopicDescription | None:
+        return self._metadata.topic(name)
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        return self._metadata.topic_name(topic_id)
+
+    def names(self) -> list[str]:
+        """Internal topics are subscribed to by name, or not at all."""
+        return [each.name for each in self._metadata.topics() if each.name not in INTERNAL_TOPICS]
 
 
 def group_coordinator(
@@ -35,6 +55,15 @@ def group_coordinator(
         max_size=settings.group_max_size,
         initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
     )
+    policy = MigrationPolicy(settings.group_consumer_migration_policy.lower())
+    consumer_limits = ConsumerLimits(
+        session_timeout_ms=settings.group_consumer_session_timeout_ms,
+        heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+        max_size=settings.group_consumer_max_size,
+        assignors=settings.group_consumer_assignors,
+        can_upgrade=policy in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL),
+        can_downgrade=policy in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL),
+    )
     return GroupCoordinator(
         internal,
         clock,
@@ -47,7 +76,9 @@ def group_coordinator(
             retention_ms=settings.offsets_retention_minutes * 60_000,
             load_buffer_bytes=settings.offsets_load_buffer_size,
             codec=settings.offsets_topic_compression_codec,
+            consumer_limits=consumer_limits,
         ),
         partition_count,
         settings.offsets_retention_check_interval_ms / 1000,
+        MetadataTopics(metadata),
     )

@@ -14,6 +14,7 @@ from typing import Final
 from ottla.broker.control import TransactionMarker, TransactionQuestion
 from ottla.broker.replication.internal_keys import partition_of
 from ottla.broker.replication.internal_topics import InternalTopics
+from ottla.broker.transactions.counts import TransactionCounts
 from ottla.broker.transactions.shard import TransactionLimits, TransactionPartition
 from ottla.broker.transactions.transaction import Transaction
 from ottla.clock import Clock
@@ -62,6 +63,7 @@ class TransactionCoordinator:
         self._partition_count = partition_count
         self._abort_interval_seconds = abort_interval_seconds
         self._expiry_interval_seconds = expiry_interval_seconds
+        self.counts: Final = TransactionCounts()
         self._partitions: dict[int, TransactionPartition] = {}
         self._loading: dict[TransactionPartition, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -100,6 +102,7 @@ class TransactionCoordinator:
             self._send_markers,
             self._new_producer_id,
             self._limits,
+            self.counts,
         )
         task = asyncio.get_running_loop().create_task(self._load(partition), name=f"loading {partition.key}")
         self._loading[partition] = task

@@ -40,9 +40,10 @@ def encode_key(transactional_id: str) -> bytes:
 def decode_key(data: bytes) -> str | None:
     """The transactional id; None for a key of a newer release. Raises InvalidRecord."""
     try:
-        version, size = _KEY_HEAD.unpack_from(data)
+        (version,) = _INT16.unpack_from(data)
         if version != KEY_VERSION:
             return None
+        _, size = _KEY_HEAD.unpack_from(data)
         encoded = data[_KEY_HEAD.size : _KEY_HEAD.size + size]
         if size < 0 or len(encoded) != size:
             raise InvalidRecord(f"a transactional id of {size} bytes in a key of {len(data)}")

@@ -16,6 +16,7 @@ from typing import Any, Final
 from ottla.broker.control import TransactionMarker
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.transactions import decisions
+from ottla.broker.transactions.counts import TransactionCounts
 from ottla.broker.transactions.loading import TransactionsLoader
 from ottla.broker.transactions.records import encode, encode_key
 from ottla.broker.transactions.states import PREPARED, TransactionState
@@ -84,15 +85,18 @@ class TransactionPartition:
         send_markers: Callable[[TransactionMarker], Awaitable[None]],
         new_producer_id: Callable[[], Awaitable[int]],
         limits: TransactionLimits,
+        counts: TransactionCounts | None = None,
     ) -> None:
         self.key: Final = key
         self.leader_epoch: Final = leader_epoch
         self.is_loaded = False
+        self.corrupt_records = 0  # that were passed over when it was loaded
         self._internal = internal
         self._clock = clock
         self._send_markers = send_markers
         self._new_producer_id = new_producer_id
         self._limits = limits
+        self._counts = counts or TransactionCounts()
         self._entries: dict[str, _Entry] = {}
         self._is_closed = False
         self._beside: set[asyncio.Task[None]] = set()
@@ -109,10 +113,12 @@ class TransactionPartition:
         async for chunk in self._internal.chunks(self.key, self.leader_epoch, self._limits.load_buffer_bytes):
             await offload(loader.feed, chunk)
         transactions = await offload(loader.transactions)
+        self.corrupt_records = loader.skipped
         if self._is_closed:
             return
         self._entries = {each.transactional_id: _Entry(each) for each in transactions}
         self.is_loaded = True
+        self._counts.records_corrupt += loader.skipped
         prepared = [each for each in self._entries.values() if each.transaction.state in PREPARED]
         for entry in prepared:
             self._begin_beside(self._complete(entry))
@@ -277,6 +283,8 @@ class TransactionPartition:
         while not self._is_closed:
             try:
                 await self._write(entry, decisions.completed(decided, self._clock.time_ms()))
+                self._counts.committed += marker.is_commit
+                self._counts.aborted += not marker.is_commit
                 return
             except NotCoordinator:
                 return

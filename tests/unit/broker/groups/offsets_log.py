@@ -8,8 +8,11 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+from tests.unit.broker.groups.known_topics import KnownTopics
+
+from ottla.broker.groups.entries import ShardSettings
 from ottla.broker.groups.group import GroupLimits
-from ottla.broker.groups.shard import OffsetsPartition, ShardSettings
+from ottla.broker.groups.shard import OffsetsPartition
 from ottla.errors import ApiError
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
@@ -82,16 +85,18 @@ class OffsetsLog:
             yield each
 
 
-def shard_of(log: OffsetsLog, clock: ManualClock | None = None, epoch: int = 0, seed: int = 1) -> OffsetsPartition:
+def shard_of(
+    log: OffsetsLog, clock: ManualClock | None = None, epoch: int = 0, seed: int = 1, topics: KnownTopics | None = None
+) -> OffsetsPartition:
     random = Random(seed)
 
     def unique() -> UUID:
         return UUID(int=random.getrandbits(128), version=4)
 
-    return OffsetsPartition(KEY, epoch, log, clock or ManualClock(), unique, SETTINGS)  # type: ignore[arg-type]
+    return OffsetsPartition(KEY, epoch, log, clock or ManualClock(), unique, SETTINGS, topics or KnownTopics())  # type: ignore[arg-type]
 
 
-async def loaded(log: OffsetsLog, clock: ManualClock | None = None, epoch: int = 0) -> OffsetsPartition:
-    shard = shard_of(log, clock, epoch)
+async def loaded(log: OffsetsLog, clock: ManualClock | None = None, epoch: int = 0, topics: KnownTopics | None = None) -> OffsetsPartition:
+    shard = shard_of(log, clock, epoch, topics=topics)
     await shard.load(offload_nothing)
     return shard

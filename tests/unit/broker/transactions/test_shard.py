@@ -31,6 +31,7 @@ from ottla.errors import (
 )
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
+from ottla.record.batch import HEADER_SIZE
 from ottla.testing.clock import ManualClock
 
 KEY = TopicPartition("__transaction_state", 3)
@@ -318,7 +319,34 @@ def test_a_record_that_can_not_be_read_is_passed_over(caplog: pytest.LogCaptureF
     async def test(world: World) -> None:
         await ongoing(await world.coordinator())
         world.log.append(KEY, [(b"\0\0\0\3bad", b"\0\0short"), (b"\0\7", b"newer")])
-        assert [each.transactional_id for each in (await world.coordinator(1)).transactions()] == ["t"]
+        shard = await world.coordinator(1)
+        assert [each.transactional_id for each in shard.transactions()] == ["t"]
+        assert shard.corrupt_records == 1
         assert "passed over" in caplog.text
+
+    run(test)
+
+
+@pytest.mark.parametrize("place", [17, 21, 23, 57, HEADER_SIZE + 1, -1])
+def test_a_batch_with_a_wrong_checksum_is_passed_over_and_counted_and_the_others_are_served(
+    caplog: pytest.LogCaptureFixture, place: int
+) -> None:
+    """A bit that has turned makes up no state: not in the checksum, the attributes, the count, a record or its end."""
+
+    async def test(world: World) -> None:
+        first = await world.coordinator()
+        await ongoing(first)
+        other_id, epoch = await first.initialise("other", MINUTE_MS, None)
+        *before, last = world.log.batches
+        damaged = bytearray(last)
+        damaged[place] ^= 0x10
+        world.log.batches = [*before, bytes(damaged)]
+        second = await world.coordinator(1)
+        assert [each.transactional_id for each in second.transactions()] == ["t"]
+        assert second.corrupt_records == 1
+        assert "__transaction_state-3: the record at offset" in caplog.text
+        # The id whose record is gone begins anew, with another producer.
+        again_id, again = await second.initialise("other", MINUTE_MS, None)
+        assert (again_id, again) != (other_id, epoch)
 
     run(test)

@@ -1,0 +1,243 @@
+"""The consumer groups of one partition: requests in, records to the log, answers out.
+
+An event is decided, what it changed is appended as one batch, and only then does it count: a refusal of the log has it
+undone. Whoever asked is answered once that batch is committed, so that what a member was told outlives its coordinator.
+
+Source: Kafka's `GroupMetadataManager`, as far as it is about consumer groups.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+from uuid import UUID
+
+from ottla.broker.groups import rebalancing
+from ottla.broker.groups.consumer import classic_members, departures
+from ottla.broker.groups.consumer.changes import EpochChange
+from ottla.broker.groups.consumer.converting import becomes_classic_without, downgraded, tombstones, upgraded
+from ottla.broker.groups.consumer.group import ConsumerGroup
+from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer, check, heartbeat
+from ottla.broker.groups.consumer.member import LEAVES_FOR_A_WHILE, ConsumerMember
+from ottla.broker.groups.consumer.record_codec import encode_change
+from ottla.broker.groups.consumer.topics import Topics
+from ottla.broker.groups.counts import GroupCounts
+from ottla.broker.groups.effects import Effect, Joined, Token
+from ottla.broker.groups.entries import GroupEntries, GroupEntry, ShardSettings
+from ottla.broker.groups.group import Group
+from ottla.broker.groups.group_records import record_of, tombstones_of
+from ottla.broker.groups.joining import Join, check_request
+from ottla.broker.groups.membership import Leaver
+from ottla.broker.groups.partition_log import PartitionLog
+from ottla.broker.groups.write_failures import as_group_error
+from ottla.broker.replication.internal_topics import KeyValue
+from ottla.broker.replication.partition import Partition
+from ottla.clock import Clock
+from ottla.errors import ApiError, GroupIdNotFound, RebalanceInProgress
+
+log: Final = logging.getLogger(__name__)
+
+_RETRY_MS: Final = 1_000
+
+
+class ConsumerGroups:
+    """What is done with consumer groups, and with classic ones that become such.
+
+    Every method that gives effects gives those of a classic group, to be performed by whoever calls.
+
+    Args:
+        entries: all groups of the partition.
+        topics: the cluster's.
+        unique: makes what tells new members' ids apart.
+        counts: where rebalances are counted.
+    """
+
+    def __init__(
+        self,
+        entries: GroupEntries,
+        partition_log: PartitionLog,
+        clock: Clock,
+        now_ms: Callable[[], int],
+        settings: ShardSettings,
+        topics: Topics,
+        unique: Callable[[], UUID],
+        counts: GroupCounts,
+    ) -> None:
+        self._entries = entries
+        self._log = partition_log
+        self._clock = clock
+        self._now_ms = now_ms
+        self._settings = settings
+        self._topics = topics
+        self._unique = unique
+        self._counts = counts
+
+    # The consumer protocol.
+
+    def heartbeat(self, group_id: str, request: Heartbeat) -> tuple[GroupEntry, HeartbeatAnswer, list[Effect]]:
+        """ConsumerGroupHeartbeat. Raises what the member is told instead."""
+        limits = self._settings.consumer_limits
+        check(request, limits.assignors)
+        entry = self._entries.get(group_id)
+        if request.leaves:
+            return self._leave(entry, group_id, request)
+        group, former = self._joined(entry, group_id, request)
+        with self._changing(group, entry, former) as changed:
+            answer = heartbeat(group, request, self._topics, self._now_ms(), self._unique)
+        effects = self._taken_over(former)
+        return changed[0], answer, effects
+
+    def _joined(self, entry: GroupEntry | None, group_id: str, request: Heartbeat) -> tuple[ConsumerGroup, Group | None]:
+        """The group that a heartbeat is for, and the classic one that it takes the place of."""
+        if entry is not None and isinstance(entry.group, ConsumerGroup):
+            return entry.group, None
+        if request.member_epoch != 0:
+            raise GroupIdNotFound(f"Consumer group {group_id} not found.")
+        if entry is None:
+            return ConsumerGroup(group_id, self._settings.consumer_limits), None
+        assert isinstance(entry.group, Group)
+        return upgraded(entry.group, self._settings.consumer_limits, self._topics, self._now_ms()), entry.group
+
+    @contextmanager
+    def _changing(self, group: ConsumerGroup, entry: GroupEntry | None, former: Group | None = None) -> Iterator[list[GroupEntry]]:
+        """Takes what is changed within to the log, or has it undone. Gives the group's entry, made where there was none."""
+        found: list[GroupEntry] = []
+        try:
+            yield found
+            group.settle()
+            records: list[KeyValue] = [] if former is None else tombstones_of(former)
+            records += [encode_change(group.group_id, each) for each in group.changes]
+            appended = self._append(records) if records else None
+        except BaseException:
+            group.undo()
+            raise
+        self._counts.rebalances += any(isinstance(each, EpochChange) for each in group.changes)
+        group.take_changes()
+        if entry is None:
+            entry = GroupEntry(group)
+            self._entries.put(entry)
+        entry.group = group
+        if appended is not None:
+            entry.appended = appended
+        found.append(entry)
+
+    def _append(self, records: Sequence[KeyValue]) -> tuple[Partition, int]:
+        try:
+            partition, _, end_offset = self._log.append(records)
+        except ApiError as error:
+            raise as_group_error(error) from error
+        return partition, end_offset
+
+    def _taken_over(self, former: Group | None) -> list[Effect]:
+        """Whoever waits in a classic group that is a consumer group now joins again, and is served as its member."""
+        if former is None:
+            return []
+        error = RebalanceInProgress(f"group {former.group_id} has become a consumer group")
+        return rebalancing.take_down(former, error, self._now_ms())
+
+    def _leave(self, entry: GroupEntry | None, group_id: str, request: Heartbeat) -> tuple[GroupEntry, HeartbeatAnswer, list[Effect]]:
+        if entry is None or not isinstance(entry.group, ConsumerGroup):
+            raise GroupIdNotFound(f"Consumer group {group_id} not found.")
+        group = entry.group
+        member = departures.leaver(group, request)
+        if request.member_epoch == LEAVES_FOR_A_WHILE:
+            with self._changing(group, entry):
+                answer = departures.leave_for_a_while(group, member)
+            return entry, answer, []
+        log.info("group %s: %s has left", group_id, member.member_id)
+        return entry, HeartbeatAnswer(member.member_id, request.member_epoch), self._remove(entry, group, member)
+
+    def _remove(self, entry: GroupEntry, group: ConsumerGroup, member: ConsumerMember) -> list[Effect]:
+        if becomes_classic_without(group, member.member_id, self._settings.limits):
+            return self._downgrade(entry, group, [member], "the last member of the consumer protocol has gone")
+        with self._changing(group, entry):
+            departures.remove(group, [member], self._topics, self._now_ms())
+        group.forget_deadlines(member.member_id)
+        return []
+
+    def _downgrade(self, entry: GroupEntry, group: ConsumerGroup, gone: list[ConsumerMember], reason: str) -> list[Effect]:
+        """Makes a classic group of those who stay; they rebalance unless `reason` is empty.
+
+        Its generation is the epoch that they are at, so that their next heartbeats are of the right one.
+        """
+        changes = tombstones(group)
+        try:
+            for member in gone:
+                departures.take_out(group, member)
+            classic = downgraded(group, self._settings.limits, self._topics, self._now_ms(), self._counts)
+            records: list[KeyValue] = [encode_change(group.group_id, each) for each in (*changes, *tombstones(group))]
+            records.append(record_of(classic.store(), self._clock.time_ms() - self._now_ms()))
+            entry.appended = self._append(records)
+        except BaseException:
+            group.undo()
+            raise
+        entry.group = classic
+        return rebalancing.prepare(classic, reason, self._now_ms()) if reason else []
+
+    def tick(self, entry: GroupEntry, group: ConsumerGroup) -> list[Effect]:
+        """Takes out whose time is over."""
+        effects: list[Effect] = []
+        try:
+            for member, reason in departures.overdue(group, self._now_ms()):
+                log.info("group %s: %s is out: %s", group.group_id, member.member_id, reason)
+                effects += self._remove(entry, group, member)
+                if entry.group is not group:
+                    return effects
+        except ApiError as error:
+            log.warning("group %s: that a member is out was not stored, trying on: %s", group.group_id, error)
+            group.next_deadline_ms = self._now_ms() + _RETRY_MS
+            return effects
+        group.find_next_deadline()
+        return effects
+
+    # Members of consumer groups that speak the classic protocol.
+
+    def join(self, entry: GroupEntry, group: ConsumerGroup, request: Join, token: Token) -> tuple[Joined, list[Effect]]:
+        """JoinGroup; gives the answer that is to be given when the group is committed. Raises why it is refused."""
+        check_request(group.group_id, request, self._settings.limits)
+        static = None if request.instance_id is None else group.static_member(request.instance_id)
+        downgrades = static is not None and becomes_classic_without(group, static.member_id, self._settings.limits, is_replaced=True)
+        if not downgrades:
+            with self._changing(group, entry):
+                answer = classic_members.join(group, request, token, self._topics, self._now_ms(), self._unique)
+            return answer, []
+        try:
+            answer = classic_members.join(group, request, token, self._topics, self._now_ms(), self._unique)
+            return answer, self._downgrade(entry, group, [], "") if answer.error is None else []
+        except BaseException:
+            group.undo()
+            raise
+
+    def classic_heartbeat(
+        self, entry: GroupEntry, group: ConsumerGroup, member_id: str, instance_id: str | None, generation_id: int
+    ) -> None:
+        """Heartbeat. Raises what the member is to do."""
+        now_ms = self._now_ms()
+        with self._changing(group, entry):
+            classic_members.look_at_topics(group, self._topics, now_ms)
+        classic_members.heartbeat(group, member_id, instance_id, generation_id, now_ms)
+
+    def leave(self, entry: GroupEntry, group: ConsumerGroup, leavers: Sequence[Leaver]) -> list[ApiError | None]:
+        """LeaveGroup; gives for each why it could not leave."""
+        outcomes: list[ApiError | None] = []
+        gone: dict[str, ConsumerMember] = {}
+        for each in leavers:
+            try:
+                member = classic_members.leavers(group, each)
+                gone[member.member_id] = member
+                outcomes.append(None)
+            except ApiError as error:
+                outcomes.append(error)
+        if gone:
+            with self._changing(group, entry):
+                departures.remove(group, list(gone.values()), self._topics, self._now_ms())
+            for member_id in gone:
+                group.forget_deadlines(member_id)
+        return outcomes
+
+    def make_classic(self, entry: GroupEntry, group: ConsumerGroup) -> None:
+        """A consumer group without members becomes a classic one, since somebody joins who speaks that protocol."""
+        self._append(tombstones_of(group))
+        entry.group = Group(group.group_id, self._settings.limits, self._now_ms(), self._counts)

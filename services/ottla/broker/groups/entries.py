@@ -1,0 +1,105 @@
+"""The groups of one partition of `__consumer_offsets`, each with what belongs to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ottla.broker.groups.consumer.group import ConsumerGroup, ConsumerLimits
+from ottla.broker.groups.consumer.states import ConsumerGroupState
+from ottla.broker.groups.counts import GroupCounts
+from ottla.broker.groups.group import NEVER_MS, Group, GroupLimits
+from ottla.broker.groups.offsets import GroupOffsets
+from ottla.broker.groups.transitions import GroupState
+from ottla.broker.replication.partition import Partition
+
+AnyGroup: TypeAlias = Group | ConsumerGroup
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSettings:
+    """What the broker's settings say of groups and their topic."""
+
+    limits: GroupLimits
+    commit_timeout_seconds: float
+    metadata_max_bytes: int
+    retention_ms: int
+    load_buffer_bytes: int
+    codec: int = 0
+    consumer_limits: ConsumerLimits = field(default_factory=ConsumerLimits)
+
+
+@dataclass(slots=True, eq=False)
+class GroupEntry:
+    """A group with what belongs to it.
+
+    Attributes:
+        group: of the classic or of the consumer protocol; it may be replaced by the other kind.
+        appended: the partition, and the offset up to which it has what the group last wrote as a consumer group.
+    """
+
+    group: AnyGroup
+    offsets: GroupOffsets = field(default_factory=GroupOffsets)
+    timer: asyncio.TimerHandle | None = None
+    timer_ms: int = NEVER_MS
+    appended: tuple[Partition, int] | None = None
+
+    @property
+    def is_dead(self) -> bool:
+        return self.group.state in (GroupState.DEAD, ConsumerGroupState.DEAD)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members, and none on their way."""
+        if isinstance(self.group, ConsumerGroup):
+            return self.group.state is ConsumerGroupState.EMPTY
+        return self.group.state is GroupState.EMPTY
+
+
+class GroupEntries:
+    """By group id.
+
+    Args:
+        now_ms: the time that deadlines are in.
+        counts: where rebalances are counted.
+    """
+
+    def __init__(self, limits: GroupLimits, now_ms: Callable[[], int], counts: GroupCounts) -> None:
+        self._limits = limits
+        self._now_ms = now_ms
+        self._counts = counts
+        self._entries: dict[str, GroupEntry] = {}
+
+    def get(self, group_id: str) -> GroupEntry | None:
+        return self._entries.get(group_id)
+
+    def put(self, entry: GroupEntry) -> None:
+        self._entries[entry.group.group_id] = entry
+
+    def get_or_add(self, group_id: str) -> GroupEntry:
+        """The group, which is an empty classic one when it is not known yet."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            entry = self._entries[group_id] = GroupEntry(Group(group_id, self._limits, self._now_ms(), self._counts))
+        return entry
+
+    def __iter__(self) -> Iterator[GroupEntry]:
+        return iter(list(self._entries.values()))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def remove(self, entry: GroupEntry) -> None:
+        """Forgets a group, which is dead from then on."""
+        if isinstance(entry.group, ConsumerGroup):
+            entry.group.state = ConsumerGroupState.DEAD
+        else:
+            entry.group.transition_to(GroupState.DEAD, self._now_ms())
+        if entry.timer is not None:
+            entry.timer.cancel()
+        del self._entries[entry.group.group_id]
+
+    def clear(self) -> None:
+        self._entries.clear()

@@ -1,0 +1,222 @@
+"""Members of both protocols come, go and fail over at random, and the group changes from one kind into the other and back.
+
+Whatever happens in between, nothing breaks, and when it stops every partition is read by one member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.unit.broker.groups.consumer.clients import subscription
+from tests.unit.broker.groups.known_topics import KnownTopics
+from tests.unit.broker.groups.offsets_log import OffsetsLog, loaded
+
+from ottla.broker.groups.consumer.assignment import assignment_of, partitions_of
+from ottla.broker.groups.consumer.embedded import read_assignment, write_assignment
+from ottla.broker.groups.consumer.group import ConsumerGroup
+from ottla.broker.groups.consumer.heartbeat import Heartbeat
+from ottla.broker.groups.effects import Joined
+from ottla.broker.groups.group import Group
+from ottla.broker.groups.joining import Join
+from ottla.broker.groups.member import Protocol
+from ottla.broker.groups.membership import Leaver, Sync
+from ottla.broker.groups.shard import OffsetsPartition
+from ottla.errors import (
+    ApiError,
+    FencedMemberEpoch,
+    GroupIdNotFound,
+    IllegalGeneration,
+    MemberIdRequired,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+from ottla.testing.clock import ManualClock
+
+PARTITIONS = 6
+
+
+class Storm:
+    """One group and where it is coordinated at the moment."""
+
+    def __init__(self) -> None:
+        self.topics = KnownTopics(clicks=PARTITIONS)
+        self.log, self.clock = OffsetsLog(), ManualClock()
+        self.shard: OffsetsPartition
+        self.kinds: list[str] = []
+
+    async def start(self) -> None:
+        self.shard = await loaded(self.log, self.clock, epoch=len(self.kinds), topics=self.topics)
+
+    def note_kind(self) -> None:
+        group = self.shard.group("g")
+        kind = "none" if group is None or not len(group) else "consumer" if isinstance(group, ConsumerGroup) else "classic"
+        if not self.kinds or self.kinds[-1] != kind:
+            self.kinds.append(kind)
+
+    async def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds=seconds)
+        entry = self.shard._groups.get("g")
+        if entry is not None and entry.group.next_deadline_ms <= self.clock.monotonic() * 1000:
+            self.shard._tick(entry)
+        await settle()
+
+    async def fail_over(self) -> None:
+        self.shard.close()
+        await settle()
+        await self.start()
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+class NewClient:
+    """Speaks the consumer protocol."""
+
+    def __init__(self, storm: Storm, name: str) -> None:
+        self._storm = storm
+        self.member_id = name
+        self._epoch = 0
+        self.owned: set[Any] = set()
+
+    async def step(self) -> None:
+        joins = self._epoch == 0
+        more: dict[str, Any] = {"rebalance_timeout_ms": 60_000, "names": frozenset({"clicks"})} if joins else {}
+        request = Heartbeat(self.member_id, self._epoch, owned={} if joins else assignment_of(self.owned), **more)
+        try:
+            answer = await self._storm.shard.consumer_heartbeat("g", request)
+        except (FencedMemberEpoch, UnknownMemberId, GroupIdNotFound):
+            self._epoch, self.owned = 0, set()
+            return
+        self._epoch = answer.member_epoch
+        if answer.assignment is not None:
+            self.owned = set(partitions_of(answer.assignment))
+
+    async def leave(self) -> None:
+        await self._storm.shard.consumer_heartbeat("g", Heartbeat(self.member_id, -1))
+
+
+class OldClient:
+    """Speaks the classic protocol; when it leads, it deals out ranges."""
+
+    def __init__(self, storm: Storm, name: str) -> None:
+        self._storm = storm
+        self._name = name
+        self.member_id = ""
+        self._generation = -1
+        self._waiting: asyncio.Future[Any] | None = None
+        self._is_joined = False
+        self.owned: set[Any] = set()
+
+    async def step(self) -> None:
+        await settle()
+        if self._waiting is not None:
+            if not self._waiting.done():
+                return
+            answer, self._waiting = self._waiting.result(), None
+            self._take(answer)
+        try:
+            if self._waiting is not None:
+                return
+            if self._is_joined:
+                self._storm.shard.heartbeat("g", self.member_id, None, self._generation)
+            else:
+                data = subscription(frozenset({"clicks"}), self.owned, self._storm.topics)
+                request = Join(self.member_id, None, self._name, "/h", 10_000, 60_000, "consumer", (Protocol("range", data),))
+                self._waiting = self._storm.shard.join("g", request)
+        except ApiError as error:
+            self._refused(error)
+
+    def _take(self, answer: Any) -> None:
+        if answer.error is not None:
+            if isinstance(answer.error, MemberIdRequired):
+                self.member_id = answer.member_id
+            else:
+                self._refused(answer.error)
+        elif isinstance(answer, Joined):
+            self.member_id, self._generation = answer.member_id, answer.generation_id
+            assignments = self._dealt([each.member_id for each in answer.members]) if answer.leader == self.member_id else {}
+            try:
+                self._waiting = self._storm.shard.sync("g", Sync(self.member_id, None, self._generation, assignments=assignments))
+            except ApiError as error:
+                self._refused(error)
+        else:
+            topic = self._storm.topics.topic("clicks")
+            assert topic is not None
+            self.owned = {(topic.topic_id, each) for each in read_assignment(answer.assignment).get("clicks", ())}
+            self._is_joined = True
+
+    def _dealt(self, members: list[str]) -> Mapping[str, bytes]:
+        shares = {each: frozenset(range(PARTITIONS)[index :: len(members)]) for index, each in enumerate(members)}
+        return {each: write_assignment({"clicks": some} if some else {}, 1) for each, some in shares.items()}
+
+    def _refused(self, error: ApiError) -> None:
+        self._is_joined = False
+        if isinstance(error, UnknownMemberId):
+            self.member_id, self.owned = "", set()
+        elif isinstance(error, IllegalGeneration):
+            self.owned = set()
+        else:
+            assert isinstance(error, RebalanceInProgress) or error.retriable, error
+
+    async def leave(self) -> None:
+        self._storm.shard.leave("g", [Leaver(self.member_id)])
+
+
+async def storm_of(seed: int) -> list[str]:
+    dice, storm = random.Random(seed), Storm()
+    await storm.start()
+    clients: list[NewClient | OldClient] = []
+    for number in range(150):
+        match dice.choices(["step", "come", "go", "fail over", "time"], [30, 3, 2, 1, 3])[0]:
+            case "come" if len(clients) < 5:
+                name = f"c{number}"
+                clients.append(NewClient(storm, name) if dice.random() < 0.5 else OldClient(storm, name))
+            case "go" if clients:
+                gone = clients.pop(dice.randrange(len(clients)))
+                if dice.random() < 0.7:  # or it dies
+                    with contextlib.suppress(ApiError):  # it may have been put out before
+                        await gone.leave()
+            case "fail over":
+                await storm.fail_over()
+            case "time":
+                await storm.pass_time(dice.choice([0.1, 3, 9]))
+            case _ if clients:
+                await dice.choice(clients).step()
+        storm.note_kind()
+    if not clients:
+        clients.append(NewClient(storm, "last"))
+    for _ in range(60):
+        for each in clients:
+            await each.step()
+        await storm.pass_time(2)
+    storm.note_kind()
+    found = [partition for each in clients for _, partition in each.owned]
+    group = storm.shard.group("g")
+    assert isinstance(group, (Group, ConsumerGroup))
+    assert sorted(found) == list(range(PARTITIONS)), f"{group.state} with {set(group.members)}: {[each.owned for each in clients]}"
+    assert len(group) == len(clients)
+    assert isinstance(group, ConsumerGroup) == any(isinstance(each, NewClient) for each in clients)
+    storm.shard.close()
+    await settle()
+    return storm.kinds
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_storm_of_both_protocols_ends_with_every_partition_read_once(seed: int) -> None:
+    asyncio.run(storm_of(seed))
+
+
+def test_the_storms_turn_groups_into_the_other_kind() -> None:
+    """That the storms are worth something: live groups went both ways."""
+    kinds = [asyncio.run(storm_of(seed)) for seed in range(12)]
+    steps = [step for each in kinds for step in itertools.pairwise(each)]
+    assert ("classic", "consumer") in steps
+    assert ("consumer", "classic") in steps
