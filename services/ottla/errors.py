@@ -595,6 +595,12 @@ class TransactionAbortable(ApiError):
     code, retriable = 120, False
 
 
+class InvalidRegularExpression(ApiError):
+    """The subscription's regular expression can not be read (KIP-848)."""
+
+    code, retriable = 128, False
+
+
 def error_of(code: int, message: str = "") -> ApiError:
     """The exception for a wire code.
 

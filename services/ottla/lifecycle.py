@@ -8,12 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, Protocol, TypeVar
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from typing import Final, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# Whose work this is, for log lines: tasks, callbacks and offloaded functions have it from whoever began them.
+speaking_broker: Final[ContextVar[int | None]] = ContextVar("speaking_broker", default=None)
+
+
+@contextmanager
+def speaking(broker_id: int) -> Iterator[None]:
+    """Whatever is begun in here is the work of one broker; -1 is one that has yet to find out which it is."""
+    token = speaking_broker.set(broker_id if broker_id >= 0 else None)
+    try:
+        yield
+    finally:
+        speaking_broker.reset(token)
 
 
 class Offload(Protocol):
@@ -29,7 +44,8 @@ class ThreadOffload:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     def __call__(self, function: Callable[P, R], /, *arguments: P.args, **keywords: P.kwargs) -> Awaitable[R]:
-        return asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*arguments, **keywords))
+        context = copy_context()
+        return asyncio.get_running_loop().run_in_executor(self._executor, lambda: context.run(function, *arguments, **keywords))
 
     def close(self) -> None:
         """Waits for the running functions; those not begun are dropped."""

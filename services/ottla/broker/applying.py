@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from ottla.broker.control import (
+    AllReplicas,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionAssignment,
@@ -47,6 +48,10 @@ class Replicas(Protocol):
         """Gives replicas up; gives the error code of each."""
         ...
 
+    async def set_strays_aside(self, all_replicas: AllReplicas) -> Sequence[TopicPartition]:
+        """Gives up what is none of these, and keeps its files under another name."""
+        ...
+
     def stop_leading_all(self) -> None:
         """Leads nothing any more, at once."""
         ...
@@ -74,6 +79,14 @@ class NoTransactions:
         raise BrokerNotAvailable("this broker starts")
 
 
+class Drains(Protocol):
+    """What hands over, and takes part again: `ottla.broker.controller.service.ControllerService`."""
+
+    async def drain(self) -> None: ...
+
+    async def undrain(self) -> None: ...
+
+
 class ControlApplier:
     """This broker, as the controller sees it.
 
@@ -83,7 +96,7 @@ class ControlApplier:
         metadata: what is told to clients.
         replicas: the partitions here.
         settings: what topics set for themselves.
-        drain: hands over what this broker leads.
+        drains: hands over what this broker leads.
     """
 
     def __init__(
@@ -93,15 +106,17 @@ class ControlApplier:
         metadata: MetadataCache,
         replicas: Replicas,
         settings: TopicSettingsKnown,
-        drain: Callable[[], Awaitable[None]],
+        drains: Drains,
     ) -> None:
         self._broker_id = broker_id
         self._registration = registration
         self._metadata = metadata
         self._replicas = replicas
         self._settings = settings
-        self._drain = drain
+        self._drains = drains
         self.transactions: TransactionControl = NoTransactions()  # who does what other brokers ask of transactions
+        self.told_epoch = NOT_REGISTERED  # the broker epoch under which all that there is was told
+        self.drained_epoch = NOT_REGISTERED  # the one under which this broker was asked to hand over
         self._controller_epoch = -1
         self._ended_epoch = NOT_REGISTERED
         self._one_at_a_time = asyncio.Lock()
@@ -136,6 +151,9 @@ class ControlApplier:
                 # The session ended in the middle of it, so what came after that has to be taken back.
                 self._replicas.stop_leading_all()
                 self._check(request)
+            if request.all_replicas is not None:
+                self._check(request)  # its controller may have been replaced meanwhile, and this is not to be undone
+                await self._replicas.set_strays_aside(request.all_replicas)
             return LeaderAndIsrResponse(errors)
 
     async def update_metadata(self, request: UpdateMetadataRequest) -> None:
@@ -147,7 +165,9 @@ class ControlApplier:
             self._settings.forget_topics(deleted)
             self._settings.learn_topic_overrides(request.topic_configs)
             self._metadata.put_brokers(request.brokers)
-            self._metadata.update(request.partitions, deleted)
+            self._metadata.update(request.partitions, deleted, is_all=request.all_topics is not None)
+            if request.all_topics is not None:  # the last word of those that a registration is told
+                self.told_epoch = max(self.told_epoch, request.broker_epoch)
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Gives replicas up."""
@@ -157,7 +177,15 @@ class ControlApplier:
 
     async def drain(self) -> None:
         """Hands over what it leads."""
-        await self._drain()
+        registration = self._registration()
+        if registration is not None:
+            self.drained_epoch = registration.broker_epoch
+        await self._drains.drain()
+
+    async def undrain(self) -> None:
+        """Takes part again."""
+        await self._drains.undrain()
+        self.drained_epoch = NOT_REGISTERED
 
     async def write_transaction_marker(self, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
         """Writes a marker for another broker that coordinates the transaction. The epochs in it say whether it may."""

@@ -44,8 +44,30 @@ class PartitionAssignment:
 
 
 @dataclass(frozen=True, slots=True)
+class AllReplicas:
+    """Every replica that a broker has by the controller's account, so that it may know what else it holds for a stray.
+
+    Attributes:
+        partitions: by topic; those of topics that are being deleted, too.
+        unread_topics: nothing is said of these: what describes them could not be read.
+    """
+
+    partitions: Mapping[str, frozenset[int]]
+    unread_topics: frozenset[str] = frozenset()
+
+    def is_stray(self, topic_partition: TopicPartition) -> bool:
+        """Whether a replica is none that the broker should have."""
+        topic, partition = topic_partition
+        return topic not in self.unread_topics and partition not in self.partitions.get(topic, ())
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderAndIsrRequest:
-    """What a broker is to lead or to follow. `broker_epoch` is the receiver's."""
+    """What a broker is to lead or to follow. `broker_epoch` is the receiver's.
+
+    `all_replicas` is there when the broker may hold replicas that are not its own any more: whoever registers anew, or has a
+    new controller, has not heard of every StopReplica. Kafka says so by a request's type, FULL (KIP-866, KAFKA-14616).
+    """
 
     controller_id: BrokerId
     controller_epoch: int
@@ -53,6 +75,7 @@ class LeaderAndIsrRequest:
     partitions: tuple[PartitionAssignment, ...]
     live_leaders: tuple[BrokerRegistration, ...]
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of its topics that set any for themselves
+    all_replicas: AllReplicas | None = None  # None says nothing of others
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +191,10 @@ class BrokerControl(TransactionControl, Protocol):
 
     async def drain(self) -> None:
         """Makes the broker hand over what it leads, as if it were about to stop, and go on running."""
+        ...
+
+    async def undrain(self) -> None:
+        """Makes the broker take part again as before `drain`."""
         ...
 
 
@@ -289,6 +316,10 @@ class ControllerControl(Protocol):
         """Moves leaderships away from a broker that wants to stop, and gives those that it still has."""
         ...
 
+    async def cancel_controlled_shutdown(self, broker_id: BrokerId, broker_epoch: int) -> None:
+        """Lets a broker that handed over lead and be in sync again."""
+        ...
+
     async def allocate_producer_ids(self, broker_id: BrokerId, broker_epoch: int) -> range:
         """The next block of producer ids, for the sender."""
         ...
@@ -378,6 +409,10 @@ class ControlTransport(Protocol):
 
     async def serve(self, own: BrokerId, broker_control: BrokerControl, controller_control: ControllerControl) -> str | None:
         """Makes this broker reachable, and gives the `host:port` to register; None where none is needed."""
+        ...
+
+    async def show_ready(self, is_ready: bool) -> None:
+        """Tells whoever asks for this broker's health whether it is ready. Before the first word it is not."""
         ...
 
     async def close(self) -> None:

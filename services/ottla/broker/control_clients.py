@@ -68,6 +68,10 @@ class BrokerClient:
         message = broker_pb2.DrainRequest(caller=messages.caller_message(self._caller()))
         await self._channel.call(self._stub.Drain, message, self._timeout_seconds)
 
+    async def undrain(self) -> None:
+        message = broker_pb2.UndrainRequest(caller=messages.caller_message(self._caller()))
+        await self._channel.call(self._stub.Undrain, message, self._timeout_seconds)
+
     async def write_transaction_marker(self, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
         message = messages.transaction_marker_message(marker)
         answer = await self._channel.call(self._stub.WriteTransactionMarker, message, self._timeout_seconds)
@@ -103,6 +107,10 @@ class ControllerClient:
         message = controller_pb2.ControlledShutdownRequest(caller=self._caller_as(broker_id, broker_epoch))
         answer = await self._channel.call(self._stub.ControlledShutdown, message, self._timeout_seconds)
         return tuple(map(messages.topic_partition_of, answer.remaining))
+
+    async def cancel_controlled_shutdown(self, broker_id: BrokerId, broker_epoch: int) -> None:
+        message = controller_pb2.CancelControlledShutdownRequest(caller=self._caller_as(broker_id, broker_epoch))
+        await self._channel.call(self._stub.CancelControlledShutdown, message, self._timeout_seconds)
 
     async def allocate_producer_ids(self, broker_id: BrokerId, broker_epoch: int) -> range:
         message = controller_pb2.AllocateProducerIdsRequest(caller=self._caller_as(broker_id, broker_epoch))

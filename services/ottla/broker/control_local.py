@@ -14,6 +14,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
@@ -121,6 +122,7 @@ class LocalTransport:
         self._own = NO_LEADER
         self._served: tuple[BrokerControl, ControllerControl] | None = None
         self._performing: set[asyncio.Task[Any]] = set()
+        self._context = copy_context()
 
     def broker(self, registration: BrokerRegistration) -> BrokerControl:
         """A broker, by its id."""
@@ -143,8 +145,12 @@ class LocalTransport:
         """Makes this broker reachable at the hub; there is no endpoint to register."""
         self._own = own
         self._served = broker_control, controller_control
+        self._context = copy_context()
         self._hub.enter(own, self)
         return None
+
+    async def show_ready(self, is_ready: bool) -> None:
+        """Nobody can ask for health here."""
 
     async def close(self) -> None:
         """Is not reachable any more; calls that are being performed are given a moment. Safe to repeat."""
@@ -165,7 +171,8 @@ class LocalTransport:
 
     async def performed(self, call: Call, performing: Coroutine[Any, Any, Any]) -> Any:
         """Performs a call in a task of its own, to its end whether or not anybody still waits for it."""
-        task = asyncio.ensure_future(performing)
+        # As the receiver's work, also in its log lines.
+        task = asyncio.get_running_loop().create_task(performing, context=self._context.copy())
         self._performing.add(task)
         task.add_done_callback(self._ended)
         await asyncio.wait([task])

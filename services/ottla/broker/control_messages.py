@@ -13,6 +13,7 @@ from typing import Final, TypeVar, cast
 from uuid import UUID
 
 from ottla.broker.control import (
+    AllReplicas,
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -185,6 +186,17 @@ def topic_configs_of(messages: Iterable[broker_pb2.TopicConfig]) -> dict[str, di
     return {each.topic: dict(each.overrides) for each in messages}
 
 
+def all_replicas_message(all_replicas: AllReplicas) -> broker_pb2.AllReplicas:
+    return broker_pb2.AllReplicas(
+        topics=[broker_pb2.TopicReplicas(topic=name, partitions=sorted(each)) for name, each in all_replicas.partitions.items()],
+        unread_topics=sorted(all_replicas.unread_topics),
+    )
+
+
+def all_replicas_of(message: broker_pb2.AllReplicas) -> AllReplicas:
+    return AllReplicas({each.topic: frozenset(each.partitions) for each in message.topics}, frozenset(message.unread_topics))
+
+
 async def leader_and_isr_message(request: LeaderAndIsrRequest) -> broker_pb2.LeaderAndIsrRequest:
     return broker_pb2.LeaderAndIsrRequest(
         controller_id=request.controller_id,
@@ -193,6 +205,7 @@ async def leader_and_isr_message(request: LeaderAndIsrRequest) -> broker_pb2.Lea
         topics=await assignment_messages(request.partitions),
         live_leaders=map(registration_message, request.live_leaders),
         topic_configs=topic_config_messages(request.topic_configs),
+        all_replicas=None if request.all_replicas is None else all_replicas_message(request.all_replicas),
     )
 
 
@@ -204,6 +217,7 @@ async def leader_and_isr_of(message: broker_pb2.LeaderAndIsrRequest) -> LeaderAn
         await assignments_of(message.topics),
         tuple(map(registration_of, message.live_leaders)),
         topic_configs_of(message.topic_configs),
+        all_replicas_of(message.all_replicas) if message.HasField("all_replicas") else None,
     )
 
 

@@ -24,6 +24,7 @@ from ottla.config.control import LISTENER_NAME
 from ottla.errors import BrokerNotAvailable
 from ottla.model import BrokerId, BrokerRegistration
 from ottla.rpc.channel import RpcChannel
+from ottla.rpc.health import THE_SERVER
 from ottla.rpc.limits import RpcLimits
 from ottla.rpc.server import RpcServer, RpcService
 from ottla.rpc.tls import RpcTls, read_tls
@@ -32,6 +33,8 @@ from ottla.rpc.v1 import broker_pb2, broker_pb2_grpc, controller_pb2, controller
 BROKER_SERVICE: Final = broker_pb2.DESCRIPTOR.services_by_name["Broker"].full_name
 CONTROLLER_SERVICE: Final = controller_pb2.DESCRIPTOR.services_by_name["Controller"].full_name
 
+# What the health service says is served once the broker is ready. Other brokers call before that, and do not ask.
+FOLLOW_READINESS: Final = (THE_SERVER, BROKER_SERVICE)
 # What calls under way are given when a broker stops.
 GRACE_SECONDS: Final = 2.0
 
@@ -103,11 +106,17 @@ class GrpcControl:
             RpcService(BROKER_SERVICE, functools.partial(broker_pb2_grpc.add_BrokerServicer_to_server, broker)),
             RpcService(CONTROLLER_SERVICE, functools.partial(controller_pb2_grpc.add_ControllerServicer_to_server, controller)),
         ]
-        server = RpcServer(services, self._limits, self._tls)
+        server = RpcServer(services, self._limits, self._tls, FOLLOW_READINESS)
         address = self._settings.control_address
         port = await server.start(address.host, address.port)
         self._server = server
         return self._settings.advertised_control_endpoint(self._host, port)
+
+    async def show_ready(self, is_ready: bool) -> None:
+        """Has the health service say whether this broker is ready, by its own name and by that of the server as a whole."""
+        if self._server is not None:
+            for name in FOLLOW_READINESS:
+                await self._server.health.set(name, is_ready)
 
     async def close(self) -> None:
         """Stops serving, and ends every way to other brokers. Safe to repeat."""

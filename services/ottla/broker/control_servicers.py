@@ -46,6 +46,11 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         await self._control.drain()
         return broker_pb2.DrainResponse()
 
+    async def Undrain(self, request: broker_pb2.UndrainRequest, context: Any) -> broker_pb2.UndrainResponse:
+        self._check_caller(messages.caller_of(request.caller))
+        await self._control.undrain()
+        return broker_pb2.UndrainResponse()
+
     async def WriteTransactionMarker(
         self, request: broker_pb2.WriteTransactionMarkerRequest, context: Any
     ) -> broker_pb2.WriteTransactionMarkerResponse:
@@ -84,6 +89,13 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         caller = self._checked(request.caller)
         remaining = await self._control.controlled_shutdown(caller.broker_id, caller.broker_epoch)
         return controller_pb2.ControlledShutdownResponse(remaining=map(messages.topic_partition_message, remaining))
+
+    async def CancelControlledShutdown(
+        self, request: controller_pb2.CancelControlledShutdownRequest, context: Any
+    ) -> controller_pb2.CancelControlledShutdownResponse:
+        caller = self._checked(request.caller)
+        await self._control.cancel_controlled_shutdown(caller.broker_id, caller.broker_epoch)
+        return controller_pb2.CancelControlledShutdownResponse()
 
     async def AllocateProducerIds(
         self, request: controller_pb2.AllocateProducerIdsRequest, context: Any

@@ -8,6 +8,7 @@ coordination go on meanwhile.
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -26,6 +27,22 @@ from ottla.errors import OttlaError
 log: Final = logging.getLogger(__name__)
 
 OpenSession: TypeAlias = Callable[[], Awaitable[Coordination]]
+
+
+class SessionState(enum.IntEnum):
+    """Where the session is. The numbers are those of `ottla_zookeeper_session_state`."""
+
+    CLOSED = 0
+    CONNECTING = 1
+    CONNECTED = 2
+    EXPIRED = 3
+
+
+_STATES: Final = {
+    SessionEvent.SUSPENDED: SessionState.CONNECTING,
+    SessionEvent.CONNECTED: SessionState.CONNECTED,
+    SessionEvent.EXPIRED: SessionState.EXPIRED,
+}
 
 # Between two attempts to be part of the cluster again.
 _PAUSE_SECONDS: Final = 1.0
@@ -92,6 +109,9 @@ class CoordinationSessions:
         self._open_session = open_session
         self._lost = lost
         self._renewed = renewed
+        self.state = SessionState.CONNECTING
+        self.expirations = 0
+        self.disconnections = 0
         self._session: Coordination | None = None
         self._expired = asyncio.Event()
         self._renewing: asyncio.Task[None] | None = None
@@ -112,15 +132,22 @@ class CoordinationSessions:
 
     async def close(self) -> None:
         """Ends the session."""
+        self.state = SessionState.CLOSED
         if self._session is not None:
             await self._session.close()
 
     async def _open(self) -> Coordination:
+        self.state = SessionState.CONNECTING
         session = self._session = await self._open_session()
+        self.state = SessionState.CONNECTED
         session.on_session_event(partial(self._happened, session))
         return session
 
     def _happened(self, session: Coordination, event: SessionEvent) -> None:
+        if session is self._session and event is not SessionEvent.CLOSED:
+            self.state = _STATES[event]
+            self.expirations += event is SessionEvent.EXPIRED
+            self.disconnections += event is SessionEvent.SUSPENDED
         if event is SessionEvent.EXPIRED and session is self._session:
             log.warning("session %#x has expired: this broker is not registered and not the controller", session.session_id)
             if self._renewing is not None:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from ottla.broker.handlers import api_versions, produce
 from ottla.broker.handlers.produce import DelayedProduce, Repeat, SilentFailure
 from ottla.broker.handlers.registry import APIS, Api, BrokerParts, EncodedBody, Pieces, RequestContext
+from ottla.broker.measuring.request_meters import ApiMeter
 from ottla.broker.purgatory import Purgatory
 from ottla.errors import InvalidRequest, KafkaStorageError
 from ottla.model import ANONYMOUS, INTERNAL_TOPICS, Principal, TopicPartition
@@ -28,6 +29,7 @@ from ottla.protocol import produce as produce_codec
 from ottla.protocol.api import ApiKey, is_flexible
 from ottla.protocol.headers import REQUEST_HEADER, RequestHeader, decode_request_header
 from ottla.protocol.produce import RepeatedRequest
+from ottla.protocol.response_errors import error_codes
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +58,10 @@ class InFlight:
     def enter(self) -> None:
         self._count += 1
 
+    @property
+    def length(self) -> int:
+        return self._count + len(self._waiting)
+
     def leave(self) -> None:
         self._count -= 1
         # All of them: one whose connection has gone meanwhile must not swallow the turn of another.
@@ -66,12 +72,17 @@ class InFlight:
         self._waiting.append(resume)
 
 
+# When a request was received, taken on and left to others: what is known of its stages before it is answered.
+_Times = tuple[float, float, float]
+
+
 class _Owed:
     """An answer that is owed, in its place in the order."""
 
-    __slots__ = ("response",)
+    __slots__ = ("response", "times")
 
-    def __init__(self) -> None:
+    def __init__(self, times: _Times) -> None:
+        self.times = times  # the same tuple for all requests of a group
         self.response: bytes | None = None
 
 
@@ -79,10 +90,13 @@ class Session:
     """The requests of one connection. Made by `Dispatcher.open`; the connection calls it, it calls the connection."""
 
     __slots__ = (
+        "_began",
         "_buffer",
         "_connection",
         "_delayed",
         "_in_flight",
+        "_is_held",
+        "_meters",
         "_now_ms",
         "_owed",
         "_parts",
@@ -90,9 +104,12 @@ class Session:
         "_produces",
         "_repeat_size",
         "_repeats",
+        "_sending",
         "_sends_soon",
         "_staged",
         "_task",
+        "_time",
+        "_version",
     )
 
     def __init__(self, connection: Connection, parts: BrokerParts, produces: Purgatory, in_flight: InFlight) -> None:
@@ -111,13 +128,20 @@ class Session:
         self._repeat_size = 0  # bytes of the key that is tried
         self._buffer: memoryview | None = None
         self._now_ms = 0  # the broker's time at the first Produce of a read; 0 between reads
+        self._version = produce_codec.MAX_VERSION  # of the Produce requests that are staged
+        # What follows is for the stages of `RequestMeters`.
+        self._meters = parts.meters
+        self._time = asyncio.get_running_loop().time
+        self._is_held = False  # a frame was not taken, so whatever comes next has waited
+        self._began = 0.0  # when the request at hand was taken on; 0 between reads
+        self._sending: tuple[ApiMeter, _Times, float] | None = None  # an answer that the peer has yet to take
 
     # What the connection calls.
 
     def frame_received(self, buffer: memoryview, start: int, end: int) -> bool:
         """Handles a frame, unless an answer must come first."""
         if self._task is not None:
-            return False
+            return self._hold()
         try:
             if end - start >= REQUEST_HEADER.size:
                 api_key, version, correlation_id, _ = REQUEST_HEADER.unpack_from(buffer, start)
@@ -134,9 +158,17 @@ class Session:
 
     def read_completed(self) -> None:
         """Writes the groups of the read and sends what they allow."""
-        self._now_ms = 0
         if self._staged:
             self._write_staged()
+        self._now_ms = 0
+        self._began = 0.0
+
+    def answers_sent(self) -> None:
+        """The peer has taken an answer that it was slow to take."""
+        if self._sending is not None:
+            meter, (received, began, left), sending = self._sending
+            self._sending = None
+            meter.answered(1, began - received, left - began, sending - left, self._time() - sending)
 
     def connection_lost(self) -> None:
         """Nobody waits for the answers any more."""
@@ -146,6 +178,17 @@ class Session:
             self._produces.forget(each)
         self._delayed.clear()
         self._owed.clear()
+        self._sending = None
+
+    def _hold(self) -> bool:
+        """The frame is not taken yet."""
+        self._is_held = True
+        return False
+
+    def _begin(self) -> None:
+        """The first request of a read, or of what was held back of one, is taken on."""
+        self._began = self._time() if self._is_held else self._connection.last_active
+        self._is_held = False
 
     # Produce.
 
@@ -153,9 +196,19 @@ class Session:
         if len(self._owed) + len(self._staged) >= MAX_UNANSWERED:
             self._write_staged()  # which answers, unless the answers wait for something; those call for more when they leave
             if len(self._owed) >= MAX_UNANSWERED:
-                return False
+                return self._hold()
         parts = self._parts
-        now_ms = self._now_ms = self._now_ms or parts.clock.time_ms()
+        now_ms = self._now_ms
+        if not now_ms:
+            now_ms = self._now_ms = parts.clock.time_ms()
+            if self._is_held:
+                self._begin()
+            elif not self._began:
+                self._began = self._connection.last_active
+        if version != self._version:
+            if self._staged:
+                self._write_staged()  # a group has one version, so that it is counted as one
+            self._version = version
         answer: Any = None
         body = start + 8 + self._repeat_size
         repeat = self._repeats.get(bytes(buffer[start + 8 : body]))
@@ -167,7 +220,9 @@ class Session:
             answer = produce.stage(request, buffer, self._context(header), parts, now_ms)
             if not (answer is None or isinstance(answer, (bytes, DelayedProduce))):
                 self._write_staged()
-                self._wait_for(answer, self._opened)
+                meter, times = self._meters.produce, (self._connection.last_active, self._began, self._time())
+                meter.versions[version] += 1
+                self._wait_for(answer, lambda staged: self._opened(staged, meter, times))
                 return True
             self._remember(produce_codec.repeated(buffer, start, version, request))
         self._buffer = buffer
@@ -188,6 +243,9 @@ class Session:
     def _write_staged(self) -> None:
         """Writes the groups and turns what was staged into answers."""
         staged, self._staged = self._staged, []
+        meter, count = self._meters.produce, len(staged)
+        if count:
+            meter.versions[self._version] += count
         failed = self._parts.replicas.appends.complete()
         answers = [answer for _, _, answer in staged]
         if failed:
@@ -195,14 +253,24 @@ class Session:
         if not self._owed and DelayedProduce not in map(type, answers):
             # Nearly always: every answer is there, and all leave in one write.
             ready = [each for each in answers if isinstance(each, bytes)]
+            connection = self._connection
             if ready:
-                self._connection.send([b"".join(ready)])
+                connection.send([b"".join(ready) if count > 1 else ready[0]])
+            now, began, received = self._time(), self._began, connection.last_active
+            if began == received:
+                meter.at_once.observe_many(now - began, count)
+            else:
+                meter.answered(count, began - received, now - began, 0.0, 0.0)
+            self._began = now
             return
+        now = self._time()
+        times = self._connection.last_active, self._began, now
+        self._began = now
         for each in answers:
             if isinstance(each, DelayedProduce):
-                self._watch(each)
+                self._watch(each, times)
             elif each is not None:
-                self._owe().response = each
+                self._owe(times).response = each
         self._send_owed()
 
     def _unless_failed(
@@ -213,11 +281,13 @@ class Session:
         _, version, _, _ = REQUEST_HEADER.unpack_from(self._buffer, start)
         header = decode_request_header(self._buffer, start, end, flexible=version >= produce_codec.FLEXIBLE_VERSION)
         request = produce_codec.decode_request(self._buffer, header.body_position, end, version)
-        return produce.refuse(request, self._context(header), failed) if produce.concerns(request, failed) else answer
+        if not produce.concerns(request, failed):
+            return answer
+        return produce.refuse(request, self._context(header), self._parts, failed)
 
-    def _watch(self, delayed: DelayedProduce) -> None:
+    def _watch(self, delayed: DelayedProduce, times: _Times) -> None:
         """The batches are written: answers when they are committed."""
-        owed = self._owe()
+        owed = self._owe(times)
 
         def answer(response: bytes) -> None:
             self._delayed.discard(delayed)
@@ -229,11 +299,14 @@ class Session:
             self._delayed.add(delayed)
             self._produces.watch(delayed, delayed.partitions(), delayed.timeout_seconds)
 
-    def _opened(self, staged: bytes | DelayedProduce | None) -> None:
+    def _opened(self, staged: bytes | DelayedProduce | None, meter: ApiMeter, times: _Times) -> None:
         if isinstance(staged, DelayedProduce):
-            self._watch(staged)
-        elif staged is not None:
+            self._watch(staged, times)
+            return
+        if staged is not None:
             self._connection.send([staged])
+        received, began, left = times
+        meter.answered(1, began - received, left - began, self._time() - left, 0.0)
 
     # Everything else.
 
@@ -241,15 +314,17 @@ class Session:
         if self._staged:
             self._write_staged()
         if self._owed or self._connection.congested:
-            return False
+            return self._hold()
         if self._in_flight.full:
             self._in_flight.when_free(self._connection.resume)
-            return False
+            return self._hold()
+        if not self._began:
+            self._begin()
         plain = decode_request_header(buffer, start, end, flexible=False)
         api = APIS.get(plain.api_key)
         if plain.api_key == ApiKey.PRODUCE:
             raise InvalidRequest(f"Produce version {plain.api_version} is not served, {MIN_PRODUCE} to {MAX_PRODUCE} are")
-        if api is None:
+        if api is None or not api.is_served(self._parts.settings):
             raise InvalidRequest(f"API key {plain.api_key} (version {plain.api_version}) is not served")
         if not api.min_version <= plain.api_version <= api.max_version:
             if api.key is ApiKey.API_VERSIONS:
@@ -264,12 +339,40 @@ class Session:
         decode = api.decode
         request = decode(body, header.api_version) if decode else messages.request_reader(api.key, header.api_version)(body)
         context = self._context(header)
+        is_follower = api.key is ApiKey.FETCH and request.replica_id >= 0
+        meter = self._meters.fetch_follower if is_follower else self._meters.of(api.key)
+        meter.versions[header.api_version] += 1
         response = api.handle(request, context, self._parts)
         if isinstance(response, Awaitable):
-            self._wait_for(response, lambda answer: self._connection.send(_encode(api, context, answer)))
+            times = self._connection.last_active, self._began, self._time()
+            self._wait_for(response, lambda answer: self._answer(api, context, answer, meter, times))
         else:
-            self._connection.send(_encode(api, context, response))
+            self._answer(api, context, response, meter, None)
         return True
+
+    def _answer(self, api: Api, context: RequestContext, response: Any, meter: ApiMeter, times: _Times | None) -> None:
+        """Sends the answer and counts the request.
+
+        Args:
+            times: of a request that was waited with; None for one that was answered at once.
+        """
+        pieces = _encode(api, context, response)
+        if not isinstance(response, EncodedBody):
+            for code in error_codes(response):
+                self._meters.failed(meter.name, code)
+        connection = self._connection
+        connection.send(pieces)
+        now, is_taken = self._time(), not connection.congested
+        if times is None:
+            times = connection.last_active, self._began, now
+            self._began = now  # for the next one of the same read
+        received, began, left = times
+        if began == received and left == now and is_taken:
+            meter.at_once.observe(now - began)
+        elif is_taken:
+            meter.answered(1, began - received, left - began, now - left, 0.0)
+        else:
+            self._sending = meter, times, now
 
     def _wait_for(self, awaitable: Awaitable[Any], then: Callable[[Any], None]) -> None:
         """Takes no further frame until the awaitable has its result, and answers with it."""
@@ -299,8 +402,8 @@ class Session:
 
     # Answers in order.
 
-    def _owe(self) -> _Owed:
-        owed = _Owed()
+    def _owe(self, times: _Times) -> _Owed:
+        owed = _Owed(times)
         self._owed.append(owed)
         return owed
 
@@ -314,10 +417,20 @@ class Session:
         """Sends the answers at the front of the order that are there."""
         self._sends_soon = False
         ready: list[bytes] = []
+        groups: list[tuple[_Times, int]] = []
+        times, first = None, 0
         while self._owed and (response := self._owed[0].response) is not None:
-            self._owed.popleft()
+            owed = self._owed.popleft()
+            if owed.times is not times:
+                if times is not None:
+                    groups.append((times, len(ready) - first))
+                times, first = owed.times, len(ready)
             ready.append(response)
-        if ready:
+        if times is not None:
+            groups.append((times, len(ready) - first))
+            now = self._time()
+            for (received, began, left), count in groups:
+                self._meters.produce.answered(count, began - received, left - began, now - left, 0.0)
             self._connection.send([b"".join(ready)])
             # Frames may be held back by what was owed; offered again from the loop, not from within a read.
             asyncio.get_running_loop().call_soon(self._connection.resume)
@@ -340,6 +453,11 @@ class Dispatcher:
         self._parts = parts
         self._produces = produces
         self._in_flight = InFlight(most_in_flight)
+
+    @property
+    def queue_length(self) -> int:
+        """Requests that are being worked on beside others, and connections that wait for their turn."""
+        return self._in_flight.length
 
     def open(self, connection: Connection) -> Session:
         """The session of a new connection."""

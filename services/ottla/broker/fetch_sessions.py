@@ -2,6 +2,9 @@
 
 The broker keeps, for each session, the partitions asked for and what it last said of them; an incremental answer
 leaves out those of which there is nothing new.
+
+There is room for so many sessions. For a new one the one goes that has not been used for two minutes; else one that is
+worth less: a consumer's for a follower's, and of two of a kind the one of fewer partitions, after two minutes of life.
 """
 
 from __future__ import annotations
@@ -21,10 +24,13 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 MAX_EPOCH: Final = (1 << 31) - 1
 NO_SESSION: Final = 0
-# As in Kafka: a session that was used within this time is not evicted for a new one.
+# As in Kafka: a session that was not used for so long goes for any other, and one that is younger for no other of its kind.
 EVICTION_SECONDS: Final = 120.0
+# A reader that gets no session asks for one with each fetch, and to look through all of them costs as much as a fetch.
+_LOOK_AGAIN_SECONDS: Final = 1.0
 
 Key = tuple[str | UUID, int]
+Worth = tuple[bool, int]  # whether it is a follower's; how many partitions
 
 
 class Said(NamedTuple):
@@ -40,10 +46,17 @@ class FetchSession:
 
     session_id: int
     uses_topic_ids: bool
+    is_follower: bool
     epoch: int
+    created: float
     last_used: float
     partitions: OrderedDict[Key, FetchPartition]
     said: dict[Key, Said]
+
+    @property
+    def worth(self) -> Worth:
+        """What it is compared with others by."""
+        return self.is_follower, len(self.partitions)
 
 
 class FetchScope:
@@ -95,6 +108,7 @@ class FetchSessions:
         self._clock = clock
         self._random = random
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
+        self._refused: dict[bool, tuple[float, Worth]] = {}  # of followers or others: until when, and up to which worth
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -112,27 +126,44 @@ class FetchSessions:
             asked = [((topic.topic, each.partition), each) for topic in request.topics for each in topic.partitions]
             if request.session_epoch == FINAL_EPOCH:
                 return FetchScope(asked, None, NO_SESSION)
-            session = self._create(asked, uses_topic_ids)
+            session = self._create(asked, uses_topic_ids, request.replica_id >= 0)
             return FetchScope(asked, session, session.session_id if session else NO_SESSION)
         return self._continue(request, uses_topic_ids)
 
-    def _create(self, asked: list[tuple[Key, FetchPartition]], uses_topic_ids: bool) -> FetchSession | None:
+    def _create(self, asked: list[tuple[Key, FetchPartition]], uses_topic_ids: bool, is_follower: bool) -> FetchSession | None:
         now = self._clock.monotonic()
-        if len(self._sessions) >= self._slots and not self._evict(now):
+        if len(self._sessions) >= self._slots and not self._evict((is_follower, len(asked)), now):
             return None
         session_id = self._random.randrange(1, MAX_EPOCH)
         while session_id in self._sessions:
             session_id = self._random.randrange(1, MAX_EPOCH)
-        session = FetchSession(session_id, uses_topic_ids, 1, now, OrderedDict(asked), {})
+        session = FetchSession(session_id, uses_topic_ids, is_follower, 1, now, now, OrderedDict(asked), {})
         self._sessions[session_id] = session
         return session
 
-    def _evict(self, now: float) -> bool:
+    def _evict(self, worth: Worth, now: float) -> bool:
+        """Makes room for a session, if there is one that it may have the place of (`FetchSessionCache.tryEvict`)."""
         oldest = next(iter(self._sessions.values()), None)
-        if oldest is None or now - oldest.last_used < EVICTION_SECONDS:
+        if oldest is None:
             return False
-        del self._sessions[oldest.session_id]
+        if now - oldest.last_used >= EVICTION_SECONDS:
+            del self._sessions[oldest.session_id]
+            return True
+        is_follower = worth[0]
+        until, refused = self._refused.get(is_follower, (0.0, worth))
+        if now < until and worth <= refused:
+            return False
+        evictable = (each for each in self._sessions.values() if self._may_go(each, is_follower, now))
+        least = min(evictable, key=lambda each: each.worth, default=None)
+        if least is None or worth <= least.worth:
+            self._refused[is_follower] = now + _LOOK_AGAIN_SECONDS, worth if least is None else max(worth, least.worth)
+            return False
+        del self._sessions[least.session_id]
         return True
+
+    @staticmethod
+    def _may_go(session: FetchSession, for_follower: bool, now: float) -> bool:
+        return now - session.created >= EVICTION_SECONDS or (for_follower and not session.is_follower)
 
     def _continue(self, request: FetchRequest, uses_topic_ids: bool) -> FetchScope:
         session = self._sessions.get(request.session_id)

@@ -40,7 +40,7 @@ class MetadataCache:
         self.brokers: dict[BrokerId, BrokerRegistration] = {}
         self._clock = clock or SystemClock()
         self._gone: dict[BrokerId, tuple[BrokerRegistration, float]] = {}  # since when
-        self.told = asyncio.Event()  # set once a controller has told anything
+        self.told = asyncio.Event()  # set once a controller has told all that there is
         self._topics: dict[str, TopicDescription] = {}
         self._names: dict[UUID, str] = {}
         self._in_order: list[str] | None = None
@@ -104,8 +104,14 @@ class MetadataCache:
         """The topics known here that are none of these."""
         return list(self._topics.keys() - set(names))
 
-    def update(self, partitions: Iterable[PartitionAssignment], deleted_topics: Iterable[str]) -> None:
-        """Takes in what the controller told. A topic that is both deleted and there was made anew meanwhile."""
+    def update(self, partitions: Iterable[PartitionAssignment], deleted_topics: Iterable[str], *, is_all: bool = False) -> None:
+        """Takes in what the controller told. A topic that is both deleted and there was made anew meanwhile.
+
+        Args:
+            partitions: those that changed.
+            deleted_topics: those that are gone.
+            is_all: with these everything is told that there is.
+        """
         for name in deleted_topics:
             self.remove_topic(name)
         changed: dict[tuple[str, UUID], dict[int, PartitionState]] = {}
@@ -113,7 +119,8 @@ class MetadataCache:
             changed.setdefault((each.topic, each.topic_id), {})[each.partition] = each.state
         for (name, topic_id), states in changed.items():
             self.put_partitions(name, topic_id, states)
-        self.told.set()
+        if is_all:
+            self.told.set()
 
     def update_known(self, partitions: Iterable[PartitionAssignment]) -> None:
         """Takes in later leader epochs of partitions that clients are told of already, and nothing else.

@@ -21,16 +21,20 @@ from ottla.broker.control import Caller, ControlTransport
 from ottla.broker.control_local import LocalControl
 from ottla.broker.controller.changes import BrokerConfigChanged, SettingsChange, TopicConfigChanged
 from ottla.broker.controller.service import ControllerService
-from ottla.broker.coordinating import CoordinationSessions, OpenSession, first_session_seconds, former_session_seconds, sessions_of
+from ottla.broker.coordinating import CoordinationSessions, OpenSession, former_session_seconds, sessions_of
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
 from ottla.broker.groups.wiring import group_coordinator
 from ottla.broker.handlers.registry import BrokerParts
+from ottla.broker.host_name import LOCAL, canonical_host_name
 from ottla.broker.identity import with_broker_id
+from ottla.broker.measuring.measured import Measured
 from ottla.broker.metadata import MetadataCache
+from ottla.broker.observing import Observation
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Purgatory, as_it_says
+from ottla.broker.readiness import Phase
 from ottla.broker.replication.fetch_connection import socket_connect
 from ottla.broker.replication.fetchers import Fetchers
 from ottla.broker.replication.following import Connect
@@ -44,7 +48,7 @@ from ottla.config.broker import BrokerSettings
 from ottla.coordination.errors import ConnectionLoss, SessionExpired
 from ottla.coordination.interface import Coordination
 from ottla.errors import OttlaError
-from ottla.lifecycle import Offload, ThreadOffload
+from ottla.lifecycle import Offload, ThreadOffload, speaking, speaking_broker
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, TopicPartition
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.listener import AnyListener, ConnectionLimits, Listener
@@ -64,7 +68,8 @@ MakeTransport: TypeAlias = Callable[[Callable[[], Caller], Callable[[Caller], No
 OFFLOAD_THREADS: Final = 8
 # A peer that takes nothing of an answer for so long is gone, whatever TCP believes.
 STALL_SECONDS: Final = 30.0
-# What a broker that stops gives the controller for its answers, beside the pauses between its attempts.
+# The least that a broker which stops gives the controller, however short the pauses between its attempts. With the default
+# pauses, 3 of 5 s, and all else that it waits for in vain, a stop ends within the 30 s that containers are given.
 HAND_OVER_SECONDS: Final = 10.0
 # Between two attempts to start.
 PAUSE_SECONDS: Final = 0.5
@@ -112,28 +117,40 @@ class Broker:
         self._stack = AsyncExitStack()
         self._is_killed = False
         self._hands_over = True
+        self._host = LOCAL
+        self._has_session = False
         self._all_failed = asyncio.Event()
         self._beside: set[asyncio.Task[None]] = set()
+        self._observation = Observation(settings, self._clock)
 
     async def start(self) -> None:
         """Starts, or fails and leaves nothing behind.
 
-        A session that is lost or ends on the way makes for another attempt, for as long as the first one may take to open.
+        The coordination service has to be there within `zookeeper.connection.timeout.ms`. A session that is lost or ends on the
+        way makes for another attempt, which is given as long again: whoever starts a broker may rely on it to wait.
 
         Raises:
             OttlaError: a setting, a data directory or the coordination is not usable; says which and why.
         """
-        deadline = self._clock.monotonic() + first_session_seconds(self._settings)
+        with speaking(self._settings.broker_id):
+            async with AsyncExitStack() as stack:
+                await self._observation.start(stack)
+                await self._start_trying(stack)
+                self._stack = stack.pop_all()
+
+    async def _start_trying(self, stack: AsyncExitStack) -> None:
         while True:
+            self._has_session = False
             try:
-                async with AsyncExitStack() as stack:
-                    await self._start(stack)
-                    self._stack = stack.pop_all()
+                async with AsyncExitStack() as attempt:
+                    await self._start(attempt)
+                    stack.push_async_exit(attempt.pop_all())
                     return
             except (ConnectionLoss, SessionExpired) as error:
-                if self._clock.monotonic() >= deadline:
+                if not self._has_session:
                     raise
                 log.warning("the broker has not started, and tries again: %s", error)
+            await self._observation.health.enter(Phase.STARTING)
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def stop(self, *, hands_over: bool = True) -> None:
@@ -143,7 +160,9 @@ class Broker:
             hands_over: whether others are to lead first, if `controlled.shutdown.enable` says so too.
         """
         self._hands_over = hands_over
-        await self._stack.aclose()
+        with speaking(self._settings.broker_id):
+            await self._observation.health.enter(Phase.STOPPING)
+            await self._stack.aclose()
 
     async def kill(self) -> None:
         """Ends as a crash does once the session has timed out: connections cut, nothing flushed, nobody told."""
@@ -162,6 +181,11 @@ class Broker:
     def port(self, listener_name: str = "PLAINTEXT") -> int:
         """The port that a listener is bound to."""
         return self._listeners[listener_name].port
+
+    @property
+    def http_port(self) -> int:
+        """The port that metrics and health are asked for at."""
+        return self._observation.http_port
 
     @property
     def broker_id(self) -> BrokerId:
@@ -187,10 +211,15 @@ class Broker:
         sessions = self._sessions = CoordinationSessions(open_session, self._session_lost, self._session_renewed)
         stack.push_async_callback(sessions.close)
         coordination = await sessions.open()
+        self._has_session = True
         settings = self._settings = await with_broker_id(self._settings, coordination, offload)
+        if settings.needs_host_name:
+            self._host = await offload(canonical_host_name)
         broker_id, metadata = self.broker_id, self.metadata
+        speaking_broker.set(broker_id)
 
-        transport = (self._make_transport or transport_of(settings))(lambda: service.caller(), lambda caller: service.check_caller(caller))
+        make_transport = self._make_transport or transport_of(settings, self._host)
+        transport = make_transport(lambda: service.caller(), lambda caller: service.check_caller(caller))
         stack.push_async_callback(transport.close)
         service = self._service = ControllerService(
             coordination,
@@ -223,9 +252,7 @@ class Broker:
         # Whoever brings an offload has no processes to start.
         runner = ProcessRunner() if self._offload is None else InlineRunner(offload)
         cleaner = self._cleaner = LogCleaner(logs.logs, replicas.high_watermarks, settings, self._clock, offload, runner)
-        applier = self._applier = ControlApplier(
-            broker_id, lambda: service.registration, metadata, replicas, service, service.controlled_shutdown
-        )
+        applier = self._applier = ControlApplier(broker_id, lambda: service.registration, metadata, replicas, service, service)
         internal = InternalTopics(replicas, produces, self._clock, offload)
         groups = self._groups = group_coordinator(settings, internal, self._clock, self._random, offload, metadata)
         producer_ids = ProducerIds(service.allocate_producer_ids)
@@ -259,8 +286,10 @@ class Broker:
             groups=groups,
             transactions=transactions,
         )
+        self._observation.watch(broker_id, service, applier, replicas, metadata, transport.show_ready)
         handlers.load()
         dispatcher = Dispatcher(parts, produces, settings.queued_max_requests)
+        self._observation.measure(stack, Measured(parts, dispatcher, produces, self._listeners, service, sessions, fetchers, cleaner))
 
         # Bound before anything is read or registered: a port that is taken is found out first, and a free one is known.
         await self._bind(stack, dispatcher, offload)
@@ -268,7 +297,9 @@ class Broker:
         await service.load()
         metadata.cluster_id = service.cluster_id
         stack.push_async_callback(service.close)
+        await self._observation.health.enter(Phase.RECOVERING)
         await logs.start(service.cluster_id)
+        await self._observation.health.enter(Phase.STARTING)
         stack.push_async_callback(self._close_logs)
         stack.push_async_callback(log_moves.close)
         cleaner.start()
@@ -302,6 +333,7 @@ class Broker:
         log.info(
             "broker %d serves %s", broker_id, ", ".join(f"{each.listener_name}://{each.host}:{each.port}" for each in self._endpoints())
         )
+        await self._observation.health.enter(Phase.RUNNING)
 
     async def _first_word(self) -> None:
         """Waits for a controller to say what there is: a client that asked before would hear that there are no topics."""
@@ -315,12 +347,14 @@ class Broker:
         settings = self._settings
         if not self._hands_over or self._is_killed or not settings.controlled_shutdown_enable:
             return
+        await self._observation.health.enter(Phase.DRAINING)
         pauses = settings.controlled_shutdown_max_retries * settings.controlled_shutdown_retry_backoff_ms / 1000
         try:
-            async with asyncio.timeout(HAND_OVER_SECONDS + pauses):
+            async with asyncio.timeout(max(HAND_OVER_SECONDS, pauses)):
                 await self._service.controlled_shutdown()
         except TimeoutError:
             log.warning("broker %d stops without having handed over what it leads: no controller answers", self.broker_id)
+        await self._observation.health.enter(Phase.STOPPING)
 
     async def _close_listeners(self) -> None:
         for each in self._listeners.values():
@@ -391,7 +425,7 @@ class Broker:
         return socket_connect(lambda: self._service.settings, tls)
 
     def _endpoints(self) -> tuple[Endpoint, ...]:
-        return self._settings.advertised_endpoints(bound_ports={name: each.port for name, each in self._listeners.items()})
+        return self._settings.advertised_endpoints(self._host, {name: each.port for name, each in self._listeners.items()})
 
     async def _bind(self, stack: AsyncExitStack, dispatcher: Dispatcher, offload: Offload) -> None:
         settings = self._settings
@@ -432,14 +466,14 @@ def _threads(stack: AsyncExitStack) -> Offload:
     return offload
 
 
-def transport_of(settings: BrokerSettings) -> MakeTransport:
-    """How a broker reaches others by default."""
+def transport_of(settings: BrokerSettings, host: str) -> MakeTransport:
+    """How a broker reaches others by default, and they a broker on a machine of this name."""
     if settings.zookeeper_connect is None:
         return LocalControl(settings.controller_socket_timeout_ms / 1000).transport
     # At a tenth of a second, which a broker that is alone has no use for.
     from ottla.broker.control_rpc import GrpcControl
 
-    return partial(GrpcControl, settings, "localhost")
+    return partial(GrpcControl, settings, host)
 
 
 def _tls_settings(settings: BrokerSettings) -> TlsSettings:

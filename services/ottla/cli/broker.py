@@ -1,10 +1,13 @@
-"""`ottla broker`: a broker from a properties file, as a server runs it; and what is done to one that runs.
+"""`ottla broker`: a broker from a properties file or the environment, as a server runs it; and what is done to one that runs.
 
-With `--config` the group itself is the command that runs a broker. That is what containers and units start.
+The group itself is the command that runs a broker. That is what containers and units start: with `--config`, with
+variables `OTTLA_SETTING_…` (`ottla.config.environment`), or with both.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,82 +16,107 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ottla.cli.connection import pairs
-from ottla.cli.drain import drain
+from ottla.cli.drain import drain, undrain
 from ottla.cli.errors import UsageError
+from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
 from ottla.cli.output import say
 
 if TYPE_CHECKING:
-    from ottla.config.properties import Properties
+    from ottla.config.broker import BrokerSettings
 
-_CONFIG = typer.Option("--config", "-c", metavar="FILE", exists=True, dir_okay=False, help="The properties file; Kafka's names.")
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", exists=True, dir_okay=False, help="The properties file; Kafka's names."),
+]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--override", "-X", metavar="KEY=VALUE", help="Over the file's value; may be repeated.")
+    list[str] | None, typer.Option("--override", "-X", metavar="KEY=VALUE", help="Over file and environment; may be repeated.")
 ]
 PidFileOption = Annotated[
     Path | None, typer.Option("--pid-file", metavar="FILE", help="Written when ready: process id and address, a line each.")
 ]
-LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
 
+log = logging.getLogger(__name__)
 app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("drain")(drain)
+app.command("undrain")(undrain)
 
 
-def overridden(properties: Properties, overrides: Mapping[str, str]) -> Properties:
-    """A file's properties with some given on the command line; an error in one of those says so instead of a line."""
-    from ottla.config.properties import Properties
+def settings_of(config: Path | None, environment: Mapping[str, str], overrides: Mapping[str, str]) -> BrokerSettings:
+    """A broker's settings: those of the file, over them the environment's, over them those of the command line.
 
-    class Overridden(Properties):
-        def place_of(self, name: str) -> str:
-            return "--override" if name in overrides else properties.place_of(name)
+    Raises:
+        UsageError: nothing says what broker to run.
+        ConfigurationError: something is wrong; names the file and line, the variable or the option.
+    """
+    from ottla.config.broker import BrokerSettings
+    from ottla.config.environment import PREFIX, Placed, from_environment, layered
+    from ottla.config.properties import load
 
-    return Overridden({**properties, **overrides}, {}, properties.source)
+    variables = from_environment(environment)
+    if config is None and not variables:
+        raise UsageError(
+            f"say with which properties to run a broker: --config FILE, or variables {PREFIX}… (`ottla broker --help` has more)"
+        )
+    layers = [variables, Placed(overrides, dict.fromkeys(overrides, "--override"), "--override")]
+    return BrokerSettings.from_properties(layered(layers if config is None else [load(config), *layers]))
 
 
 @app.callback(invoke_without_command=True)
 def _group(
     context: typer.Context,
-    config: Annotated[Path | None, _CONFIG] = None,
+    config: ConfigOption = None,
     overrides: Overrides = None,
     pid_file: PidFileOption = None,
-    log_level: LogLevel = "info",
+    log_level: LevelOption = None,
+    log_format: FormatOption = None,
 ) -> None:
-    """Run a broker from a properties file, or say what one that runs is to do.
+    """Run a broker from a properties file or the environment, or say what one that runs is to do.
 
-    The names are Kafka's; docs/configuration.md lists them all. A name that does not exist or a value that can not be is
-    refused with the file, the line and the nearest right name (exit code 2).
+    The names are Kafka's; docs/configuration.md lists them all. Any can be given by a variable: OTTLA_SETTING_ and its name
+    in upper case, with _ for each dot. A name that does not exist or a value that can not be is refused with the file and
+    line, or the variable, and the nearest right name (exit code 2).
 
     Examples:
 
     - `ottla broker --config server.properties`
     - `ottla broker --config server.properties --override broker.id=2`
+    - `OTTLA_SETTING_BROKER_ID=2 OTTLA_SETTING_ZOOKEEPER_CONNECT=zookeeper:2181 ottla broker --log-format json`
     - `ottla broker drain 2 --zookeeper localhost:2181`
+    - `ottla broker undrain 2 --zookeeper localhost:2181`
     """
     if context.invoked_subcommand is not None:
         if config is not None:
             raise UsageError(f"--config before {context.invoked_subcommand} would run a broker; it comes after")
         return
-    if config is None:
-        raise UsageError("say with which properties to run a broker: --config FILE (`ottla broker --help` has more)")
-    broker(config, overrides, pid_file, log_level)
+    broker(config, overrides, pid_file, log_level, log_format)
 
 
 def broker(
-    config: Annotated[Path, _CONFIG], overrides: Overrides = None, pid_file: PidFileOption = None, log_level: LogLevel = "info"
+    config: ConfigOption = None,
+    overrides: Overrides = None,
+    pid_file: PidFileOption = None,
+    log_level: LevelOption = None,
+    log_format: FormatOption = None,
 ) -> None:
     """Runs a broker until it is told to stop."""
-    from ottla.cli.process import seconds_since_start, serve, set_up_logging
-    from ottla.config.broker import BrokerSettings
-    from ottla.config.properties import load
+    from ottla.cli.process import seconds_since_start, serve
+    from ottla.lifecycle import speaking
 
-    settings = BrokerSettings.from_properties(overridden(load(config), pairs(overrides, "--override")))
-    set_up_logging(log_level)
+    chosen_format = set_up(log_level, log_format, default_level="info")
+    with ends_told(chosen_format):
+        settings = settings_of(config, os.environ, pairs(overrides, "--override"))
 
-    def ready(bootstrap_servers: str) -> None:
-        name = f"broker {settings.broker_id}" if settings.broker_id >= 0 else "broker"  # one that made its id says so in its log
-        say(f"Ottla {name} is ready on {bootstrap_servers} ({seconds_since_start():.2f} s)")
-        sys.stdout.flush()
+        def ready(bootstrap_servers: str) -> None:
+            name = f"broker {settings.broker_id}" if settings.broker_id >= 0 else "broker"  # one that made its id says so in its log
+            sentence = f"Ottla {name} is ready on {bootstrap_servers} ({seconds_since_start():.2f} s)"
+            if chosen_format == "json":
+                log.info("%s", sentence)
+            else:
+                say(sentence)
+                sys.stdout.flush()
 
-    serve(settings, ready, pid_file)
+        with speaking(settings.broker_id):
+            serve(settings, ready, pid_file)

@@ -16,6 +16,7 @@ import typer
 
 from ottla.cli.connection import pairs
 from ottla.cli.errors import UsageError
+from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
 from ottla.cli.output import say
 
 DEFAULT_PORT: Final = 9092
@@ -53,7 +54,16 @@ def dev_properties(
         "transaction.state.log.replication.factor": str(min(3, brokers)),
         "transaction.state.log.min.isr": str(min(2, brokers)),
         **overrides,
+        **_own_http_listener(overrides, broker_id),
     }
+
+
+def _own_http_listener(overrides: dict[str, str], broker_id: int) -> dict[str, str]:
+    """Of further brokers the ports after the one that is given, as with `--port`."""
+    host, colon, port = overrides.get("http.listener", "").rpartition(":")
+    if not (colon and port.isascii() and port.isdigit() and int(port)):
+        return {}  # none, any that is free, or something for the settings to complain about
+    return {"http.listener": f"{host}:{int(port) + broker_id - 1}"}
 
 
 def dev(
@@ -75,7 +85,8 @@ def dev(
     pid_file: Annotated[
         Path | None, typer.Option("--pid-file", metavar="FILE", help="Written when ready: process id and address, a line each.")
     ] = None,
-    log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "warning",
+    log_level: LevelOption = None,
+    log_format: FormatOption = None,
 ) -> None:
     """Run a broker on this machine, or a cluster of them: one process, no Java, no Docker, ready at once.
 
@@ -87,6 +98,7 @@ def dev(
     - `ottla dev --brokers 3`
     - `ottla dev --ephemeral --port 0`
     - `ottla dev -d ./data -X log.segment.bytes=1048576`
+    - `ottla dev -X http.listener=127.0.0.1:9404`
     """
     if ephemeral and data_dir is not None:
         raise UsageError("--ephemeral and --data-dir contradict each other")
@@ -97,15 +109,15 @@ def dev(
             directory = (data_dir or default_data_directory()).expanduser().absolute()
         overrides = pairs(properties, "-X")
         each = {number: dev_properties(directory, host, port, partitions, overrides, number, brokers) for number in range(1, brokers + 1)}
-        _run(directory, ephemeral, each, pid_file, log_level)
+        with ends_told(set_up(log_level, log_format, default_level="warning")):
+            _run(directory, ephemeral, each, pid_file)
 
 
-def _run(directory: Path, ephemeral: bool, properties: dict[int, dict[str, str]], pid_file: Path | None, log_level: str) -> None:
-    from ottla.cli.process import seconds_since_start, serve, serve_several, set_up_logging
+def _run(directory: Path, ephemeral: bool, properties: dict[int, dict[str, str]], pid_file: Path | None) -> None:
+    from ottla.cli.process import seconds_since_start, serve, serve_several
     from ottla.config.broker import BrokerSettings
     from ottla.model import BrokerId
 
-    set_up_logging(log_level)
     settings = {BrokerId(number): BrokerSettings.from_properties(each) for number, each in properties.items()}
 
     def ready(bootstrap_servers: str) -> None:

@@ -1,4 +1,4 @@
-"""`ottla broker drain`: a broker that runs hands over what it leads, as it does before it stops.
+"""`ottla broker drain` and `undrain`: a broker that runs hands over what it leads, as it does before it stops, and comes back.
 
 It is told by gRPC at its control endpoint, which it has registered in ZooKeeper.
 """
@@ -27,23 +27,30 @@ _NOWHERE: Final = (
 )
 
 
+BrokerArgument = Annotated[int, typer.Argument(metavar="ID", min=0, help="The broker.")]
+ZooKeeperOption = Annotated[
+    str | None, typer.Option("--zookeeper", metavar="HOST:PORT,…", help="Where the broker is registered; with the chroot, if any.")
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", metavar="FILE", exists=True, dir_okay=False, help="A broker's properties: its zookeeper.connect, its TLS."
+    ),
+]
+OverrideOption = Annotated[
+    list[str] | None, typer.Option("--override", "-X", metavar="KEY=VALUE", help="Over the file's value; may be repeated.")
+]
+ControlOption = Annotated[
+    str | None, typer.Option("--control", metavar="HOST:PORT", help="The broker's control endpoint, instead of looking for it.")
+]
+
+
 def drain(
-    broker_id: Annotated[int, typer.Argument(metavar="ID", min=0, help="The broker.")],
-    zookeeper: Annotated[
-        str | None, typer.Option("--zookeeper", metavar="HOST:PORT,…", help="Where the broker is registered; with the chroot, if any.")
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", "-c", metavar="FILE", exists=True, dir_okay=False, help="A broker's properties: its zookeeper.connect, its TLS."
-        ),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--override", "-X", metavar="KEY=VALUE", help="Over the file's value; may be repeated.")
-    ] = None,
-    control: Annotated[
-        str | None, typer.Option("--control", metavar="HOST:PORT", help="The broker's control endpoint, instead of looking for it.")
-    ] = None,
+    broker_id: BrokerArgument,
+    zookeeper: ZooKeeperOption = None,
+    config: ConfigOption = None,
+    overrides: OverrideOption = None,
+    control: ControlOption = None,
     bootstrap_server: Annotated[
         str | None,
         typer.Option("--bootstrap-server", "-b", metavar="HOST:PORT", help="Afterwards wait until clients see it lead nothing."),
@@ -52,15 +59,44 @@ def drain(
 ) -> None:
     """Make a broker hand over what it leads to other replicas in sync, and go on running.
 
-    For work on its machine, or before it is stopped at a moment of your choosing. What nobody else can lead it keeps. It
-    gets its leaderships back by `ottla elect-leaders preferred`, and where `auto.leader.rebalance.enable` is on after a while
-    by itself.
+    For work on its machine, or before it is stopped at a moment of your choosing. What nobody else can lead it keeps. It is in
+    no ISR that has another member either, so there is one copy less, and it is not ready (`/readyz`, gRPC's health service).
+    That stays so until `ottla broker undrain`, or until it is started again.
 
     Examples:
 
     - `ottla broker drain 2 --zookeeper localhost:2181`
     - `ottla broker drain 2 --config server.properties -b localhost:9092`
     """
+    _tell(broker_id, zookeeper, config, overrides, control, is_end=False)
+    say(f"Broker {broker_id} hands over what it leads.")
+    if bootstrap_server is not None:
+        _wait_until_seen(bootstrap_server, broker_id, timeout)
+
+
+def undrain(
+    broker_id: BrokerArgument,
+    zookeeper: ZooKeeperOption = None,
+    config: ConfigOption = None,
+    overrides: OverrideOption = None,
+    control: ControlOption = None,
+) -> None:
+    """Have a broker that was drained follow, catch up and lead again.
+
+    It gets its leaderships back by `ottla elect-leaders preferred`, and where `auto.leader.rebalance.enable` is on after a
+    while by itself.
+
+    Examples:
+
+    - `ottla broker undrain 2 --zookeeper localhost:2181`
+    """
+    _tell(broker_id, zookeeper, config, overrides, control, is_end=True)
+    say(f"Broker {broker_id} takes part again.")
+
+
+def _tell(
+    broker_id: int, zookeeper: str | None, config: Path | None, overrides: list[str] | None, control: str | None, *, is_end: bool
+) -> None:
     if zookeeper is None and config is None and control is None:
         raise UsageError(_NOWHERE)
     settings = _settings(config, pairs(overrides, "--override"), zookeeper)
@@ -71,10 +107,7 @@ def drain(
 
     # What goes wrong on the way comes as an error; kazoo would log each attempt to connect besides.
     logging.basicConfig(level=logging.CRITICAL)
-    asyncio.run(_drain(settings, BrokerId(broker_id), control))
-    say(f"Broker {broker_id} hands over what it leads.")
-    if bootstrap_server is not None:
-        _wait_until_seen(bootstrap_server, broker_id, timeout)
+    asyncio.run(_call(settings, BrokerId(broker_id), control, is_end))
 
 
 def _settings(config: Path | None, overrides: dict[str, str], zookeeper: str | None) -> BrokerSettings:
@@ -89,7 +122,7 @@ def _settings(config: Path | None, overrides: dict[str, str], zookeeper: str | N
     return BrokerSettings.from_properties(Properties(changed, {}, given.source))
 
 
-async def _drain(settings: BrokerSettings, broker_id: BrokerId, control: str | None) -> None:
+async def _call(settings: BrokerSettings, broker_id: BrokerId, control: str | None, is_end: bool) -> None:
     from ottla.broker.control import Caller
     from ottla.errors import ApiError
 
@@ -104,9 +137,11 @@ async def _drain(settings: BrokerSettings, broker_id: BrokerId, control: str | N
     registration = BrokerRegistration(broker_id, (), control_endpoint=control) if control else await _registered(settings, broker_id)
     transport = GrpcControl(settings, "", lambda: Caller(BrokerId(-1), -1, -1), nobody)
     try:
-        await transport.broker(registration).drain()
+        broker = transport.broker(registration)
+        await (broker.undrain() if is_end else broker.drain())
     except ApiError as error:
-        raise CommandFailed(f"broker {broker_id} at {registration.control_endpoint} was not drained: {error}") from None
+        what = "does not take part again" if is_end else "was not drained"
+        raise CommandFailed(f"broker {broker_id} at {registration.control_endpoint} {what}: {error}") from None
     finally:
         await transport.close()
 

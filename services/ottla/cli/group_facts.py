@@ -26,19 +26,21 @@ class GroupRow:
     """One group in a list."""
 
     group_id: str
+    type: str
     state: str
     is_simple: bool
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """One member of a group and what it reads."""
+    """One member of a group, what it reads, and in a consumer group what it is to read; None where that is the same thing."""
 
     member_id: str
     instance_id: str | None
     client_id: str
     host: str
     partitions: tuple[tuple[str, int], ...]
+    target: tuple[tuple[str, int], ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class GroupFacts:
     """A group with its members and partitions."""
 
     group_id: str
+    type: str
     state: str
     assignor: str
     coordinator: int
@@ -77,7 +80,8 @@ def list_groups(where: Connection) -> list[GroupRow]:
         found = admin.list_consumer_groups(request_timeout=ANSWER_SECONDS).result(ANSWER_SECONDS + 5)
     if found.errors and not found.valid:
         raise CommandFailed(f"the groups can not be listed: {found.errors[0]}")
-    return sorted((GroupRow(each.group_id, state_name(each.state), each.is_simple_consumer_group) for each in found.valid), key=_by_id)
+    rows = (GroupRow(each.group_id, type_name(each.type), state_name(each.state), each.is_simple_consumer_group) for each in found.valid)
+    return sorted(rows, key=_by_id)
 
 
 def _by_id(row: GroupRow) -> str:
@@ -94,6 +98,15 @@ def state_name(state: Any) -> str:
         "EMPTY": "Empty",
         "DEAD": "Dead",
     }.get(name, name.capitalize())
+
+
+def type_name(group_type: Any) -> str:
+    """`classic` or `consumer`, as Kafka's tools write it; `unknown` of a broker that does not say."""
+    return str(group_type.name).lower()
+
+
+def _partitions(assignment: Any) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((assigned.topic, assigned.partition) for assigned in assignment.topic_partitions))
 
 
 def describe_group(where: Connection, group_id: str, *, with_seconds: bool = True) -> GroupFacts:
@@ -114,7 +127,8 @@ def describe_group(where: Connection, group_id: str, *, with_seconds: bool = Tru
             each.group_instance_id,
             each.client_id,
             each.host,
-            tuple(sorted((assigned.topic, assigned.partition) for assigned in each.assignment.topic_partitions)),
+            _partitions(each.assignment),
+            None if each.target_assignment is None else _partitions(each.target_assignment),
         )
         for each in described.members
     )
@@ -134,7 +148,8 @@ def describe_group(where: Connection, group_id: str, *, with_seconds: bool = Tru
         for key in keys
     )
     coordinator = -1 if described.coordinator is None else described.coordinator.id
-    return GroupFacts(group_id, state_name(described.state), described.partition_assignor or "", coordinator, members, rows)
+    state, assignor = state_name(described.state), described.partition_assignor or ""
+    return GroupFacts(group_id, type_name(described.type), state, assignor, coordinator, members, rows)
 
 
 def committed_offsets(admin: AdminClient, where: Connection, group_id: str) -> dict[tuple[str, int], int]:

@@ -38,6 +38,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+GROUP_TYPES = ("classic", "consumer")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Group = Annotated[str, typer.Argument(metavar="GROUP")]
 
@@ -45,6 +46,7 @@ Group = Annotated[str, typer.Argument(metavar="GROUP")]
 @app.command("list")
 def list_command(
     state: Annotated[str | None, typer.Option("--state", help="Only groups in this state, for instance Stable or Empty.")] = None,
+    group_type: Annotated[str | None, typer.Option("--type", help="Only groups of this type, classic or consumer.")] = None,
     as_json: Json = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     command_config: CommandConfig = None,
@@ -54,10 +56,14 @@ def list_command(
     rows = list_groups(connection(bootstrap_server, command_config, properties))
     if state is not None:
         rows = [each for each in rows if each.state.lower() == state.lower()]
+    if group_type is not None:
+        if group_type.lower() not in GROUP_TYPES:
+            raise UsageError(f"--type takes {' or '.join(GROUP_TYPES)}, and {group_type!r} is neither")
+        rows = [each for each in rows if each.type == group_type.lower()]
     if as_json:
-        say_json([{"group": each.group_id, "state": each.state, "is_simple": each.is_simple} for each in rows])
+        say_json([{"group": each.group_id, "type": each.type, "state": each.state, "is_simple": each.is_simple} for each in rows])
     elif rows:
-        say(table(("group", "state"), [(each.group_id, each.state) for each in rows]))
+        say(table(("group", "type", "state"), [(each.group_id, each.type, each.state) for each in rows]))
     else:
         say(f"No groups on {bootstrap_server}.")
 
@@ -90,7 +96,9 @@ def describe(
 def _described(facts: GroupFacts) -> str:
     lags = [each.lag for each in facts.partitions if each.lag is not None]
     ages = [each.lag_seconds for each in facts.partitions if each.lag_seconds is not None]
-    head = f"{facts.group_id}: {facts.state}, {count_of(len(facts.members), 'member')}, coordinator {facts.coordinator}"
+    head = (
+        f"{facts.group_id}: {facts.state}, {facts.type} protocol, {count_of(len(facts.members), 'member')}, coordinator {facts.coordinator}"
+    )
     if lags:
         behind = f", {seconds(max(ages))}" if ages else ""
         head += f", {count_of(sum(lags), 'message')} behind{behind}"
@@ -113,18 +121,23 @@ def _described(facts: GroupFacts) -> str:
 
 def _described_members(facts: GroupFacts) -> str:
     if not facts.members:
-        return f"{facts.group_id}: {facts.state}, no members"
-    rows = [
-        (each.member_id, each.instance_id, each.client_id, each.host, len(each.partitions), _partitions_of(each)) for each in facts.members
-    ]
-    return f"{facts.group_id}: {facts.state}, assignor {facts.assignor}\n\n" + table(
-        ("member", "instance", "client", "host", "count", "partitions"), rows
-    )
+        return f"{facts.group_id}: {facts.state}, {facts.type} protocol, no members"
+    head = f"{facts.group_id}: {facts.state}, {facts.type} protocol, assignor {facts.assignor}"
+    rows = [_member(each) for each in facts.members]
+    names: tuple[str, ...] = ("member", "instance", "client", "host", "count", "partitions")
+    if any(each.target not in (None, each.partitions) for each in facts.members):  # some are still on their way
+        rows = [(*row, _listed(each.target or ())) for row, each in zip(rows, facts.members, strict=True)]
+        names = (*names, "to be")
+    return f"{head}\n\n{table(names, rows)}"
 
 
-def _partitions_of(member: MemberRow) -> str:
+def _member(each: MemberRow) -> tuple[Any, ...]:
+    return (each.member_id, each.instance_id, each.client_id, each.host, len(each.partitions), _listed(each.partitions))
+
+
+def _listed(partitions: tuple[tuple[str, int], ...]) -> str:
     by_topic: dict[str, list[int]] = {}
-    for topic, partition in member.partitions:
+    for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
     return " ".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in by_topic.items())
 
@@ -136,6 +149,7 @@ def _who(member: MemberRow) -> str:
 def _as_json(facts: GroupFacts) -> dict[str, Any]:
     return {
         "group": facts.group_id,
+        "type": facts.type,
         "state": facts.state,
         "assignor": facts.assignor,
         "coordinator": facts.coordinator,
@@ -146,6 +160,7 @@ def _as_json(facts: GroupFacts) -> dict[str, Any]:
                 "client_id": each.client_id,
                 "host": each.host,
                 "partitions": [{"topic": topic, "partition": partition} for topic, partition in each.partitions],
+                "target": None if each.target is None else [{"topic": topic, "partition": partition} for topic, partition in each.target],
             }
             for each in facts.members
         ],

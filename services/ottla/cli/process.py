@@ -9,22 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.errors import CommandFailed
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerSettings
     from ottla.model import BrokerId
 
 log = logging.getLogger(__name__)
-
-LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 _IMPORTED_AT = time.monotonic()
 
@@ -72,17 +69,6 @@ def seconds_since_start() -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError, ValueError, IndexError):
         return time.monotonic() - _IMPORTED_AT
-
-
-def set_up_logging(level: str) -> None:
-    """Log lines go to stderr, one sentence each."""
-    if level.lower() not in LOG_LEVELS:
-        raise UsageError(f"--log-level takes {', '.join(LOG_LEVELS)}, and not {level!r}")
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
 
 
 def serve(settings: BrokerSettings, when_ready: Callable[[str], None], pid_file: Path | None) -> None:

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from ottla.config import control as control_module
+from ottla.config import http as http_module
 from ottla.config import listeners as listeners_module
 from ottla.config.cleaner import CleanerSettings
 from ottla.config.cluster import IdentitySettings, ReplicationSettings
 from ottla.config.control import ControlSettings
 from ottla.config.groups import GroupSettings, TransactionSettings
+from ottla.config.http import HttpSettings
 from ottla.config.listeners import Listener
 from ottla.config.log_defaults import LogDefaults, TopicManagement
 from ottla.config.network import NetworkSettings
@@ -37,6 +39,7 @@ PARTS: Final[Mapping[str, type[Settings]]] = {
     "ZooKeeper": ZooKeeperSettings,
     "Listeners, connections and requests": NetworkSettings,
     "Control between brokers": ControlSettings,
+    "Metrics and health over HTTP": HttpSettings,
     "TLS": TlsSettings,
     "Logs": LogDefaults,
     "Topics": TopicManagement,
@@ -59,6 +62,7 @@ class BrokerSettings(
     TopicManagement,
     LogDefaults,
     TlsSettings,
+    HttpSettings,
     ControlSettings,
     NetworkSettings,
     ZooKeeperSettings,
@@ -180,12 +184,22 @@ class BrokerSettings(
         """
         return listeners_module.advertise(self.accepted_listeners, self._advertised, host, bound_ports or {})
 
+    @property
+    def needs_host_name(self) -> bool:
+        """Whether an address is to be told to others that only the machine's name can be in."""
+        return any(each.host in listeners_module.ANY_HOST for each in self._advertised or self.accepted_listeners)
+
     @cached_property
     def control_address(self) -> Listener:
         """Where other brokers call this one by gRPC."""
         if self.control_listener is None:
             return Listener(control_module.LISTENER_NAME, self.inter_broker_listener.host, 0, self.control_security_protocol)
         return control_module.listener_of("control.listener", self.control_listener, self.control_security_protocol)
+
+    @cached_property
+    def http_address(self) -> Listener | None:
+        """Where metrics and health are asked for; None for nowhere."""
+        return None if self.http_listener is None else http_module.listener_of(self.http_listener)
 
     def advertised_control_endpoint(self, host: str, bound_port: int) -> str:
         """The `host:port` that other brokers are told to call.
@@ -236,7 +250,9 @@ class BrokerSettings(
             ("zookeeper.connect", self.check_zookeeper),
             ("ssl.keystore.type", self._check_tls),
             ("control.listener", self._check_control),
+            ("http.listener", lambda: self.http_address),
             ("replica.fetch.wait.max.ms", self._check_fetch_wait),
+            ("group.consumer.session.timeout.ms", self.check_consumer_groups),
         )
         complaints: set[str] = set()
         for name, check in checks:
@@ -298,6 +314,17 @@ class BrokerSettings(
             raise ConfigurationError(f"{address}: set ssl.truststore.location or ssl.truststore.certificates")
         if seen.ssl_key_password is not None:
             raise ConfigurationError(f"{address}: ssl.key.password is set, and gRPC takes a private key that is not encrypted only")
+
+
+def names_of_settings() -> Iterable[str]:
+    """Every name under which a setting can be given, but for those of one listener."""
+    return _definition_by_any_name().keys()
+
+
+def name_meant(name: str) -> str:
+    """The name of the setting that a name stands for, which may be an alias; what stands for none is itself."""
+    definition = _definition_by_any_name().get(name)
+    return name if definition is None else definition.name
 
 
 @cache

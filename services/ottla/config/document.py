@@ -19,12 +19,22 @@ _INTRODUCTION: Final = """\
 
 <!-- Made from the declarations in services/ottla/config by `make docs`. Change those, not this page. -->
 
-Ottla's settings are Kafka 3.9's, by name, type, default and bounds; `coordination.directory` and
-`zookeeper.digest.…` are Ottla's own.
+Ottla's settings are Kafka 3.9's, by name, type, default and bounds; `coordination.directory`, `control.…`,
+`zookeeper.digest.…`, `http.listener` and `metrics.partition.enabled` are Ottla's own.
 `ottla broker --config FILE` reads them from a Java properties file. A name that is unknown, a name that is given twice
 and a value out of bounds are refused with file and line, and with the nearest right name:
 
     server.properties:7: unknown setting 'log.segment.byte'; did you mean 'log.segment.bytes'?
+
+Each can be given by an environment variable too: `OTTLA_SETTING_` and the name in upper case with `_` for `.`. That is how
+containers are given theirs, and then `--config` may be left out:
+
+    OTTLA_SETTING_BROKER_ID=1
+    OTTLA_SETTING_ZOOKEEPER_CONNECT=zookeeper:2181
+    OTTLA_SETTING_LISTENER_NAME_EXTERNAL_SSL_KEYSTORE_LOCATION=/etc/ottla/external.pem
+
+`--override NAME=VALUE` is over a variable, and a variable is over the file. `OTTLA_LOG_LEVEL` (debug, info, warning, error)
+and `OTTLA_LOG_FORMAT` (text, or json: one object a line) stand for `--log-level` and `--log-format`.
 
 What Kafka knows and Ottla can not do (KRaft, Java classes, and what this release does not have yet) is refused with the
 reason. A setting that is only accepted so that a file written for Kafka loads says **No effect** here, and the broker

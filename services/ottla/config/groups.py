@@ -3,8 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from ottla.config.settings import DAY_MS, HOUR_MS, INT_MAX, MIB, MINUTE_MS, Settings, setting
+from ottla.errors import ConfigurationError
+
+
+class MigrationPolicy(Enum):
+    """Which kind of group may become the other while it has members."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+
+CLASSIC = "classic"
+CONSUMER = "consumer"
+
+
+def _check_policy(policy: str) -> str:
+    known = [each.value for each in MigrationPolicy]
+    return "" if policy.lower() in known else f"must be one of {', '.join(known)}"
+
+
+def _check_protocols(protocols: tuple[str, ...]) -> str:
+    return "" if CLASSIC in protocols else "must list classic, which can not be disabled"
+
+
+def _check_assignors(assignors: tuple[str, ...]) -> str:
+    return "" if assignors and len(set(assignors)) == len(assignors) else "must list each assignor once, and one at least"
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -27,6 +55,75 @@ class GroupSettings(Settings):
         doc="How long an empty group waits for more members before its first rebalance.",
     )
     group_max_size: int = setting("group.max.size", "int", default=INT_MAX, at_least=1, doc="The most members of a group.")
+    group_coordinator_rebalance_protocols: tuple[str, ...] = setting(
+        "group.coordinator.rebalance.protocols",
+        "list",
+        default=(CLASSIC,),
+        choices=(CLASSIC, CONSUMER),
+        check=_check_protocols,
+        doc="The protocols that groups may use. With `classic,consumer`, clients with `group.protocol=consumer` (KIP-848) are served.",
+    )
+    group_consumer_session_timeout_ms: int = setting(
+        "group.consumer.session.timeout.ms",
+        "int",
+        default=45_000,
+        at_least=1,
+        doc="How long a member of a consumer group is waited for that is not heard of.",
+    )
+    group_consumer_min_session_timeout_ms: int = setting(
+        "group.consumer.min.session.timeout.ms",
+        "int",
+        default=45_000,
+        at_least=1,
+        doc="The shortest `group.consumer.session.timeout.ms`.",
+    )
+    group_consumer_max_session_timeout_ms: int = setting(
+        "group.consumer.max.session.timeout.ms",
+        "int",
+        default=60_000,
+        at_least=1,
+        doc="The longest `group.consumer.session.timeout.ms`.",
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        "group.consumer.heartbeat.interval.ms",
+        "int",
+        default=5_000,
+        at_least=1,
+        doc="How often members of consumer groups are told to send heartbeats.",
+    )
+    group_consumer_min_heartbeat_interval_ms: int = setting(
+        "group.consumer.min.heartbeat.interval.ms",
+        "int",
+        default=5_000,
+        at_least=1,
+        doc="The shortest `group.consumer.heartbeat.interval.ms`.",
+    )
+    group_consumer_max_heartbeat_interval_ms: int = setting(
+        "group.consumer.max.heartbeat.interval.ms",
+        "int",
+        default=15_000,
+        at_least=1,
+        doc="The longest `group.consumer.heartbeat.interval.ms`.",
+    )
+    group_consumer_max_size: int = setting(
+        "group.consumer.max.size", "int", default=INT_MAX, at_least=1, doc="The most members of a consumer group."
+    )
+    group_consumer_assignors: tuple[str, ...] = setting(
+        "group.consumer.assignors",
+        "list",
+        default=("uniform", "range"),
+        choices=("uniform", "range"),
+        check=_check_assignors,
+        doc="The assignors of consumer groups; the first is for members that ask for none.",
+    )
+    group_consumer_migration_policy: str = setting(
+        "group.consumer.migration.policy",
+        "string",
+        default=MigrationPolicy.BIDIRECTIONAL.value,
+        check=_check_policy,
+        doc="Whether groups with members may become consumer groups (`upgrade`), classic ones (`downgrade`), either or none"
+        " (`bidirectional`, `disabled`), as members of the other protocol come and go.",
+    )
     offset_metadata_max_bytes: int = setting(
         "offset.metadata.max.bytes", "int", default=4096, doc="The most metadata that a committed offset carries."
     )
@@ -81,6 +178,28 @@ class GroupSettings(Settings):
         without_effect="A commit always waits for all in-sync replicas.",
         doc="The acks of a commit's own write.",
     )
+
+    @property
+    def serves_consumer_groups(self) -> bool:
+        return CONSUMER in self.group_coordinator_rebalance_protocols
+
+    def check_consumer_groups(self) -> None:
+        session = (
+            self.group_consumer_min_session_timeout_ms,
+            self.group_consumer_session_timeout_ms,
+            self.group_consumer_max_session_timeout_ms,
+        )
+        interval = (
+            self.group_consumer_min_heartbeat_interval_ms,
+            self.group_consumer_heartbeat_interval_ms,
+            self.group_consumer_max_heartbeat_interval_ms,
+        )
+        for name, (least, value, most) in (("session.timeout.ms", session), ("heartbeat.interval.ms", interval)):
+            if not least <= value <= most:
+                minimum, maximum = f"group.consumer.min.{name}", f"group.consumer.max.{name}"
+                raise ConfigurationError(f"group.consumer.{name} = {value}: must be from {minimum} = {least} to {maximum} = {most}")
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+            raise ConfigurationError("group.consumer.heartbeat.interval.ms must be less than group.consumer.session.timeout.ms")
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)

@@ -24,7 +24,8 @@ class NetworkSettings(Settings):
         "advertised.listeners",
         "string",
         default=None,
-        doc="What clients are told to connect to, where that differs from listeners (containers, NAT).",
+        doc="What clients are told to connect to, where that differs from listeners (containers, NAT). Unset: the listeners, "
+        "with this machine's name for one on every interface.",
     )
     listener_security_protocol_map: str = setting(
         "listener.security.protocol.map",

@@ -11,16 +11,26 @@ from typing import TypeVar
 
 from ottla.coordination.errors import ConnectionLoss
 from ottla.coordination.interface import ANY_VERSION, Coordination, Operation, Result, SessionListener, Stat, Watch
+from ottla.metrics.cells import Histogram
 
 T = TypeVar("T")
 
 
 class BoundedCoordination:
-    """Another session's operations, each with a timeout: `ottla.coordination.interface.Coordination`."""
+    """Another session's operations, each with a timeout: `ottla.coordination.interface.Coordination`.
 
-    def __init__(self, session: Coordination, timeout_seconds: float) -> None:
+    Args:
+        seconds: where it is counted how long each took, if anywhere.
+    """
+
+    def __init__(self, session: Coordination, timeout_seconds: float, seconds: Histogram | None = None) -> None:
         self._session = session
         self._timeout_seconds = timeout_seconds
+        self._seconds = seconds
+
+    @property
+    def chroot_size(self) -> int:
+        return self._session.chroot_size
 
     @property
     def session_id(self) -> int:
@@ -60,8 +70,13 @@ class BoundedCoordination:
         await self._within("/", self._session.close())
 
     async def _within(self, path: str, action: Awaitable[T]) -> T:
+        time = asyncio.get_running_loop().time
+        began = time()
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await action
         except TimeoutError as error:
             raise ConnectionLoss(f"{path}: no answer within {self._timeout_seconds:g} s") from error
+        finally:
+            if self._seconds is not None:
+                self._seconds.observe(time() - began)

@@ -108,6 +108,10 @@ class EmbeddedSession:
         self._break_after_request: bool | None = None
 
     @property
+    def chroot_size(self) -> int:
+        return 0
+
+    @property
     def session_id(self) -> int:
         return self._session_id
 

@@ -114,6 +114,11 @@ class Coordination(Protocol):
         """What `Stat.ephemeral_owner` of this session's ephemerals is."""
         ...
 
+    @property
+    def chroot_size(self) -> int:
+        """By how many bytes each path is longer in a request: what a transaction may be is counted with them."""
+        ...
+
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False, make_parents: bool = False
     ) -> str:

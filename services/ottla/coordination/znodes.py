@@ -106,6 +106,18 @@ CONFIG_CHANGE: Final = Znode(
 )
 DELETE_TOPICS: Final = Znode("/admin/delete_topics", PERSISTENT, "The topics that are to be deleted are its children.")
 DELETE_TOPIC: Final = Znode("/admin/delete_topics/[topic]", PERSISTENT, "The topic is to be deleted; goes when that is done.")
+REASSIGNMENT: Final = Znode(
+    "/admin/reassign_partitions",
+    PERSISTENT,
+    "Partitions that another tool wants on other brokers. Each is taken out once it is there, or refused; goes with the last.",
+    b'{"version":1,"partitions":[{"topic":"page-views","partition":0,"replicas":[2,1]}]}',
+)
+PREFERRED_ELECTION: Final = Znode(
+    "/admin/preferred_replica_election",
+    PERSISTENT,
+    "Partitions that another tool wants to be led by their preferred replicas; goes when they are.",
+    b'{"version":1,"partitions":[{"topic":"page-views","partition":0}]}',
+)
 PRODUCER_ID_BLOCK: Final = Znode(
     "/latest_producer_id_block",
     PERSISTENT,
@@ -312,6 +324,9 @@ def decode_topic(path: str, data: bytes) -> TopicAssignment:
     partitions = {int(key): _broker_ids(value) for key, value in fields["partitions"].items()}
     if sorted(partitions) != list(range(len(partitions))):
         raise ValueError(f"the partitions are numbered {sorted(partitions)}, and not from 0 on without a gap")
+    for index, replicas in partitions.items():
+        if not replicas or len(set(replicas)) != len(replicas):
+            raise ValueError(f"partition {index} has the replicas {list(replicas)}")
     topic_id = fields.get("topic_id")
     return TopicAssignment(
         decode_uuid(topic_id) if topic_id is not None else None,
@@ -425,15 +440,28 @@ def decode_producer_id_block(path: str, data: bytes) -> ProducerIdBlock | None:
     return ProducerIdBlock(BrokerId(_integer(fields["broker"])), _integer(fields["block_start"]), _integer(fields["block_end"]))
 
 
-def encode_isr_change(partitions: Iterable[TopicPartition]) -> bytes:
-    """Whose in-sync replicas changed."""
+def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
+    """Whose in-sync replicas changed, or who is to be led by the preferred replica."""
     return _json({"version": 1, "partitions": [{"topic": each.topic, "partition": each.partition} for each in partitions]})
 
 
 @_decoder
-def decode_isr_change(path: str, data: bytes) -> list[TopicPartition]:
-    """Whose in-sync replicas changed."""
+def decode_partitions(path: str, data: bytes) -> list[TopicPartition]:
+    """Whose in-sync replicas changed, or who is to be led by the preferred replica."""
     return [TopicPartition(str(each["topic"]), _integer(each["partition"])) for each in _object(data)["partitions"]]
+
+
+def encode_reassignment(targets: Mapping[TopicPartition, Sequence[BrokerId]]) -> bytes:
+    """Where partitions are to be."""
+    partitions = [{"topic": each.topic, "partition": each.partition, "replicas": list(to)} for each, to in targets.items()]
+    return _json({"version": 1, "partitions": partitions})
+
+
+@_decoder
+def decode_reassignment(path: str, data: bytes) -> dict[TopicPartition, tuple[BrokerId, ...]]:
+    """Where partitions are to be; what a tool says of log directories is for the brokers that it asks itself."""
+    found = _object(data)["partitions"]
+    return {TopicPartition(str(each["topic"]), _integer(each["partition"])): _broker_ids(each["replicas"]) for each in found}
 
 
 def encode_log_dir_event(broker_id: BrokerId) -> bytes:

@@ -40,6 +40,10 @@ from ottla.errors import ConfigurationError
 
 # The pause between two attempts to connect grows to this.
 _LONGEST_PAUSE_SECONDS: Final = 1.0
+# How much of a session's timeout one connection may leave its first request unanswered. A server that has just started
+# takes some connections without ever answering them (about one in fifty, seen with 3.8); kazoo would wait for all of the
+# timeout, and the session would be over by then.
+_FIRST_ANSWER_SHARE: Final = 0.25
 
 
 class Unimplemented(CoordinationError):
@@ -78,12 +82,18 @@ class _AtOnce:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threading handler without its two worker threads."""
+    """kazoo's threading handler without its two worker threads.
 
-    def __init__(self, tls: ssl.SSLContext | None) -> None:
+    Args:
+        first_answer_seconds: how long a new connection may be silent.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None, first_answer_seconds: float) -> None:
         super().__init__()
         self.completion_queue = self.callback_queue = _AtOnce()
         self._tls = tls
+        self._first_answer_seconds = first_answer_seconds
+        self._unheard: socket.socket | None = None  # the connection, until its server has said something
 
     def start(self) -> None:
         self._running = True
@@ -100,12 +110,16 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         self, readable: Sequence[Any], writable: Sequence[Any], _: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """What is ready. kazoo asks four times per request, and its own makes and closes an epoll descriptor each time."""
+        if readable and readable[0] is self._unheard:
+            timeout = self._first_answer_seconds if timeout is None else min(timeout, self._first_answer_seconds)
         poll = select.poll()
         for each in readable:
             poll.register(each, select.POLLIN)
         for each in writable:
             poll.register(each, select.POLLOUT)
         ready = {descriptor for descriptor, _ in poll.poll(None if timeout is None else timeout * 1000)}
+        if readable and readable[0] is self._unheard and self._unheard.fileno() in ready:
+            self._unheard = None
         return [each for each in readable if each.fileno() in ready], [each for each in writable if each.fileno() in ready], []
 
     def create_connection(self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: Any) -> Any:
@@ -113,7 +127,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         plain = socket.create_connection(address, timeout)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return self._tls.wrap_socket(plain, server_hostname=hostname) if self._tls is not None else plain
+            self._unheard = self._tls.wrap_socket(plain, server_hostname=hostname) if self._tls is not None else plain
+            return self._unheard
         except BaseException:
             plain.close()
             raise
@@ -121,7 +136,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 
 def make_client(options: ZooKeeperOptions) -> KazooClient:
     """A client that is not started. It retries to connect for ever; whoever started it stops it."""
-    handler = _Handler(_context(options.tls) if options.tls is not None else None)
+    tls = _context(options.tls) if options.tls is not None else None
+    handler = _Handler(tls, options.session_timeout_seconds * _FIRST_ANSWER_SHARE)
     # kazoo tells every request at DEBUG, credentials and all, so it never gets to.
     logger = logging.getLogger("ottla.coordination.kazoo")
     logger.setLevel(max(logging.WARNING, logger.getEffectiveLevel()))

@@ -43,7 +43,7 @@ from ottla.coordination.interface import (
 )
 from ottla.coordination.multi_read import MultiRead
 from ottla.coordination.paths import parent_of, validate_path
-from ottla.coordination.requests import validate_operations
+from ottla.coordination.requests import validate_operations, validate_paths, validate_size
 from ottla.coordination.watches import Watches
 from ottla.coordination.zookeeper import ZooKeeperOptions
 from ottla.coordination.zookeeper_client import NOT_TO_BLAME, Unimplemented, acl_of, make_client, translated
@@ -58,6 +58,7 @@ CLOSE_SECONDS: Final = 3.0
 _CHROOT_ATTEMPTS: Final = 5
 # Znodes of one MultiRead: enough to make the request's own cost small, and few enough for what they hold together.
 _READ_AT_ONCE: Final = 200
+_MADE_AT_ONCE: Final = 500  # operations of a transaction, in one stretch of the loop
 _EVENTS: Final = {
     "CREATED": EventType.CREATED,
     "DELETED": EventType.DELETED,
@@ -116,6 +117,10 @@ class ZooKeeperSession:
         return self._session_id
 
     @property
+    def chroot_size(self) -> int:
+        return len(self._chroot.encode())
+
+    @property
     def is_over(self) -> bool:
         """Whether the session ended: everything raises SessionExpired."""
         return self._end is not None
@@ -125,7 +130,7 @@ class ZooKeeperSession:
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False, make_parents: bool = False
     ) -> str:
-        validate_operations([Create(path, data, ephemeral, sequential)])
+        validate_operations([Create(path, data, ephemeral, sequential)], self.chroot_size)
         acl = acl_of(path, self._options.set_acl)
 
         def send() -> Any:
@@ -189,7 +194,7 @@ class ZooKeeperSession:
         return await self._ask(paths[0], send, take)
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
-        validate_operations([SetData(path, data, version)])
+        validate_operations([SetData(path, data, version)], self.chroot_size)
         return await self._ask(path, lambda: self._client.set_async(self._absolute(path), data, version), _stat)
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
@@ -223,12 +228,18 @@ class ZooKeeperSession:
     async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
         if not operations:
             return []
-        validate_operations(operations)
+        validate_size(operations, self.chroot_size)
+        requests: list[Any] = []
+        for start in range(0, len(operations), _MADE_AT_ONCE):
+            if start:
+                await asyncio.sleep(0)
+            validate_paths(operations[start : start + _MADE_AT_ONCE], start)
+            requests += map(self._request, operations[start : start + _MADE_AT_ONCE])
 
         def send() -> Any:
             transaction = self._client.transaction()
             # Not through its methods, which drop the slash that the path of a sequential znode may end with.
-            transaction.operations.extend(self._request(each) for each in operations)
+            transaction.operations.extend(requests)
             return transaction.commit_async()
 
         return await self._ask(operations[0].path, send, lambda answer: self._results(operations, answer))

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from ottla.lifecycle import Offload
 from ottla.network.buffers import SHARED_SIZE, ReceiveBuffers
 from ottla.network.send import Piece, Sender
+from ottla.network.traffic import CloseReason, Traffic
 from ottla.protocol.primitives import INT32
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,10 @@ class FrameReceiver(Protocol):
         """All frames of one read have been offered."""
         ...
 
+    def answers_sent(self) -> None:
+        """What the peer was slow to take has all been handed to the network."""
+        ...
+
     def connection_lost(self) -> None:
         """Nothing can be sent any more."""
         ...
@@ -67,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         buffers: shared by all connections of the broker.
         open_receiver: makes the receiver once the peer is known, or returns None to refuse the connection.
         closed: told when the connection has ended.
+        traffic: counts what passes; the listener's.
     """
 
     __slots__ = (
@@ -85,10 +91,12 @@ class Connection(asyncio.BufferedProtocol):
         "_sender",
         "_tail",
         "_time",
+        "_traffic",
         "_transport",
         "_unsent",
         "_unsent_changed",
         "_write_paused",
+        "close_reason",
         "last_active",
         "peer",
         "read_pauses",
@@ -102,6 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         offload: Offload,
         open_receiver: Callable[[Connection], FrameReceiver | None],
         closed: Callable[[Connection], None],
+        traffic: Traffic,
     ) -> None:
         self._listener_name = listener_name
         self._max_frame_size = max_frame_size
@@ -109,6 +118,7 @@ class Connection(asyncio.BufferedProtocol):
         self._offload = offload
         self._open_receiver = open_receiver
         self._closed = closed
+        self._traffic = traffic
         self._receiver: FrameReceiver | None = None
         self._transport: asyncio.Transport | None = None
         self._sender: Sender | None = None
@@ -123,8 +133,9 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_changed = 0.0
         self._time: Callable[[], float] = _never  # the loop's; kept, because asking for the loop costs a system call
         self.peer = Peer("", 0, listener_name)
-        self.last_active = 0.0
+        self.last_active = 0.0  # when something was last received
         self.read_pauses = 0
+        self.close_reason: CloseReason = "client"  # unless we end it
 
     # What asyncio calls.
 
@@ -138,10 +149,10 @@ class Connection(asyncio.BufferedProtocol):
         self._time = asyncio.get_running_loop().time
         self.last_active = self._time()
         encrypted = transport.get_extra_info("sslcontext") is not None
-        self._sender = Sender(transport, self._offload, encrypted, self.last_active, self._sender_idle)
+        self._sender = Sender(transport, self._offload, encrypted, self.last_active, self._sender_idle, self._traffic)
         self._receiver = self._open_receiver(self)
         if self._receiver is None:
-            transport.abort()
+            self.abort("refused")
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._sender is not None:
@@ -175,6 +186,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._time()
+        self._traffic.received_bytes += nbytes
         if self._large is None:
             self._consume(self._buffers.shared, len(self._tail) + nbytes)
         else:
@@ -193,6 +205,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         if self._sender is not None:
             self._sender.writing_resumed()
+        self._tell_sent()
         self.resume()
         self._update_reading()
 
@@ -299,6 +312,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.resume_reading()
         elif not wanted and transport.is_reading():
             transport.pause_reading()
+            self._traffic.paused_reads += 1
 
     # What the receiver calls.
 
@@ -319,21 +333,35 @@ class Connection(asyncio.BufferedProtocol):
     def send(self, pieces: Sequence[Piece]) -> None:
         """Sends bytes and file regions after everything sent before."""
         if self._sender is not None and self._transport is not None and not self._transport.is_closing():
+            for each in pieces:
+                self._traffic.sent_bytes += len(each)
             self._sender.send(pieces)
             if self._sender.waiting_bytes > WRITE_HIGH_MARK:
                 self._update_reading()
 
     def _sender_idle(self) -> None:
+        self._tell_sent()
         self.resume()
         self._update_reading()
 
-    def abort(self) -> None:
-        """Ends the connection at once; what was not sent is dropped."""
+    def _tell_sent(self) -> None:
+        if self._receiver is not None and not self.congested:
+            self._receiver.answers_sent()
+
+    def abort(self, reason: CloseReason = "error") -> None:
+        """Ends the connection at once; what was not sent is dropped.
+
+        Args:
+            reason: why, for those who count; the first one stays.
+        """
+        if self.close_reason == "client":
+            self.close_reason = reason
         if self._transport is not None:
             self._transport.abort()
 
     async def close(self) -> None:
         """Lets nothing more be sent, waits for the sender to end, and closes."""
+        self.close_reason = "stopped"
         if self._sender is not None:
             await self._sender.close()
         if self._transport is not None:

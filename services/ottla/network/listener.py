@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from ottla.lifecycle import Offload
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.connection import Connection, FrameReceiver
+from ottla.network.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,9 @@ class AnyListener(Protocol):
     """What a broker asks of a listener; the simulation has one without sockets."""
 
     @property
+    def traffic(self) -> Traffic: ...
+
+    @property
     def port(self) -> int: ...
 
     @property
@@ -101,6 +105,7 @@ class Listener:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.name = name
+        self.traffic = Traffic()
         self._limits = limits
         self._buffers = buffers
         self._offload = offload
@@ -166,7 +171,7 @@ class Listener:
         await asyncio.gather(*(each.close() for each in connections))
         # close() lets buffered bytes out first, which a peer that does not read would never allow.
         for each in connections:
-            each.abort()
+            each.abort("stopped")
         if self._connections:
             self._emptied = asyncio.Event()
             await self._emptied.wait()
@@ -178,12 +183,13 @@ class Listener:
         if self._server is not None:
             self._server.close()
         for each in list(self._connections):
-            each.abort()
+            each.abort("stopped")
 
     def _protocol(self) -> Connection:
-        return Connection(self.name, self._max_frame_size, self._buffers, self._offload, self._opened, self._closed)
+        return Connection(self.name, self._max_frame_size, self._buffers, self._offload, self._opened, self._closed, self.traffic)
 
     def _opened(self, connection: Connection) -> FrameReceiver | None:
+        self.traffic.opened += 1
         reason = self._limits.enter(connection.peer.host)
         if reason is not None:
             log.warning("%s:%d on %s refused: %s", connection.peer.host, connection.peer.port, self.name, reason)
@@ -192,6 +198,7 @@ class Listener:
         return self._open_receiver(connection)
 
     def _closed(self, connection: Connection) -> None:
+        self.traffic.closed[connection.close_reason] += 1
         if connection in self._connections:
             self._connections.remove(connection)
             self._limits.leave(connection.peer.host)
@@ -213,10 +220,10 @@ class Listener:
                         self.name,
                         now - stalled,
                     )
-                    each.abort()
+                    each.abort("stalled")
             elif now - each.last_active > self._idle_seconds:
                 log.info(
                     "%s:%d on %s idle for %.0f s: connection closed", each.peer.host, each.peer.port, self.name, now - each.last_active
                 )
-                each.abort()
+                each.abort("idle")
         self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)

@@ -20,6 +20,7 @@ from typing import Final
 
 from ottla.lifecycle import Offload
 from ottla.network.residency import CHUNK_SIZE, bring_in, is_resident
+from ottla.network.traffic import Traffic
 from ottla.record.region import FileRegion, OpenFile
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class Sender:
         encrypted: whether the transport encrypts, so that sendfile can not be used.
         now: the loop's time.
         idle: told when everything queued has been sent.
+        traffic: counts what is sent.
     """
 
     __slots__ = (
@@ -57,18 +59,21 @@ class Sender:
         "_queue",
         "_region",
         "_task",
+        "_traffic",
         "_transport",
         "_writable",
         "last_progress",
-        "sent_by_sendfile",
         "waiting_bytes",
     )
 
-    def __init__(self, transport: asyncio.Transport, offload: Offload, encrypted: bool, now: float, idle: Callable[[], None]) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, offload: Offload, encrypted: bool, now: float, idle: Callable[[], None], traffic: Traffic
+    ) -> None:
         self._transport = transport
         self._offload = offload
         self._encrypted = encrypted
         self._idle = idle
+        self._traffic = traffic
         self._fd: int = transport.get_extra_info("socket").fileno()
         self._region: FileRegion | None = None  # being sent by `_pump`
         # The stretch of a file that was last found to be in memory.
@@ -79,7 +84,6 @@ class Sender:
         self._task: asyncio.Task[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self.last_progress = now
-        self.sent_by_sendfile = 0
         self.waiting_bytes = 0  # memory that waits behind a region
 
     @property
@@ -175,7 +179,7 @@ class Sender:
             return
         region.position += sent
         region.size -= sent
-        self.sent_by_sendfile += sent
+        self._traffic.sendfile_bytes += sent
         self.last_progress = asyncio.get_running_loop().time()
         if not region.size:
             self._next_piece()
@@ -230,7 +234,7 @@ class Sender:
             return 0
         except OSError:
             return 0  # the peer is gone: the task meets the same error, and connection_lost follows
-        self.sent_by_sendfile += sent
+        self._traffic.sendfile_bytes += sent
         return sent
 
     async def _run(self) -> None:
@@ -259,6 +263,7 @@ class Sender:
         while position < end:
             size = min(end - position, CHUNK_SIZE)
             if not region.warm and not is_resident(source, position, size):
+                self._traffic.cold_reads += 1
                 await self._offload(bring_in, source, position, size)
             chunk_end = position + size
             while position < chunk_end:
@@ -270,7 +275,7 @@ class Sender:
                 if sent == 0:
                     raise CutFrame(f"{region!r}: the file ends at byte {position}")
                 position += sent
-                self.sent_by_sendfile += sent
+                self._traffic.sendfile_bytes += sent
                 self.last_progress = asyncio.get_running_loop().time()
             # A reader on the same machine may never let the socket fill up; others get their turn here.
             await asyncio.sleep(0)
@@ -283,6 +288,7 @@ class Sender:
             if region.warm or is_resident(source, position, size):
                 data = os.pread(source, size, position)
             else:
+                self._traffic.cold_reads += 1
                 data = await self._offload(os.pread, source, size, position)
             if not data:
                 raise CutFrame(f"{region!r}: the file ends at byte {position}")

@@ -42,15 +42,18 @@ class RpcServer:
         services: ours; health and reflection come by themselves.
         limits: how large a message may be, and how connections are kept.
         tls: who we are and who may call; None speaks plain text.
+        not_yet: names that the health service has as not serving until `health.set` says otherwise.
     """
 
-    def __init__(self, services: Sequence[RpcService], limits: RpcLimits | None = None, tls: RpcTls | None = None) -> None:
+    def __init__(
+        self, services: Sequence[RpcService], limits: RpcLimits | None = None, tls: RpcTls | None = None, not_yet: Sequence[str] = ()
+    ) -> None:
         self._services = tuple(services)
         self._limits = limits or RpcLimits()
         self._tls = tls
         self._calls = _Calls(frozenset(each.name for each in services))
         self._server: grpc.aio.Server | None = None
-        self.health = Health(each.name for each in services)
+        self.health = Health((each.name for each in services), not_yet)
 
     async def start(self, host: str, port: int) -> int:
         """Begins to answer, and gives the port.

@@ -87,6 +87,9 @@ class AppendingLog:
         "_truncations",
         "_unsettled",
         "_was_cut",
+        "appended_batches",
+        "appended_bytes",
+        "appended_messages",
         "directory",
         "last_flush_ms",
         "leader_epochs",
@@ -114,6 +117,8 @@ class AppendingLog:
         self.leader_epochs: Final[LeaderEpochCache] = loaded.leader_epochs
         self.producers: Final[ProducerStates] = loaded.producers
         self.last_flush_ms = context.clock.time_ms()
+        self.appended_bytes = 0  # since it was opened, and the next alike
+        self.appended_messages = self.appended_batches = 0
         self._context: Final = context
         self._was_cut = False  # the active segment's file: what was cut off may be back after a crash
         self._segments: Final = SegmentList(loaded.segments)
@@ -194,9 +199,12 @@ class AppendingLog:
                 write_all(self._files.writev, descriptor, staged, written, IOV_MAX)
         except OSError as error:
             raise self._take_back(error) from error
+        self.appended_batches += len(staged) // 2  # a prefix and the rest of each
         staged.clear()
         segment.recently_used = True
         segment.size = self._staged_position
+        self.appended_bytes += size
+        self.appended_messages += self.next_offset - self.log_end_offset
         self.log_end_offset = self.next_offset
         if self._staged_entries:
             self._note_entries()

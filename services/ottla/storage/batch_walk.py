@@ -22,6 +22,9 @@ CHUNK: Final = 1024 * 1024
 JUMP_CHUNK: Final = 64 * 1024
 
 
+_WRONG_CHECKSUM: Final = "a wrong checksum"
+
+
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Where a walk ended, and why if that was before the end of the file."""
@@ -29,6 +32,7 @@ class Stop:
     position: int
     next_offset: int
     reason: str | None
+    is_wrong_checksum: bool = False
 
 
 class SoundBatches:
@@ -87,15 +91,15 @@ class SoundBatches:
                 reason = f"leader epoch {leader_epoch} at offset {base_offset} after {latest_epoch}"
             elif after <= chunk_end:
                 if crc32c(chunk[at + CRC_START : after - chunk_position]) != crc:
-                    reason = f"a wrong checksum in the batch at offset {base_offset}"
+                    reason = f"{_WRONG_CHECKSUM} in the batch at offset {base_offset}"
             elif self._crc(position + CRC_START, after) != crc:
-                reason = f"a wrong checksum in the batch at offset {base_offset}"
+                reason = f"{_WRONG_CHECKSUM} in the batch at offset {base_offset}"
             if reason is not None:
                 break
             yield position, last_offset, fields
             position = after
             next_offset, latest_epoch = last_offset + 1, leader_epoch
-        self.stop = Stop(position, next_offset, reason)
+        self.stop = Stop(position, next_offset, reason, reason is not None and reason.startswith(_WRONG_CHECKSUM))
 
     def _crc(self, position: int, end: int) -> int:
         """The checksum of a range that is not in memory as a whole."""

@@ -41,6 +41,7 @@ from ottla.storage.cleaning_job import (
 )
 from ottla.storage.cleaning_runner import CleaningRunner
 from ottla.storage.log import Log
+from ottla.storage.log_counts import CleanerCounts
 from ottla.storage.segment import Segment
 from ottla.storage.swaps import remove_cleaned
 from ottla.storage.time_lookup import first_timestamp
@@ -84,6 +85,8 @@ class LogCleaner:
         self._under_way: dict[TopicPartition, asyncio.Task[bool]] = {}
         self._rounds: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        # Corrupt ones: logs in which a batch was not sound when it was to be cleaned.
+        self.counts: Final = CleanerCounts()
 
     def start(self) -> None:
         """Cleans from now on, if `log.cleaner.enable` says so."""
@@ -109,6 +112,11 @@ class LogCleaner:
     def uncleanable(self) -> Mapping[TopicPartition, str]:
         """The logs that are left alone, and why."""
         return {key: reason for key, (each, reason) in self._uncleanable.items() if self._logs.get(key) is each}
+
+    @property
+    def uncleanable_partitions_count(self) -> int:
+        """Kafka's `uncleanable-partitions-count`: somebody has to look when it is not 0."""
+        return len(self.uncleanable)
 
     @property
     def under_way(self) -> Sequence[TopicPartition]:
@@ -157,7 +165,9 @@ class LogCleaner:
 
     async def _begin(self) -> TopicPartition | None:
         """Begins to clean the filthiest log, if any is due."""
-        chosen = filthiest(await self.cleanable_logs())
+        cleanable = await self.cleanable_logs()
+        self.counts.max_dirty_ratio = max((each.dirty_ratio for each in cleanable), default=0.0)
+        chosen = filthiest(cleanable)
         if chosen is None:
             return None
         key = chosen.topic_partition
@@ -204,6 +214,7 @@ class LogCleaner:
             await each.note_clean(result.end_offset)
         except (CorruptLog, OffsetMapTooSmall) as error:
             self._uncleanable[key] = each, f"{type(error).__name__}: {error}"
+            self.counts.crc_errors += isinstance(error, CorruptLog)
             log.error("%s is not compacted any more, until the broker starts again: %s", key, error)
         except (CleaningInterrupted, KafkaStorageError) as error:
             self._not_before[key] = self._clock.monotonic() + self._settings.log_cleaner_backoff_ms / 1000
@@ -213,7 +224,10 @@ class LogCleaner:
             log.exception("%s was not compacted", key)
         else:
             self._not_before.pop(key, None)
-            _tell(key, result, self._clock.monotonic() - began)
+            seconds = self._clock.monotonic() - began
+            self.counts.read_bytes += result.bytes_read
+            self.counts.run_seconds.observe(seconds)
+            _tell(key, result, seconds)
             return True
         finally:
             await self._offload(remove_cleaned, each.directory)

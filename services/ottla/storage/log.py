@@ -30,7 +30,7 @@ from ottla.record.region import FileRegion
 from ottla.storage.appending import UNKNOWN
 from ottla.storage.compactable_log import CompactableLog
 from ottla.storage.log_reader import locate_in_files
-from ottla.storage.log_sync import SyncJob, sync
+from ottla.storage.log_sync import SyncJob, timed_sync
 from ottla.storage.producer_replay import restore_producers
 from ottla.storage.producer_snapshots import snapshot_offsets, snapshot_path
 from ottla.storage.retention import SegmentFacts, policies_of
@@ -419,7 +419,7 @@ class Log(CompactableLog):
                 raise self._storage_error(f"flushing up to offset {end_offset}", error) from error
             self._directory_changed = self.leader_epochs.is_dirty = False
             try:
-                done = await self._context.offload(sync, job, self._files)
+                done = await timed_sync(self._context, job, self._files)
             except OSError as error:
                 raise self._storage_error(f"flushing up to offset {end_offset}", error, passing=frozenset()) from error
             self.last_flush_ms = self._context.clock.time_ms()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from ottla.clock import Clock
 from ottla.lifecycle import Offload
 from ottla.model import TopicPartition
 from ottla.storage.file_pool import FilePool
+from ottla.storage.log_counts import LogCounts
 
 
 class FileOperations(Protocol):
@@ -50,3 +51,4 @@ class LogContext:
     delete_later: Callable[[Sequence[str], int], None] = _delete_now
     # Writes the recovery points of the directory's logs; raises OSError.
     checkpoint: Callable[[], Awaitable[None]] = _nothing_to_checkpoint
+    counts: LogCounts = field(default_factory=LogCounts)

@@ -16,7 +16,7 @@ import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -84,6 +84,32 @@ class LogDirDescription:
     total_bytes: int
     usable_bytes: int
     partitions: Mapping[TopicPartition, int]
+
+
+def described(
+    paths: Iterable[Path], offline: Mapping[Path, str], logs: Iterable[tuple[TopicPartition, Path, int]]
+) -> list[LogDirDescription]:
+    """Log directories with the sizes of their partitions, and the space on their file systems.
+
+    Args:
+        offline: those that have failed, and why.
+        logs: each log's partition, log directory and size.
+    """
+    sizes: dict[Path, dict[TopicPartition, int]] = {path: {} for path in paths}
+    for key, directory, size in logs:
+        sizes[directory][key] = size
+    descriptions = []
+    for path in sizes:
+        reason = offline.get(path)
+        total, usable = -1, -1
+        if reason is None:
+            try:
+                space = os.statvfs(path)
+                total, usable = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
+            except OSError as error:
+                reason = str(error)
+        descriptions.append(LogDirDescription(path, reason, total, usable, sizes[path] if reason is None else {}))
+    return descriptions
 
 
 def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: int) -> LogDirectory:

@@ -37,7 +37,8 @@ from ottla.storage.file_pool import FilePool
 from ottla.storage.log import Log
 from ottla.storage.log_checkpoints import LogCheckpoints
 from ottla.storage.log_context import FileOperations, LogContext
-from ottla.storage.log_directory import LogDirDescription, LogDirectory, load_logs, make_partition_directory, open_directory
+from ottla.storage.log_counts import LogCounts
+from ottla.storage.log_directory import LogDirDescription, LogDirectory, described, load_logs, make_partition_directory, open_directory
 from ottla.storage.log_sync import PASSING
 from ottla.storage.partition_metadata import encode_topic_id
 from ottla.storage.periodic import Periodic
@@ -80,6 +81,7 @@ class LogManager:
         self.wanted_directories: dict[TopicPartition, Path] = {}
         # Told a directory that has failed, and why, once its logs are offline.
         self.directory_failed: Callable[[Path, str], None] = lambda directory, reason: None
+        self.counts: Final = LogCounts()
         self._paths: Final = tuple(directories)
         self._settings: Final = settings
         self._clock: Final = clock
@@ -98,7 +100,9 @@ class LogManager:
         self._sealed: dict[TopicPartition, None] = {}  # logs that rolled and wait for an fsync, in order
         self._sealed_event = asyncio.Event()
         self._periodic: Final = Periodic()
-        context = LogContext(clock, offload, self._file_pool, files, flush_soon=self._note_sealed, delete_later=self._deletes.add)
+        context = LogContext(
+            clock, offload, self._file_pool, files, flush_soon=self._note_sealed, delete_later=self._deletes.add, counts=self.counts
+        )
         for path in self._paths:
             self._contexts[path] = replace(
                 context, directory_failed=partial(self._fail_directory, path), checkpoint=partial(self._write_recovery_points, path)
@@ -148,21 +152,8 @@ class LogManager:
 
     def describe_directories(self) -> list[LogDirDescription]:
         """Each directory with the sizes of its partitions."""
-        sizes: dict[Path, dict[TopicPartition, int]] = {path: {} for path in self._paths}
-        for key, each in self._logs.items():
-            sizes[each.directory.parent][key] = each.size
-        descriptions = []
-        for path in self._paths:
-            reason = self._offline.get(path)
-            total, usable = -1, -1
-            if reason is None:
-                try:
-                    space = os.statvfs(path)
-                    total, usable = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
-                except OSError as error:
-                    reason = str(error)
-            descriptions.append(LogDirDescription(path, reason, total, usable, sizes[path] if reason is None else {}))
-        return descriptions
+        logs = ((key, each.directory.parent, each.size) for key, each in self._logs.items())
+        return described(self._paths, self._offline, logs)
 
     # Starting and stopping.
 
@@ -188,13 +179,14 @@ class LogManager:
                 if directory.lock >= 0:
                     directory.unlock()
             raise
+        self.counts.recovery_seconds = self._clock.monotonic() - begin
         log.info(
-            "%d logs loaded from %d of %d directories in %.3f s, after %s stop",
+            "%d logs loaded from %d of %d directories in %.3f s%s",
             len(self._logs),
             len(self._directories) - len(self._offline),
             len(self._paths),
-            self._clock.monotonic() - begin,
-            "a clean" if self.was_clean else "an unclean",
+            self.counts.recovery_seconds,
+            "" if not self._logs else ", after a clean stop" if self.was_clean else ", after an unclean stop",
         )
         self._begin_rounds()
 
@@ -267,6 +259,8 @@ class LogManager:
                 return
             for (key, path), each in zip(few, loaded, strict=True):
                 self._note_damage(key, each)
+                self.counts.recovered_bytes += each.checked_bytes
+                self.counts.crc_errors += each.has_wrong_checksum
                 other = self._logs.get(key)
                 if other is not None:
                     raise OttlaError(f"{key} has two directories: {other.directory} and {path}; one of them has to be moved away")

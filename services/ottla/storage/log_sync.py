@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from ottla.record.region import OpenFile
 from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, sync_directory, write_leader_epochs
 from ottla.storage.indexes import IndexWrite, write_index
-from ottla.storage.log_context import FileOperations
+from ottla.storage.log_context import FileOperations, LogContext
 from ottla.storage.partition_metadata import PARTITION_METADATA
 from ottla.storage.producer_snapshots import snapshot_path, write_snapshot
 
@@ -66,6 +66,15 @@ def sync(job: SyncJob, operations: FileOperations) -> Synced:
         _unless_full(job, lambda: _write_indexes(job, operations)),
         _unless_full(job, lambda: _write_small_files(job, operations)),
     )
+
+
+async def timed_sync(context: LogContext, job: SyncJob, operations: FileOperations) -> Synced:
+    """Does the job beside the loop, and counts how long that took. Raises OSError."""
+    began = context.clock.monotonic()
+    try:
+        return await context.offload(sync, job, operations)
+    finally:
+        context.counts.flush_seconds.observe(context.clock.monotonic() - began)
 
 
 def _write_indexes(job: SyncJob, operations: FileOperations) -> None:

@@ -60,6 +60,8 @@ class LoadedLog:
     cleaned_up_to: int = 0
     is_new: bool = False
     unsound: str | None = None  # why a log that was closed cleanly had to be recovered
+    checked_bytes: int = 0  # read through, because it was not closed cleanly
+    has_wrong_checksum: bool = False  # and that is where it was cut
 
 
 def load_log(
@@ -91,6 +93,7 @@ def load_log(
     ]
     is_new = not segments
     unsound = None
+    checked_bytes, has_wrong_checksum = 0, False
     if not segments:
         segments = [Segment.create(str(directory), log_start_offset)]
     log_start_offset = max(log_start_offset, segments[0].base_offset)
@@ -116,7 +119,7 @@ def load_log(
         snapshot_offset = restore_producers(producers, directory, snapshots, [each.view() for each in segments], log_end_offset)
     else:
         _check_indexes([each for each in segments if each.base_offset < recovery_point], names, index_interval_bytes)
-        log_end_offset, snapshot_offset = _recover(
+        log_end_offset, snapshot_offset, checked_bytes, has_wrong_checksum = _recover(
             directory, segments, recovery_point, leader_epochs, producers, snapshots, index_interval_bytes, cleaned_up_to
         )
         recovery_point = min(recovery_point, log_end_offset)
@@ -149,6 +152,8 @@ def load_log(
         cleaned_up_to if cleaned_up_to <= log_end_offset else 0,
         is_new,
         unsound,
+        checked_bytes,
+        has_wrong_checksum,
     )
 
 
@@ -227,11 +232,13 @@ def _recover(
     snapshots: Sequence[int],
     index_interval_bytes: int,
     cleaned_up_to: int,
-) -> tuple[int, int]:
-    """Checks every batch from the recovery point on; gives the log's end and the offset of the producers' snapshot.
+) -> tuple[int, int, int, bool]:
+    """Checks every batch from the recovery point on.
 
-    `segments` loses those behind a cut.
+    Gives the log's end, the offset of the producers' snapshot, the bytes that were read, and whether a wrong checksum was
+    the end. `segments` loses those behind a cut.
     """
+    checked_bytes, has_wrong_checksum = 0, False
     first = max((index for index, each in enumerate(segments) if each.base_offset <= recovery_point), default=0)
     position, next_offset = _begin_of_recovery(segments[first], recovery_point)
     leader_epochs.truncate_from_end(next_offset)
@@ -250,6 +257,8 @@ def _recover(
             _drop_indexes(segment)
         stop = _recover_segment(segment, position, next_offset, leader_epochs, producers, index_interval_bytes)
         next_offset = stop.next_offset
+        checked_bytes += stop.position - position
+        has_wrong_checksum |= stop.is_wrong_checksum
         if stop.reason is not None:
             log.warning(
                 "%s: cut at offset %d, position %d of %d of the segment at %d: %s",
@@ -263,7 +272,7 @@ def _recover(
             _cut(segment, stop.position)
             _remove_from(segments, index + 1, directory)
             break
-    return next_offset, snapshot_offset
+    return next_offset, snapshot_offset, checked_bytes, has_wrong_checksum
 
 
 def _remove_from(segments: list[Segment], index: int, directory: Path) -> None:

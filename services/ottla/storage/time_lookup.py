@@ -73,6 +73,38 @@ def first_timestamp(paths: Sequence[str]) -> int | None:
     return min(found, default=None)
 
 
+class SegmentFiles(NamedTuple):
+    """What of a segment is enough to find a batch by its offset, and known without a look at the disk."""
+
+    log_path: str
+    offset_index_path: str
+    base_offset: int
+    size: int
+
+
+def timestamp_at(segments: Sequence[SegmentFiles], offset: int) -> int | None:
+    """The time of the batch that has an offset, or of the next one: of its first record, from its header alone.
+
+    Control batches are passed over: nobody reads them. None when there is no such batch, or it has no timestamp.
+
+    Args:
+        segments: the one that has the offset, and those after it.
+    """
+    for each in segments:
+        relative = max(offset - each.base_offset, 0)
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+            position = OffsetIndex(each.offset_index_path).position_of(relative) if relative else 0
+            descriptor = os.open(each.log_path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                for _, header in headers(descriptor, position, each.size):
+                    if header.last_offset >= offset and not header.is_control:
+                        timestamp = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_MASK else header.base_timestamp
+                        return timestamp if timestamp >= 0 else None
+            finally:
+                os.close(descriptor)
+    return None
+
+
 def _first_record(descriptor: int, position: int, header: BatchHeader, timestamp: int, start_offset: int) -> TimestampedOffset | None:
     if header.attributes & TIMESTAMP_TYPE_MASK:
         # LogAppendTime: every record of the batch has the batch's time, so none needs to be opened.

@@ -17,7 +17,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 DEBIAN_JARS: Final = Path("/usr/share/java")
-START_SECONDS: Final = 30.0
+START_SECONDS: Final = 90.0  # a JVM on a machine that has much else to do
 STOP_SECONDS: Final = 10.0
+_STOPPED_SECONDS: Final = 5.0
 _ATTEMPTS: Final = 5  # a port that was free may be taken before Java has it
 
 # protocol version, last zxid seen, timeout in ms, session id, password, read-only
@@ -145,10 +146,20 @@ class ZooKeeperServer:
     def pause(self) -> None:
         """Freezes it: connections stay, and nothing is answered."""
         os.kill(self.process_id, signal.SIGSTOP)
+        # Each of its threads stops by itself, and on a busy machine one that has yet to do so answers a request.
+        deadline = time.monotonic() + _STOPPED_SECONDS
+        while any(each != "T" for each in self._thread_states()) and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """Ends `pause`."""
         os.kill(self.process_id, signal.SIGCONT)
+
+    def _thread_states(self) -> Iterator[str]:
+        """What each thread does, by the kernel's letter; nothing where the kernel does not say."""
+        for path in Path(f"/proc/{self.process_id}/task").glob("*/stat"):
+            with contextlib.suppress(OSError):
+                yield path.read_text().rpartition(")")[2].split()[0]
 
     @property
     def _log(self) -> Path:

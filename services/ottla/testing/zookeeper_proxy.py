@@ -24,7 +24,10 @@ def framed(frame: bytes) -> bytes:
 
 
 class ZooKeeperProxy:
-    """Between clients and the server at a port of this machine, frame by frame. `port` is its own."""
+    """Between clients and the server at a port of this machine, frame by frame. `port` is its own.
+
+    While `refuses` is set it takes no connection. So many `silent_connections` as are set it takes next and never answers.
+    """
 
     def __init__(self, server_port: int) -> None:
         self._server_port = server_port
@@ -33,6 +36,7 @@ class ZooKeeperProxy:
         self._break: bool | None = None
         self._swallowed: int | None = None  # the xid of the request whose answer is the end
         self.refuses = False
+        self.silent_connections = 0
         self.port = 0
 
     async def start(self) -> None:
@@ -64,6 +68,11 @@ class ZooKeeperProxy:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if self.refuses:
+            writer.transport.abort()
+            return
+        if self.silent_connections:
+            self.silent_connections -= 1
+            await reader.read()
             writer.transport.abort()
             return
         server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._server_port)

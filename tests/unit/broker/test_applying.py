@@ -12,6 +12,7 @@ import pytest
 
 from ottla.broker.applying import ControlApplier
 from ottla.broker.control import (
+    AllReplicas,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionAssignment,
@@ -50,6 +51,10 @@ class Told:
         self.events.append(("stop", *partitions))
         return {each.topic_partition: 0 for each in partitions}
 
+    async def set_strays_aside(self, all_replicas: AllReplicas) -> Sequence[TopicPartition]:
+        self.events.append(("strays", all_replicas))
+        return ()
+
     def stop_leading_all(self) -> None:
         self.events.append("stop leading")
 
@@ -70,10 +75,13 @@ class World:
     drained: int = 0
 
     def __post_init__(self) -> None:
-        self.applier = ControlApplier(ONE, lambda: self.registration, self.metadata, self.told, self.told, self._drain)
+        self.applier = ControlApplier(ONE, lambda: self.registration, self.metadata, self.told, self.told, self)
 
-    async def _drain(self) -> None:
+    async def drain(self) -> None:
         self.drained += 1
+
+    async def undrain(self) -> None:
+        self.drained -= 1
 
 
 def leader_and_isr(controller_epoch: int = 4, broker_epoch: int = 11) -> LeaderAndIsrRequest:
@@ -125,7 +133,6 @@ def test_metadata_is_what_clients_are_told() -> None:
     asyncio.run(tell(world, update_metadata(topic_configs={"orders": {}}, deleted_topics=("gone",))))
     assert world.metadata.partition("orders", 0) == STATE
     assert world.metadata.brokers == {each.broker_id: each for each in REGISTRATIONS}
-    assert world.metadata.told.is_set()
     assert world.told.events == [("forget", "gone"), ("learn", {"orders": {}})]
 
 
@@ -134,11 +141,44 @@ def test_a_broker_that_may_have_missed_deletions_is_told_all_that_there_is() -> 
         world = World()
         await tell(world, update_metadata(partitions=tuple(replace(ASSIGNMENT, topic=each) for each in ("orders", "missed", "gone"))))
         world.told.events.clear()
+        assert not world.metadata.told.is_set()
         await tell(world, update_metadata(deleted_topics=("gone",), all_topics=("orders", "not-told-yet")))
+        assert world.metadata.told.is_set()
         assert [each.name for each in world.metadata.topics()] == ["orders"]
         assert world.told.events[0] == ("forget", "gone", "missed")
         await tell(world, update_metadata())
         assert [each.name for each in world.metadata.topics()] == ["orders"]
+
+    asyncio.run(run())
+
+
+ALL_REPLICAS = AllReplicas({"orders": frozenset({0})})
+
+
+def test_a_broker_that_may_have_missed_stops_is_told_all_that_it_has_once_it_leads_and_follows() -> None:
+    world = World()
+    asyncio.run(tell(world, replace(leader_and_isr(), all_replicas=ALL_REPLICAS)))
+    assert world.told.events[-2:] == [("apply", ASSIGNMENT), ("strays", ALL_REPLICAS)]
+
+
+def test_nothing_is_set_aside_on_the_word_of_a_controller_that_was_replaced_meanwhile() -> None:
+    async def run() -> None:
+        world = World()
+        world.told.during_apply = lambda: world.applier.controller_changed(ONE, 6)
+        with pytest.raises(StaleControllerEpoch):
+            await tell(world, replace(leader_and_isr(), all_replicas=ALL_REPLICAS))
+        assert world.told.events[-1] == ("apply", ASSIGNMENT)
+
+    asyncio.run(run())
+
+
+def test_nothing_is_set_aside_in_a_session_that_ended_meanwhile() -> None:
+    async def run() -> None:
+        world = World()
+        world.told.during_apply = world.applier.session_lost
+        with pytest.raises(StaleBrokerEpoch):
+            await tell(world, replace(leader_and_isr(), all_replicas=ALL_REPLICAS))
+        assert "strays" not in {each[0] for each in world.told.events}
 
     asyncio.run(run())
 
@@ -153,6 +193,8 @@ def test_draining_is_handing_over() -> None:
     world = World()
     asyncio.run(world.applier.drain())
     assert world.drained == 1
+    asyncio.run(world.applier.undrain())
+    assert world.drained == 0
 
 
 @pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ottla.broker import control_messages as messages
 from ottla.broker.control import (
+    AllReplicas,
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -102,6 +103,12 @@ def round_trip(value: Any, pack: Callable[[Any], Coroutine[Any, Any, Message]], 
         ASSIGNMENTS,
         st.lists(REGISTRATIONS, max_size=3).map(tuple),
         st.dictionaries(TEXTS, CONFIGS, max_size=3),
+        st.none()
+        | st.builds(
+            AllReplicas,
+            st.dictionaries(TEXTS, st.frozensets(st.integers(0, 1 << 31 - 1), max_size=3), max_size=3),
+            st.frozensets(TEXTS, max_size=3),
+        ),
     )
 )
 def test_leader_and_isr(request: LeaderAndIsrRequest) -> None:

@@ -42,7 +42,7 @@ from ottla.config.broker import BrokerSettings
 from ottla.errors import BrokerNotAvailable, ConfigurationError, NotController, StaleBrokerEpoch, StaleControllerEpoch
 from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicDescription, TopicPartition
 from ottla.rpc.channel import RpcChannel
-from ottla.rpc.health import is_serving
+from ottla.rpc.health import LIVENESS, THE_SERVER, is_serving
 from ottla.testing.certificates import Authority
 
 ONE, TWO = BrokerId(1), BrokerId(2)
@@ -117,6 +117,7 @@ def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
             await remote.update_metadata(metadata)
             assert await remote.stop_replica(stop) == StopReplicaResponse({ORDERS: 0})
             await remote.drain()
+            await remote.undrain()
             assert await remote.write_transaction_marker(marker) == {ORDERS: 52}
             assert await remote.verify_transaction(question) == {ORDERS: 48}
         assert broker.calls == [
@@ -124,6 +125,7 @@ def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
             ("update_metadata", metadata),
             ("stop_replica", stop),
             ("drain",),
+            ("undrain",),
             ("write_transaction_marker", marker),
             ("verify_transaction", question),
         ]
@@ -156,6 +158,7 @@ def test_each_call_to_the_controller_arrives_as_it_was_made_and_is_answered() ->
             remote = control.controller(registration)
             assert await remote.alter_partition(isr_request) == isr_answer
             assert await remote.controlled_shutdown(TWO, 12) == (ORDERS,)
+            await remote.cancel_controlled_shutdown(TWO, 12)
             assert await remote.allocate_producer_ids(TWO, 12) == range(2**40, 2**40 + 1000)
             assert await remote.create_topic(topic, True, 2.5) == DESCRIPTION
             await remote.delete_topic("orders", 0.25)
@@ -176,6 +179,7 @@ def test_each_call_to_the_controller_arrives_as_it_was_made_and_is_answered() ->
     assert controller.calls == [
         ("alter_partition", isr_request),
         ("controlled_shutdown", TWO, 12),
+        ("cancel_controlled_shutdown", TWO, 12),
         ("allocate_producer_ids", TWO, 12),
         ("create_topic", topic, True, 2.5),
         ("delete_topic", "orders", 0.25),
@@ -247,13 +251,22 @@ def test_every_call_to_the_controller_says_who_calls_and_is_refused_when_that_is
     assert not broker.calls
 
 
-def test_both_services_are_healthy_while_they_are_served() -> None:
+def test_health_follows_what_is_said_of_readiness_and_liveness_does_not() -> None:
+    """grpc.health.v1. Before the first word a broker is not ready; other brokers call it all the same."""
+
     async def run() -> None:
-        async with two_brokers() as (_, registration):
-            channel = RpcChannel(registration.control_endpoint or "")
-            assert await is_serving(channel, 20, BROKER_SERVICE)
-            assert await is_serving(channel, 20, CONTROLLER_SERVICE)
+        served = transport()
+        endpoint = await served.serve(ONE, Recording(), Recording())
+        channel = RpcChannel(endpoint)
+        try:
+            for is_ready in (False, True, False):
+                assert [await is_serving(channel, 20, name) for name in (BROKER_SERVICE, THE_SERVER)] == [is_ready] * 2
+                assert [await is_serving(channel, 20, name) for name in (CONTROLLER_SERVICE, LIVENESS)] == [True] * 2
+                await served.show_ready(not is_ready)
+        finally:
             await channel.close()
+            await served.close()
+        await served.show_ready(True)  # nobody is there to be told
 
     asyncio.run(run())
 

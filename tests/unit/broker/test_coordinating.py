@@ -193,6 +193,37 @@ def test_a_session_that_fails_while_the_broker_starts_makes_for_another_attempt(
     assert needed[0] > 15
 
 
+def test_a_service_that_is_there_and_loses_every_session_is_waited_for_and_one_that_is_not_there_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's client has `zookeeper.connection.timeout.ms` to connect, and then retries for as long as it takes.
+
+    Method: the clock of the broker goes on by an hour with each session.
+    """
+    monkeypatch.setattr(server, "PAUSE_SECONDS", 0.01)
+
+    async def scenario(service: Service) -> None:
+        class Hours(SystemClock):
+            def monotonic(self) -> float:
+                return super().monotonic() + 3600 * len(service.sessions)
+
+        async def fails_four_times() -> Coordination:
+            service.operations = 0
+            service.fails_at = 3 if len(service.sessions) < 4 else None
+            return await service.open()
+
+        service.failure = "expires"
+        broker = Broker(settings_for(tmp_path), fails_four_times, clock=Hours())
+        await broker.start()
+        assert len(service.sessions) == 5
+        await broker.stop()
+        service.is_away = True
+        with pytest.raises(ConnectionLoss, match="nobody is there"):
+            await Broker(settings_for(tmp_path), service.open).start()
+
+    run(scenario)
+
+
 def test_it_tries_on_for_as_long_as_the_service_is_away_and_stops_when_asked_to(tmp_path: Path) -> None:
     async def scenario(service: Service) -> None:
         broker = Broker(settings_for(tmp_path), service.open)

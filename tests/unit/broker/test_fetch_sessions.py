@@ -24,10 +24,11 @@ def request(
     forgotten: tuple[int, ...] = (),
     topic: str | UUID = "t",
     offset: int = 0,
+    replica_id: int = -1,
 ) -> FetchRequest:
     topics = [FetchTopic(topic, [partition(index, offset) for index in indexes])] if indexes else []
     gone = [ForgottenTopic(topic, list(forgotten))] if forgotten else []
-    return FetchRequest(-1, -1, 500, 1, 1 << 20, 0, session_id, epoch, topics, gone, "")
+    return FetchRequest(replica_id, -1, 500, 1, 1 << 20, 0, session_id, epoch, topics, gone, "")
 
 
 def answered(scope: FetchScope, **changes: FetchAnswer) -> list[int]:
@@ -166,6 +167,65 @@ def test_a_full_cache_gives_no_session_before_the_oldest_has_rested(sessions: Fe
     with pytest.raises(FetchSessionIdNotFound):
         sessions.begin(request(second, 1), False)
     assert len(sessions) == 2
+
+
+def begun(sessions: FetchSessions, *indexes: int, replica_id: int = -1) -> int:
+    """The id of a new session, or 0."""
+    return sessions.begin(request(0, INITIAL_EPOCH, *indexes, replica_id=replica_id), False).session_id
+
+
+def living(sessions: FetchSessions) -> set[int]:
+    return set(sessions._sessions)
+
+
+def test_a_follower_takes_the_place_of_the_consumer_with_the_fewest_partitions(sessions: FetchSessions) -> None:
+    """KIP-227: a full cache of consumers must not make replication expensive."""
+    many, few = begun(sessions, 0, 1, 2), begun(sessions, 0)
+    follower = begun(sessions, 0, replica_id=2)
+    assert living(sessions) == {many, follower}, f"and not {few}"
+    second = begun(sessions, 0, 1, replica_id=3)
+    assert living(sessions) == {follower, second}
+    assert begun(sessions, *range(9)) == 0, "and no consumer the place of a follower"
+    assert begun(sessions, *range(9), replica_id=4) == 0, "nor a follower that of one who has just begun"
+
+
+def test_after_two_minutes_a_session_makes_room_for_a_larger_one_of_its_kind(sessions: FetchSessions, clock: ManualClock) -> None:
+    """Though it is in use: `evictableByAll`."""
+    larger, smaller = begun(sessions, 0, 1, 2), begun(sessions, 0, 1)
+    for epoch in (1, 2, 3):
+        assert begun(sessions, *range(9)) == 0
+        clock.advance(seconds=EVICTION_SECONDS / 3)
+        for each in (larger, smaller):
+            sessions.begin(request(each, epoch), False)
+    assert begun(sessions, 0, 1) == 0, "of the same size it is no better"
+    newest = begun(sessions, 0, 1, 2)
+    assert living(sessions) == {larger, newest}
+    assert begun(sessions, 0, 1, 2, 3) != 0
+    assert newest in living(sessions), "which is younger than two minutes"
+
+
+def test_a_consumer_never_takes_a_followers_place_while_that_is_in_use(sessions: FetchSessions, clock: ManualClock) -> None:
+    followers = [begun(sessions, 0, replica_id=each) for each in (2, 3)]
+    for epoch in range(1, 5):
+        clock.advance(seconds=EVICTION_SECONDS / 2)
+        for each in followers:
+            sessions.begin(request(each, epoch), False)
+        assert begun(sessions, *range(9)) == 0
+    assert living(sessions) == set(followers)
+
+
+def test_whoever_was_refused_is_not_looked_at_again_in_the_same_second(sessions: FetchSessions, clock: ManualClock) -> None:
+    """A reader without a session asks for one with each of its fetches."""
+    first, _ = begun(sessions, 0, 1), begun(sessions, 0, 1)
+    clock.advance(seconds=EVICTION_SECONDS)
+    for each in list(living(sessions)):
+        sessions.begin(request(each, 1), False)
+    assert begun(sessions, 0) == 0
+    sessions.begin(request(first, 2, forgotten=(0, 1)), False)
+    assert begun(sessions, 0) == 0
+    clock.advance(seconds=1)
+    assert begun(sessions, 0) != 0
+    assert first not in living(sessions)
 
 
 def test_a_cache_of_no_slots_never_has_a_session(clock: ManualClock) -> None:

@@ -134,8 +134,10 @@ def test_a_change_is_never_seen_by_an_answer_that_was_begun_before() -> None:
     assert begun == topic("a", 1)
 
 
-def test_that_a_controller_has_told_anything_is_known_even_if_it_was_nothing() -> None:
+def test_that_a_controller_has_told_everything_is_known_even_if_it_was_nothing() -> None:
+    """A client that asks in between, with a part of many partitions told, would hear that the others are not there."""
     metadata = MetadataCache()
-    assert not metadata.told.is_set()
     metadata.update((), ())
+    assert not metadata.told.is_set()
+    metadata.update((), (), is_all=True)
     assert metadata.told.is_set()

@@ -29,12 +29,17 @@ class Drained:
 
     def __init__(self, error: Exception | None = None) -> None:
         self.times = 0
+        self.ends = 0
         self._error = error
 
     async def drain(self) -> None:
         self.times += 1
         if self._error is not None:
             raise self._error
+
+    async def undrain(self) -> None:
+        self.ends += 1
+        await self.drain()
 
 
 @contextmanager
@@ -68,6 +73,17 @@ def test_a_broker_is_told_at_its_endpoint(capsys: pytest.CaptureFixture[str]) ->
         assert run(["broker", "drain", "2", "--control", endpoint]) == 0
     assert broker.times == 1
     assert capsys.readouterr().out == "Broker 2 hands over what it leads.\n"
+
+
+def test_a_broker_is_told_to_take_part_again(capsys: pytest.CaptureFixture[str]) -> None:
+    broker = Drained()
+    with control_endpoint(broker) as endpoint:
+        assert run(["broker", "undrain", "2", "--control", endpoint]) == 0
+    assert broker.ends == 1
+    assert capsys.readouterr().out == "Broker 2 takes part again.\n"
+    with control_endpoint(Drained(RequestTimedOut("no controller is known"))) as endpoint:
+        assert run(["broker", "undrain", "2", "--control", endpoint]) == 1
+    assert capsys.readouterr().err == f"ottla: broker 2 at {endpoint} does not take part again: no controller is known\n"
 
 
 def test_a_broker_that_can_not_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:

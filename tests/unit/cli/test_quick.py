@@ -1,7 +1,7 @@
 """The quick way through a command line reads what Typer reads, and leaves the rest to it."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import typer
@@ -65,8 +65,12 @@ def test_everything_else_is_left_to_typer(words: list[str]) -> None:
 
 
 def test_a_required_option_and_a_file_that_must_exist(tmp_path: Path) -> None:
+    def required(config: Annotated[Path, typer.Option("--config")]) -> None:
+        """Nothing: its signature is what is read."""
+
     with pytest.raises(NotPlain):
-        arguments_for(broker, [])
+        arguments_for(required, [])
+    assert arguments_for(broker, []) == {}
     with pytest.raises(NotPlain):
         arguments_for(broker, ["--config", str(tmp_path / "missing")])
     config = tmp_path / "server.properties"

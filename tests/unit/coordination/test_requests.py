@@ -26,16 +26,19 @@ def test_a_request_of_exactly_the_limit_is_accepted() -> None:
         validate_operations([Create("/a", fits.data + b"x")])
 
 
-@given(st.lists(st.integers(0, MAX_REQUEST_SIZE // 3), max_size=12), st.integers(0, 1_000))
-def test_operations_are_cut_into_requests_that_fit_and_none_is_lost(sizes: list[int], reserved: int) -> None:
+@given(st.lists(st.integers(0, MAX_REQUEST_SIZE // 3), max_size=12), st.integers(0, 1_000), st.integers(0, 1_000))
+def test_operations_are_cut_into_requests_that_fit_and_none_is_lost(sizes: list[int], reserved: int, chroot_size: int) -> None:
+    def size_of(part: Sequence[Operation]) -> int:
+        return sum(map(operation_size, part)) + chroot_size * len(part)
+
     operations = [Create(f"/n{index}", bytes(size)) for index, size in enumerate(sizes)]
-    parts = list(split_by_size(operations, reserved))
+    parts = list(split_by_size(operations, reserved, chroot_size))
     assert [each for part in parts for each in part] == operations
     for part in parts:
-        validate_operations(part)
-        assert sum(map(operation_size, part)) <= MAX_REQUEST_SIZE - reserved
+        validate_operations(part, chroot_size)
+        assert size_of(part) <= MAX_REQUEST_SIZE - reserved
     for one, following in itertools.pairwise(parts):
-        assert sum(map(operation_size, [*one, following[0]])) > MAX_REQUEST_SIZE - reserved
+        assert size_of([*one, following[0]]) > MAX_REQUEST_SIZE - reserved
 
 
 def test_an_answer_that_does_not_come_counts_as_lost() -> None:

@@ -36,7 +36,8 @@ DECODERS: list[Callable[..., Any]] = [
     znodes.decode_config,
     znodes.decode_config_change,
     znodes.decode_producer_id_block,
-    znodes.decode_isr_change,
+    znodes.decode_partitions,
+    znodes.decode_reassignment,
     znodes.decode_log_dir_event,
     znodes.decode_unclean_start,
 ]
@@ -54,7 +55,9 @@ DECODERS: list[Callable[..., Any]] = [
         (znodes.BROKER_CONFIG, znodes.encode_config({"log.retention.ms": "3600000"})),
         (znodes.CONFIG_CHANGE, znodes.encode_config_change("topics/page-views")),
         (znodes.PRODUCER_ID_BLOCK, znodes.encode_producer_id_block(BLOCK)),
-        (znodes.ISR_CHANGE, znodes.encode_isr_change([TopicPartition("page-views", 0)])),
+        (znodes.REASSIGNMENT, znodes.encode_reassignment({TopicPartition("page-views", 0): (BrokerId(2), BrokerId(1))})),
+        (znodes.PREFERRED_ELECTION, znodes.encode_partitions([TopicPartition("page-views", 0)])),
+        (znodes.ISR_CHANGE, znodes.encode_partitions([TopicPartition("page-views", 0)])),
         (znodes.LOG_DIR_EVENT, znodes.encode_log_dir_event(BrokerId(1))),
         (znodes.UNCLEAN_START, znodes.encode_unclean_start(77)),
     ],
@@ -83,7 +86,8 @@ def test_the_examples_are_read_as_what_they_were_written_from() -> None:
     assert znodes.decode_config("/c", znodes.TOPIC_CONFIG.example) == {"retention.ms": "3600000"}
     assert znodes.decode_config_change("/c", znodes.CONFIG_CHANGE.example) == "topics/page-views"
     assert znodes.decode_producer_id_block("/p", znodes.PRODUCER_ID_BLOCK.example) == BLOCK
-    assert znodes.decode_isr_change("/i", znodes.ISR_CHANGE.example) == [TopicPartition("page-views", 0)]
+    assert znodes.decode_partitions("/i", znodes.ISR_CHANGE.example) == [TopicPartition("page-views", 0)]
+    assert znodes.decode_reassignment("/r", znodes.REASSIGNMENT.example) == {TopicPartition("page-views", 0): (2, 1)}
     assert znodes.decode_log_dir_event("/l", znodes.LOG_DIR_EVENT.example) == 1
     assert znodes.decode_unclean_start("/u", znodes.UNCLEAN_START.example) == 77
 
@@ -158,6 +162,13 @@ def test_no_json_makes_a_decoder_fail_otherwise(decode: Callable[[str, bytes], o
 def test_a_gap_in_the_partitions_is_an_error() -> None:
     with pytest.raises(MalformedZnode, match="without a gap"):
         znodes.decode_topic("/brokers/topics/a", b'{"version":1,"partitions":{"0":[1],"2":[1]}}')
+
+
+@pytest.mark.parametrize("replicas", [b"[]", b"[1,1]"])
+def test_a_partition_that_is_nowhere_or_twice_at_one_broker_is_an_error(replicas: bytes) -> None:
+    """What another tool writes is not looked at by anybody before."""
+    with pytest.raises(MalformedZnode, match="/brokers/topics/a: partition 0 has the replicas"):
+        znodes.decode_topic("/brokers/topics/a", b'{"version":1,"partitions":{"0":' + replicas + b"}}")
 
 
 @given(st.uuids())

@@ -18,9 +18,10 @@ import pytest
 
 from ottla.config.connect_string import ConnectString
 from ottla.coordination import zookeeper_session
-from ottla.coordination.errors import ConnectionLoss, NodeExists, NotAuthorized, SessionExpired
+from ottla.coordination.errors import ConnectionLoss, NodeExists, NotAuthorized, RequestTooLarge, SessionExpired
 from ottla.coordination.interface import Create, EventType, SessionEvent, SetData, WatchedEvent
 from ottla.coordination.multi_read import MultiRead
+from ottla.coordination.requests import split_by_size
 from ottla.coordination.zookeeper import DigestCredentials, ZooKeeperOptions, open_session
 from ottla.coordination.zookeeper_session import ZooKeeperSession
 from ottla.testing.zookeeper import ZooKeeperServer
@@ -179,6 +180,21 @@ def test_a_session_outlives_a_restart_of_the_server(own_server: ZooKeeperServer)
     run(scenario())
 
 
+def test_a_session_outlives_a_connection_that_is_taken_and_never_answered(zookeeper_server: ZooKeeperServer) -> None:
+    """A ZooKeeper that has just started leaves about one connection in fifty like that; the next one is answered."""
+
+    async def scenario() -> None:
+        async with proxy_to(zookeeper_server) as proxy, session_with(options_for(f"127.0.0.1:{proxy.port}", 4)) as session:
+            seen, until = events_of(session)
+            proxy.silent_connections = 1
+            proxy.cut()
+            await until(SessionEvent.CONNECTED)
+            assert proxy.silent_connections == 0
+            assert seen == [SessionEvent.SUSPENDED, SessionEvent.CONNECTED]
+
+    run(scenario())
+
+
 def test_a_frozen_server_holds_nobody_up_for_longer_than_the_timeout(own_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even the end of the session: that goes without an answer."""
     monkeypatch.setattr(zookeeper_session, "CLOSE_SECONDS", 0.2)
@@ -218,6 +234,27 @@ def test_the_chroot_is_made_and_shared(zookeeper_server: ZooKeeperServer) -> Non
                 assert await first.transaction([Create("/", sequential=True)]) == ["/0000000001"]
             async with session_with(options_for(zookeeper_server.address)) as outside:
                 assert sorted(await outside.children(chroot)) == ["0000000000", "0000000001"]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("set_acl", [False, True])
+def test_a_transaction_of_the_largest_size_is_taken_below_a_chroot(zookeeper_server: ZooKeeperServer, set_acl: bool) -> None:
+    """ZooKeeper drops the connection at a larger one, without a word: each path has the chroot before it, and each znode an ACL.
+
+    Found with a topic of 10,000 partitions.
+    """
+
+    async def scenario() -> None:
+        ours = DigestCredentials("ottla", "secret")
+        chroot = f"/{uuid4().hex}/a-cluster-with-a-long-name"
+        async with session_with(options_for(zookeeper_server.address + chroot, credentials=ours, set_acl=set_acl)) as session:
+            assert session.chroot_size == len(chroot)
+            operations = (Create(f"/n{index:05d}") for index in range(20_000))
+            largest = next(split_by_size(operations, 0, session.chroot_size))
+            assert len(await session.transaction(largest)) == len(largest) > 5_000
+            with pytest.raises(RequestTooLarge):
+                await session.transaction([Create(f"/m{index:05d}") for index in range(len(largest) + 1)])
 
     run(scenario())
 

@@ -75,6 +75,7 @@ class Recorder:
         self.refusing = False
         self.waits_for_peer = False
         self.lost = False
+        self.sent_count = 0
 
     def frame_received(self, buffer: memoryview, start: int, end: int) -> bool:
         if self.refusing or (self.waits_for_peer and self.connection.congested):
@@ -87,6 +88,9 @@ class Recorder:
 
     def read_completed(self) -> None:
         self.completed = len(self.frames)
+
+    def answers_sent(self) -> None:
+        self.sent_count += 1
 
     def connection_lost(self) -> None:
         assert not self.lost, "a connection is lost once"

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from ottla.lifecycle import offload_nothing
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.connection import Connection
+from ottla.network.traffic import Traffic
 
 from .serving import KIB, MIB, CountingBuffers, Recorder, Wire, frame, numbered, rest, serving, until
 
@@ -186,7 +187,7 @@ def test_whatever_the_reads_and_refusals_the_frames_are_the_same(bodies: list[by
 
         buffers = ReceiveBuffers()
         scribble = bytes(len(buffers.shared))
-        connection = Connection("TEST", MIB, buffers, offload_nothing, opened, lambda _: None)
+        connection = Connection("TEST", MIB, buffers, offload_nothing, opened, lambda _: None, Traffic())
         transport = FakeTransport()
         connection.connection_made(transport)
         position = 0

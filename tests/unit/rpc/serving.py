@@ -43,6 +43,9 @@ class Servicer(broker_pb2_grpc.BrokerServicer):
     async def Drain(self, request: Any, context: Any) -> Any:
         raise NotImplementedError
 
+    async def Undrain(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
     async def WriteTransactionMarker(self, request: Any, context: Any) -> Any:
         raise NotImplementedError
 

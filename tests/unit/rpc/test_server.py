@@ -45,7 +45,15 @@ def test_reflection_lists_the_services_and_describes_them() -> None:
         assert names == {NAME, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
         files = [FileDescriptorProto.FromString(each) for each in symbol.file_descriptor_response.file_descriptor_proto]
         methods = [method.name for file in files for service in file.service for method in service.method]
-        assert methods == ["LeaderAndIsr", "UpdateMetadata", "StopReplica", "Drain", "WriteTransactionMarker", "VerifyTransaction"]
+        assert methods == [
+            "LeaderAndIsr",
+            "UpdateMetadata",
+            "StopReplica",
+            "Drain",
+            "Undrain",
+            "WriteTransactionMarker",
+            "VerifyTransaction",
+        ]
         assert common.file_descriptor_response.file_descriptor_proto
 
     asyncio.run(run())

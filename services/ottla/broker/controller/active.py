@@ -4,13 +4,14 @@ It begins by reading everything from ZooKeeper, and ends at once when it resigns
 afterwards. A write whose outcome is not known, or that finds what nobody but the controller writes written by somebody
 else, makes the state doubtful; then the term has failed, and begins anew from what ZooKeeper holds.
 
-Operations take turns (`turns`); what they do is in `topic_operations`, `partition_operations`, `config_operations` and
-`external_changes`.
+Operations take turns (`turns`); what they do is in `topic_operations`, `partition_operations`, `config_operations`,
+`external_changes` and `tool_requests`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
@@ -30,13 +31,15 @@ from ottla.broker.control import (
 from ottla.broker.controller import configs
 from ottla.broker.controller.channels import Channel, Channels, Told
 from ottla.broker.controller.config_operations import ConfigOperations
+from ottla.broker.controller.counts import ControllerCounts
 from ottla.broker.controller.elector import ControllerTerm
-from ottla.broker.controller.external_changes import ExternalChanges, Watched
+from ottla.broker.controller.external_changes import WATCHED_AT_ONCE, ExternalChanges, Watched
 from ottla.broker.controller.loading import load_all_broker_configs
 from ottla.broker.controller.partition_operations import PartitionOperations
 from ottla.broker.controller.performing import Performer
 from ottla.broker.controller.producer_ids import next_block
 from ottla.broker.controller.state import ClusterState
+from ottla.broker.controller.tool_requests import ToolRequests
 from ottla.broker.controller.topic_operations import TopicOperations
 from ottla.broker.controller.transitions import ReplicaPhase
 from ottla.broker.controller.turns import Turns
@@ -45,8 +48,8 @@ from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.coordination import znodes
-from ottla.coordination.interface import Coordination, Delete, SetData, Watch
-from ottla.errors import NotController, StaleBrokerEpoch
+from ottla.coordination.interface import Coordination, Delete, EventType, SetData, Watch, WatchedEvent
+from ottla.errors import ApiError, NotController, StaleBrokerEpoch
 from ottla.model import BrokerId, BrokerRegistration, TopicDescription, TopicPartition
 
 log: Final = logging.getLogger(__name__)
@@ -68,6 +71,7 @@ class ActiveController:
         random: for placement and ids.
         transport: the way to the brokers.
         failed: called when this term can not go on; says why.
+        counts: where what is decided is counted.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class ActiveController:
         random: Random,
         transport: ControlTransport,
         failed: Callable[[str], None],
+        counts: ControllerCounts | None = None,
     ) -> None:
         assert term.epoch_version is not None, "only an own term is begun"
         self.term: Final = term
@@ -87,21 +92,42 @@ class ActiveController:
         self._failed = failed
         self._is_over = False
         self._rebalancing: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._changed_deletions = asyncio.Event()
+        counts = counts or ControllerCounts()
         state = self._state = ClusterState(term.broker_id, term.epoch, settings, settings)
         writes = self._writes = ControllerWrites(coordination, term.epoch_version)
-        self._turns = Turns(self._fail)
+        self._turns = Turns(self._fail, counts)
         self._channels = Channels(self._open_channel)
-        performer = self._performer = Performer(state, coordination, writes, self._channels)
+        performer = self._performer = Performer(state, coordination, writes, self._channels, self._moved, counts)
         self._topics = TopicOperations(state, coordination, writes, performer, random)
         self._partitions = PartitionOperations(state, performer)
         self._configs = ConfigOperations(state, coordination, writes, performer, clock)
         watched = Watched(
             self._watch("brokers", lambda: self._external.look_for_brokers()),
             self._watch("topics", lambda: self._external.look_for_topics()),
+            self._watch_topic,
             self._watch("log directories", lambda: self._external.look_for_failed_directories()),
         )
         self._external = ExternalChanges(state, coordination, writes, performer, self._channels, self._topics, random, watched)
+        self._tools = ToolRequests(
+            state,
+            coordination,
+            writes,
+            self._partitions,
+            self._watch("partitions to move", lambda: self._tools.look_for_reassignment()),
+            self._watch("elections", lambda: self._tools.look_for_election()),
+        )
+
+    @property
+    def state(self) -> ClusterState:
+        """What decisions are made on, for looking only."""
+        return self._state
+
+    @property
+    def waiting_count(self) -> int:
+        """Operations that have not ended."""
+        return self._turns.length
 
     # The term.
 
@@ -114,6 +140,8 @@ class ActiveController:
         await self._turns.take("taking over", self._take_over)
         if not self._is_over:
             self._rebalancing = asyncio.ensure_future(self._rebalance())
+            # Beside, as the cluster is whole without it.
+            self._looking = asyncio.ensure_future(self._look_for_tools())
 
     def resign(self) -> None:
         """Decides, writes and tells nothing any more, at once."""
@@ -122,15 +150,17 @@ class ActiveController:
         self._writes.close()
         self._channels.close()
         self._changed_deletions.set()
-        if self._rebalancing is not None:
-            self._rebalancing.cancel()
+        for each in (self._rebalancing, self._looking):
+            if each is not None:
+                each.cancel()
 
     async def wait_closed(self, timeout_seconds: float) -> None:
         """Waits until what was under way has ended."""
         await self._turns.wait_closed(timeout_seconds)
         await self._channels.wait_closed()
-        if self._rebalancing is not None:
-            await asyncio.wait([self._rebalancing])
+        for each in (self._rebalancing, self._looking):
+            if each is not None:
+                await asyncio.wait([each])
 
     async def told_all(self, timeout_seconds: float = _TOLD_SECONDS) -> bool:
         """Waits until every living broker knows what is decided. False: it took too long."""
@@ -174,6 +204,11 @@ class ActiveController:
         remaining = await self._turns.take(what, lambda: self._partitions.controlled_shutdown(broker_id, broker_epoch))
         await self.told_all()
         return remaining
+
+    async def cancel_controlled_shutdown(self, broker_id: BrokerId, broker_epoch: int) -> None:
+        """Lets a broker that handed over lead and be in sync again."""
+        what = f"the end of draining broker {broker_id}"
+        await self._turns.take(what, lambda: self._partitions.cancel_controlled_shutdown(broker_id, broker_epoch))
 
     async def allocate_producer_ids(self, broker_id: BrokerId, broker_epoch: int) -> range:
         """The next block of producer ids, for a broker."""
@@ -312,6 +347,7 @@ class ActiveController:
             registrations=lambda: tuple(state.brokers[each] for each in sorted(state.brokers)),
             overrides=lambda name: state.topics[name].overrides if name in state.topics else {},
             topics=lambda: tuple(name for name, each in state.topics.items() if not each.is_deleting),
+            all_replicas=lambda: state.all_replicas(registration.broker_id),
             told=self._told,
             fenced=self._fail,
         )
@@ -331,6 +367,30 @@ class ActiveController:
 
     def _watch(self, what: str, look: Callable[[], Awaitable[None]]) -> Watch:
         return lambda _: self._turns.take_beside(f"looking for {what}", look)
+
+    def _watch_topic(self, name: str) -> Watch:
+        def happened(event: WatchedEvent) -> None:
+            self._external.watched_topics.discard(name)
+            if event.event_type is not EventType.DELETED:  # that is seen in the list of topics
+                self._turns.take_beside(f"looking at topic {name}", lambda: self._external.look_at_topic(name))
+
+        return happened
+
+    async def _look_for_tools(self) -> None:
+        """What was asked for before this term, and a watch on every topic: some of them in a turn, for ISRs change meanwhile."""
+        with contextlib.suppress(ApiError):  # said where it fails the term
+            await self._turns.take("looking for partitions to move", self._tools.look_for_reassignment)
+            await self._turns.take("looking for elections", self._tools.look_for_election)
+            names = [*self._state.topics, *self._state.unread_topics]
+            for start in range(0, len(names), WATCHED_AT_ONCE):
+                some = [each for each in names[start : start + WATCHED_AT_ONCE] if each not in self._external.watched_topics]
+                await self._turns.take("watching topics", lambda some=some: self._external.watch_topics(some))  # type: ignore[misc]
+            if self._state.unread_topics:  # they may have become readable before there was a watch
+                await self._turns.take("looking for topics", self._external.look_for_topics)
+
+    def _moved(self) -> None:
+        if self._tools.is_moving:
+            self._turns.take_beside("looking what has been moved", self._tools.reassignments_went_on)
 
     def _fail(self, why: str) -> None:
         if not self._is_over:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.broker.control import (
+    AllReplicas,
     BrokerControl,
     ControlTransport,
     LeaderAndIsrRequest,
@@ -52,6 +53,7 @@ class Channel:
         registrations: the living brokers, looked up when something is told.
         overrides: what a topic sets for itself, looked up when something is told.
         topics: the names of all that are not being deleted, looked up when something is told.
+        all_replicas: all that the broker has, looked up when something is told.
         told: given what the broker says of its replicas.
         fenced: called when the broker knows of a later controller.
     """
@@ -65,6 +67,7 @@ class Channel:
         registrations: Callable[[], tuple[BrokerRegistration, ...]],
         overrides: Callable[[str], Mapping[str, str]],
         topics: Callable[[], tuple[str, ...]],
+        all_replicas: Callable[[], AllReplicas],
         told: Callable[[Told], None],
         fenced: Callable[[str], None],
     ) -> None:
@@ -76,6 +79,7 @@ class Channel:
         self._registrations = registrations
         self._overrides = overrides
         self._topics = topics
+        self._all_replicas = all_replicas
         self._told = told
         self._fenced = fenced
         self._has_news = asyncio.Event()
@@ -137,12 +141,14 @@ class Channel:
         if news.stops:
             stopped = await broker.stop_replica(StopReplicaRequest(*header, tuple(news.stops.values())))
             self._told(Told(self.registration, {key: stopped.errors.get(key, NONE) for key in news.stops}, is_stop=True))
-        elif news.leader_and_isr:
+        elif news.leader_and_isr or news.has_all_replicas:
             partitions = tuple(news.leader_and_isr.values())
             overrides = {each.topic: self._overrides(each.topic) for each in partitions}
             of_new = {each.topic for each in partitions if each.is_new}
             configs = {topic: each for topic, each in overrides.items() if each or topic in of_new}
-            response = await broker.leader_and_isr(LeaderAndIsrRequest(*header, partitions, self._registrations(), configs))
+            all_replicas = self._all_replicas() if news.has_all_replicas else None
+            request = LeaderAndIsrRequest(*header, partitions, self._registrations(), configs, all_replicas)
+            response = await broker.leader_and_isr(request)
             self._told(Told(self.registration, {key: response.errors.get(key, NONE) for key in news.leader_and_isr}, is_stop=False))
         else:
             configs = {topic: self._overrides(topic) for topic in news.topic_configs}
@@ -185,6 +191,8 @@ class Channels:
         topic_configs: Iterable[str] = (),
         brokers_changed: bool = False,
         all_topics: bool = False,
+        all_replicas: bool = False,
+        metadata_first: bool = False,
     ) -> None:
         """Has a broker told; one that is gone is told when it is back."""
         channel = self._channels.get(broker_id)
@@ -197,6 +205,8 @@ class Channels:
                 topic_configs=topic_configs,
                 brokers_changed=brokers_changed,
                 all_topics=all_topics,
+                all_replicas=all_replicas,
+                metadata_first=metadata_first,
             )
             channel.wake()
 

@@ -39,7 +39,7 @@ def take_over(state: ClusterState) -> Iterator[Decision]:
     yield from _isrs_left(state, unclean)
     yield from _end_reassignments(state, state.reassigning())
     for topic in [each for each in state.topics.values() if each.is_deleting]:
-        yield deletions.begun(state, topic)
+        yield from deletions.begun(state, topic)
 
 
 def new_topic_states(state: ClusterState, assignments: Sequence[Replicas]) -> tuple[PartitionState, ...]:
@@ -107,6 +107,11 @@ def controlled_shutdown(state: ClusterState, broker_id: BrokerId) -> Iterator[De
         yield left_by_shutdown(state, broker_id, part)
 
 
+def shutdown_cancelled(state: ClusterState, broker_id: BrokerId) -> Iterator[Decision]:
+    """A broker is in `shutting_down` no more: it leads where nobody else could meanwhile."""
+    yield from _settle(state, state.replicas_of(broker_id))
+
+
 def remaining_leaderships(state: ClusterState, broker_id: BrokerId) -> tuple[TopicPartition, ...]:
     """The replicated partitions that a broker still leads: the answer to its controlled shutdown, asked for afterwards."""
     remaining = []
@@ -143,9 +148,9 @@ def ongoing_reassignments(state: ClusterState, partitions: Sequence[TopicPartiti
     return reassignments.ongoing(state, partitions)
 
 
-def delete_topic(state: ClusterState, name: str) -> Decision:
+def delete_topic(state: ClusterState, name: str) -> Iterator[Decision]:
     """Starts the deletion of a topic, after the note in /admin/delete_topics was written. Raises UnknownTopicOrPartition."""
-    return deletions.begun(state, state.topic(name))
+    yield from deletions.begun(state, state.topic(name))
 
 
 def replicas_stopped(state: ClusterState, broker_id: BrokerId, errors: Mapping[TopicPartition, int]) -> Decision:
@@ -199,6 +204,7 @@ def _all_partitions(state: ClusterState) -> Iterator[TopicPartition]:
 
 
 def _slices(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
-    rest = iter(list(partitions))
+    # What is made as it is asked for stays true meanwhile; a view of the state would not.
+    rest = partitions if isinstance(partitions, Iterator) else iter(list(partitions))
     while part := list(islice(rest, SLICE)):
         yield part

@@ -10,34 +10,37 @@ replicas go, those being added and removed too. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from ottla.broker.control import PartitionToStop
 from ottla.broker.controller.effects import EPOCH_DURING_DELETE, Decision, DeletionProgress, ReplicaStop, TopicGone
-from ottla.broker.controller.state import ClusterState, Deletion, KnownTopic
+from ottla.broker.controller.state import ClusterState, KnownTopic
 from ottla.broker.controller.transitions import ReplicaPhase
 from ottla.errors import NONE, UnknownTopicOrPartition
 from ottla.model import BrokerId, TopicPartition
 
+# Partitions of a topic whose deletion begins at once; a slice takes a few milliseconds.
+SLICE: Final = 500
 
-def begun(state: ClusterState, topic: KnownTopic) -> Decision:
-    """Asks for every replica that can be reached."""
-    progress: list[DeletionProgress] = []
-    stops: list[ReplicaStop] = []
-    deletion = Deletion.of(topic)
-    for broker_id, phases in sorted(deletion.phases.items()):
-        started: tuple[int, ...] = tuple(phases)
-        ineligible: tuple[int, ...] = ()
-        if broker_id not in state.brokers:
-            started, ineligible = (), tuple(phases)
-        elif broker_id in state.offline_replicas:
-            offline = state.offline_replicas[broker_id]
-            started = tuple(each for each in phases if TopicPartition(topic.name, each) not in offline)
-            ineligible = tuple(each for each in phases if TopicPartition(topic.name, each) in offline)
-        progress.append(DeletionProgress(topic.name, broker_id, started, ineligible=ineligible))
-        stops += _stops(topic.name, broker_id, started)
-    gone = (TopicGone(topic.name),) if not deletion.remaining else ()
-    return Decision(stops=tuple(stops), deletions=tuple(progress), gone=gone)
+
+def begun(state: ClusterState, topic: KnownTopic) -> Iterator[Decision]:
+    """Asks for every replica that can be reached, of some partitions at a time."""
+    for start in range(0, max(1, len(topic.partitions)), SLICE):
+        replicas: dict[BrokerId, list[int]] = {}
+        for partition, known in enumerate(topic.partitions[start : start + SLICE], start):
+            for broker_id in known.state.replicas:
+                replicas.setdefault(broker_id, []).append(partition)
+        progress: list[DeletionProgress] = []
+        stops: list[ReplicaStop] = []
+        for broker_id, partitions in sorted(replicas.items()):
+            offline = state.offline_replicas.get(broker_id, ())
+            is_here = broker_id in state.brokers
+            started = tuple(each for each in partitions if is_here and (topic.name, each) not in offline)
+            ineligible = tuple(each for each in partitions if not is_here or (topic.name, each) in offline)
+            progress.append(DeletionProgress(topic.name, broker_id, started, ineligible=ineligible))
+            stops += _stops(topic.name, broker_id, started)
+        yield Decision(stops=tuple(stops), deletions=tuple(progress), gone=() if topic.partitions else (TopicGone(topic.name),))
 
 
 def brokers_changed(state: ClusterState, new: Iterable[BrokerId], gone: Iterable[BrokerId]) -> Decision:

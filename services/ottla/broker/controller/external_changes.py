@@ -1,7 +1,7 @@
 """What the controller finds in ZooKeeper: all of it when its term begins, and from then on what others write there.
 
-Brokers come and go, other tools make topics and mark them for deletion, a log directory fails. Each is looked at when
-its watch fires, and sets the watch again before it reads, so that nothing is missed. Mostly it was the controller
+Brokers come and go, other tools make topics, give them partitions and mark them for deletion, a log directory fails. Each is
+looked at when its watch fires, and sets the watch again before it reads, so that nothing is missed. Mostly it was the controller
 itself, and nothing is new.
 
 One operation at a time: whoever calls sees to that.
@@ -9,8 +9,10 @@ One operation at a time: whoever calls sees to that.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
@@ -18,7 +20,7 @@ from ottla.broker.control import PartitionToStop
 from ottla.broker.controller import decisions, topic_znodes
 from ottla.broker.controller.channels import Channels
 from ottla.broker.controller.effects import EPOCH_DURING_DELETE, Decision, ReplicaStop
-from ottla.broker.controller.loading import LoadedTopic, load_brokers, load_topics, load_unclean_starts
+from ottla.broker.controller.loading import LoadedTopic, load_brokers, load_topic, load_topics, load_unclean_starts
 from ottla.broker.controller.performing import Performer
 from ottla.broker.controller.state import ClusterState, KnownTopic
 from ottla.broker.controller.topic_operations import TopicOperations
@@ -26,9 +28,14 @@ from ottla.broker.controller.writes import ControllerWrites
 from ottla.coordination import znodes
 from ottla.coordination.errors import MalformedZnode
 from ottla.coordination.interface import Coordination, Delete, Watch
-from ottla.model import BrokerId
+from ottla.model import BrokerId, TopicPartition
 
 log: Final = logging.getLogger(__name__)
+
+# Partitions that are taken in before others get their turn.
+_TAKEN_IN_AT_ONCE: Final = 1_000
+# Topics whose watches are set at once: a few milliseconds of this loop.
+WATCHED_AT_ONCE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,7 @@ class Watched:
 
     brokers: Watch
     topics: Watch  # and what is to be deleted
+    topic: Callable[[str], Watch]  # its own znode
     log_directories: Watch
 
 
@@ -53,6 +61,7 @@ class ExternalChanges:
         topics: for deletions.
         random: for the ids of topics that have none.
         watched: told of changes.
+        watched_topics: whose own znodes have a watch.
     """
 
     state: ClusterState
@@ -63,6 +72,7 @@ class ExternalChanges:
     topics: TopicOperations
     random: Random
     watched: Watched
+    watched_topics: set[str] = field(default_factory=set)
 
     async def take_over(self) -> None:
         """Reads everything, does what the former controller left undone, and has every broker told all."""
@@ -71,8 +81,14 @@ class ExternalChanges:
         state.unclean_starts.update(await load_unclean_starts(self.coordination))
         to_delete = await self.coordination.children(znodes.DELETE_TOPICS.path(), self.watched.topics)
         names = sorted(await self.coordination.children(znodes.TOPICS.path(), self.watched.topics))
+        taken_in = 0
         async for loaded in load_topics(self.coordination, names):
             self.topics.take_in(await self._known(loaded))
+            taken_in += len(loaded.states)
+            if taken_in >= _TAKEN_IN_AT_ONCE:
+                taken_in = 0
+                await asyncio.sleep(0)
+        state.unread_topics = frozenset(names).difference(state.topics)
         await self._begin_deletions(to_delete, are_new=False)
         self.channels.follow(state.brokers.values())
         await self.performer.perform(decisions.take_over(state), except_brokers=list(state.brokers))
@@ -101,23 +117,81 @@ class ExternalChanges:
         new_ids = [each.broker_id for each in new]
         await self.performer.perform(decisions.brokers_changed(state, new, gone), except_brokers=new_ids)
         self.performer.announce(brokers_changed=True, except_brokers=new_ids)
-        await self.performer.announce_everything(new_ids)
+        await self.performer.announce_everything(new_ids, metadata_first=True)
 
     async def look_for_topics(self) -> None:
         """Takes in what was written to `/brokers/topics` and `/admin/delete_topics`."""
         to_delete = await self.coordination.children(znodes.DELETE_TOPICS.path(), self.watched.topics)
         names = frozenset(await self.coordination.children(znodes.TOPICS.path(), self.watched.topics))
+        # Before they are read, or what is written in between is seen by nobody.
+        await self.watch_topics(sorted(names - self.watched_topics))
         found: list[str] = []
         async for loaded in load_topics(self.coordination, sorted(names - self.state.topics.keys())):
             log.info("topic %s was found with %d partitions", loaded.name, len(loaded.states))
             self.topics.take_in(await self._known(loaded))
             found.append(loaded.name)
+        self.state.unread_topics = names.difference(self.state.topics)
         await self.performer.perform(decisions.topics_found(self.state, found))
-        self.performer.announce(new_partitions=[key for name in found for key in self.state.topics[name].topic_partitions()])
+        await self.performer.announce_new([key for name in found for key in self.state.topics[name].topic_partitions()])
         await self._begin_deletions(to_delete, are_new=True)
         for name in sorted(self.state.topics.keys() - names):
             log.warning("topic %s: its znode was removed; forgetting it", name)
             self._forget(self.state.topics[name])
+
+    async def watch_topics(self, names: Sequence[str]) -> None:
+        """Has a watch on the znodes of topics, and takes in what was written there since they were read."""
+        for start in range(0, len(names), WATCHED_AT_ONCE):
+            some = names[start : start + WATCHED_AT_ONCE]
+            self.watched_topics.update(some)
+            paths = [znodes.TOPIC.path(name) for name in some]
+            watches = map(self.watched.topic, some)
+            stats = await asyncio.gather(*(self.coordination.exists(*each) for each in zip(paths, watches, strict=True)))
+            for name, stat in zip(some, stats, strict=True):
+                if stat is None:
+                    self.watched_topics.discard(name)
+                else:
+                    await self._topic_written(name, stat.version)
+
+    async def look_at_topic(self, name: str) -> None:
+        """Takes in what was written to a topic's own znode."""
+        if name in self.state.unread_topics:
+            await self.look_for_topics()  # it may be readable by now
+        if name not in self.watched_topics:
+            await self.watch_topics([name])
+
+    async def _topic_written(self, name: str, version: int) -> None:
+        topic = self.state.topics.get(name)
+        if topic is None or topic.version == version:
+            return  # nobody wrote but the controller, or it is to be read yet
+        loaded = await load_topic(self.coordination, name)
+        if loaded is None:
+            topic.version = version  # that of what can not be read, so that the next write replaces it
+            return
+        known = loaded.known(topic.topic_id, loaded.topic_version)
+        count = len(topic.partitions)
+        if loaded.assignment.topic_id not in (None, topic.topic_id):
+            log.warning("topic %s: its znode was replaced by that of another topic of this name", name)
+            self._forget(topic)
+            await self.look_for_topics()
+            return
+        if [each.state.replicas for each in known.partitions[:count]] != [each.state.replicas for each in topic.partitions]:
+            log.warning("topic %s: another tool has written other replicas of its partitions; that is passed over", name)
+        topic.version = loaded.topic_version
+        added = [TopicPartition(name, index) for index in range(count, len(known.partitions))]
+        if added and topic.is_deleting:
+            log.warning("topic %s: it is being deleted, and gets no more partitions", name)
+            added = []
+        if added:
+            log.info("topic %s: %d partitions -> %d, by another tool", name, count, len(known.partitions))
+            partitions = [*topic.partitions, *known.partitions[count:]]
+            topic = KnownTopic(name, topic.topic_id, topic.version, partitions, topic.overrides)
+            self.state.put_topic(topic)
+        if loaded.assignment.topic_id is None:
+            # Whoever reads it next would give it another id, and with that take its records for another topic's.
+            await self.writes.write([topic_znodes.identification(topic)])
+            topic.version += 1
+        await self.performer.perform(decisions.topics_found(self.state, [name]))
+        await self.performer.announce_new(added)
 
     async def look_for_failed_directories(self) -> None:
         """Asks brokers that say that a log directory failed which replicas they still have: they answer for each that they lack."""

@@ -91,6 +91,11 @@ class Forwarding:
         what = f"the shutdown of broker {self._own()[0]}"
         return (await self._ask(what, timeout_seconds, lambda controller, _: controller.controlled_shutdown(*self._own())))[0]
 
+    async def take_part_again(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+        """Has the controller count on this broker again, after `move_leaderships`."""
+        what = f"the end of draining broker {self._own()[0]}"
+        await self._ask(what, timeout_seconds, lambda controller, _: controller.cancel_controlled_shutdown(*self._own()))
+
     async def allocate_producer_ids(self) -> range:
         """The next block of producer ids. One that was given out and never arrived is lost, and none is given twice.
 

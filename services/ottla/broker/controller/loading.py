@@ -176,6 +176,8 @@ async def _load_topics(coordination: Coordination, names: Sequence[str]) -> list
             unread[name] = error
             continue
         loaded.append(LoadedTopic(name, assignment, topic[1].version, (), overrides))
+        if (len(partitions) + len(assignment.replicas)) // _AT_ONCE > len(partitions) // _AT_ONCE:
+            await asyncio.sleep(0)
         partitions += ((name, index, replicas) for index, replicas in enumerate(assignment.replicas))
     states: dict[str, list[tuple[PartitionState, int] | None]] = {each.name: [] for each in loaded}
     for start in range(0, len(partitions), _AT_ONCE):

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from ottla.clock import Clock
 from ottla.coordination import znodes
 from ottla.coordination.errors import ConnectionLoss, NodeExists
-from ottla.coordination.interface import Coordination, Create
+from ottla.coordination.interface import Coordination, Create, SessionEvent
 from ottla.errors import ConfigurationError
 from ottla.model import BrokerId, BrokerRegistration
 
@@ -61,42 +61,77 @@ async def register_broker(
     """Says that this broker lives. Gives the registration with the broker's epoch.
 
     A broker that was killed and is back at once finds its own old registration, which stays until that session times
-    out. So we wait that long, and no longer: then it is another broker with our id.
+    out. So we wait that long, and no longer: then it is another broker with our id. A ZooKeeper that was away gives every
+    session its whole time again, so we wait anew whenever it is back.
     """
     path = znodes.BROKER.path(registration.broker_id)
     data = znodes.encode_broker(registration, clock.time_ms())
-    try:
-        async with asyncio.timeout(session_timeout_seconds):
-            await _create_ephemeral(coordination, path, data, session_timeout_seconds)
-    except TimeoutError as error:
-        raise ConfigurationError(
-            f"broker.id {registration.broker_id} is taken: {path} belongs to another broker;"
-            f" it was still there after {session_timeout_seconds:g} s"
-        ) from error
+    await _FormerSelf(coordination, path, session_timeout_seconds).make_way(data)
     _, stat = await retried(lambda: coordination.get(path))
     return replace(registration, broker_epoch=stat.czxid)
 
 
-async def _create_ephemeral(coordination: Coordination, path: str, data: bytes, session_timeout_seconds: float) -> None:
-    """Creates an ephemeral of ours, waiting for a former owner's session to end."""
-    while True:
+class _FormerSelf:
+    """The wait for an ephemeral of the same path whose session has yet to end."""
+
+    def __init__(self, coordination: Coordination, path: str, timeout_seconds: float) -> None:
+        self._coordination = coordination
+        self._path = path
+        self._timeout_seconds = timeout_seconds
+        self._wait: asyncio.Timeout | None = None
+        self._gone = asyncio.Event()
+        self._is_connected = True
+
+    async def make_way(self, data: bytes) -> None:
+        """Creates the ephemeral.
+
+        Raises:
+            ConfigurationError: another's is still there.
+            ConnectionLoss: the coordination service is away at the end of the wait.
+        """
+        self._coordination.on_session_event(self._happened)
         try:
-            await coordination.create(path, data, ephemeral=True)
-            return
-        except (NodeExists, ConnectionLoss):
-            # After ConnectionLoss whose it is tells whether it took place.
-            gone = asyncio.Event()
-            stat = await retried(lambda: coordination.exists(path, lambda _: gone.set()))  # noqa: B023
-            if stat is not None and stat.ephemeral_owner == coordination.session_id:
+            async with asyncio.timeout(self._timeout_seconds) as self._wait:
+                await self._create(data)
+        except TimeoutError as error:
+            if not self._is_connected:
+                raise ConnectionLoss(f"{self._path}: no connection while it was waited for") from error
+            raise ConfigurationError(
+                f"broker.id {self._path.rpartition('/')[2]} is taken: {self._path} belongs to another broker;"
+                f" it was still there after {self._timeout_seconds:g} s"
+            ) from error
+        finally:
+            self._wait = None
+
+    async def _create(self, data: bytes) -> None:
+        while True:
+            try:
+                await self._coordination.create(self._path, data, ephemeral=True)
                 return
-            if stat is not None:
-                log.warning(
-                    "%s is still there, of session %#x; waiting up to %g s for that to end",
-                    path,
-                    stat.ephemeral_owner,
-                    session_timeout_seconds,
-                )
-                await gone.wait()
+            except (NodeExists, ConnectionLoss):
+                # After ConnectionLoss whose it is tells whether it took place.
+                gone = self._gone = asyncio.Event()
+                stat = await retried(lambda: self._coordination.exists(self._path, lambda _: gone.set()))  # noqa: B023
+                if stat is not None and stat.ephemeral_owner == self._coordination.session_id:
+                    return
+                if stat is not None:
+                    log.warning(
+                        "%s is still there, of session %#x; waiting up to %g s for that to end",
+                        self._path,
+                        stat.ephemeral_owner,
+                        self._timeout_seconds,
+                    )
+                    await gone.wait()
+
+    def _happened(self, event: SessionEvent) -> None:
+        if self._wait is None:
+            return
+        self._is_connected = event is SessionEvent.CONNECTED
+        if self._is_connected and not self._wait.expired():
+            # The service gives each session its whole time again once it is back.
+            self._wait.reschedule(asyncio.get_running_loop().time() + self._timeout_seconds)
+        elif event is SessionEvent.EXPIRED:
+            self._gone.set()  # no watch will fire any more; the next look raises SessionExpired
 
 
 async def make_znode(coordination: Coordination, path: str, data: bytes) -> None:

@@ -1,7 +1,9 @@
 """What one broker is still to be told: merged while it waits, and taken out request by request. No I/O.
 
-The order is Kafka's: replicas to stop, then what to lead and follow, then what to answer clients. What is newer
-replaces what still waits, so a broker that was away for a while is told how things are and not how they came to be.
+The order is Kafka's: replicas to stop, then what to lead and follow, then what to answer clients. A broker that has just
+registered leads nothing that others wait for, and is told what to answer clients before it is told of its replicas, of
+which it may have thousands (KafkaController.onBrokerStartup). What is newer replaces what still waits, so a broker that
+was away for a while is told how things are and not how they came to be.
 
 A stop and a leadership of one replica keep their order: a stop removes what waits of that replica, and a leadership
 that comes after a stop waits behind it. So with the deletion of a topic and a new topic of its name.
@@ -34,6 +36,8 @@ class News:
     topic_configs: dict[str, None] = field(default_factory=dict)
     has_brokers: bool = False  # whether the living brokers are others than were told last
     has_all_topics: bool = False  # whether the broker may know topics that are gone
+    has_all_replicas: bool = False  # whether the broker may hold replicas that are its own no more
+    metadata_first: bool = False  # whether clients wait for what there is, and nobody for what the broker leads
 
     def add(
         self,
@@ -44,6 +48,8 @@ class News:
         topic_configs: Iterable[str] = (),
         brokers_changed: bool = False,
         all_topics: bool = False,
+        all_replicas: bool = False,
+        metadata_first: bool = False,
     ) -> None:
         """Takes in what happened later than all that waits already; its own parts in the order in which they are told."""
         deleted = dict.fromkeys(deleted_topics)
@@ -62,6 +68,8 @@ class News:
         self.topic_configs.update(dict.fromkeys(topic_configs))
         self.has_brokers = self.has_brokers or brokers_changed
         self.has_all_topics = self.has_all_topics or all_topics
+        self.has_all_replicas = self.has_all_replicas or all_replicas
+        self.metadata_first = self.metadata_first or metadata_first
 
     def add_untold(self, earlier: News) -> None:
         """Takes in again what could not be told, unless what came meanwhile has made it obsolete."""
@@ -79,23 +87,38 @@ class News:
         self.topic_configs.update(earlier.topic_configs)
         self.has_brokers = self.has_brokers or earlier.has_brokers
         self.has_all_topics = self.has_all_topics or earlier.has_all_topics
+        self.has_all_replicas = self.has_all_replicas or earlier.has_all_replicas
 
     def take(self) -> News | None:
         """What is to be told next, in one request; None when nothing waits."""
         if self.stops:
             return News(stops=_some(self.stops))
-        if self.leader_and_isr:
-            return News(leader_and_isr=_some(self.leader_and_isr))
-        if not (self.metadata or self.deleted_topics or self.topic_configs or self.has_brokers or self.has_all_topics):
-            return None
+        has_metadata = bool(self.metadata or self.deleted_topics or self.topic_configs or self.has_brokers or self.has_all_topics)
+        if has_metadata and self.metadata_first:
+            return self._take_metadata()
+        if self.leader_and_isr or self.has_all_replicas:
+            partitions = _some(self.leader_and_isr)
+            if self.leader_and_isr or not self.has_all_replicas:
+                return News(leader_and_isr=partitions)
+            self.has_all_replicas = False
+            return News(leader_and_isr=partitions, has_all_replicas=True)
+        return self._take_metadata() if has_metadata else None
+
+    def _take_metadata(self) -> News:
+        """The next of what is for clients. What ends it comes with the last part: then the broker knows all that there is."""
+        metadata = _some(self.metadata)
+        is_last = not self.metadata
         next_news = News(
-            metadata=_some(self.metadata),
+            metadata=metadata,
             deleted_topics=self.deleted_topics,
             topic_configs=self.topic_configs,
             has_brokers=True,
-            has_all_topics=self.has_all_topics,
+            has_all_topics=self.has_all_topics and is_last,
         )
-        self.deleted_topics, self.topic_configs, self.has_brokers, self.has_all_topics = {}, {}, False, False
+        self.deleted_topics, self.topic_configs, self.has_brokers = {}, {}, False
+        if is_last:
+            self.metadata_first = self.metadata_first and not self.has_all_topics
+            self.has_all_topics = False
         return next_news
 
 

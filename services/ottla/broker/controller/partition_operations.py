@@ -41,15 +41,20 @@ class PartitionOperations:
 
     async def controlled_shutdown(self, broker_id: BrokerId, broker_epoch: int) -> tuple[TopicPartition, ...]:
         """Moves leaderships away from a broker, and gives those that it still has."""
-        registration = self.state.brokers.get(broker_id)
-        if registration is None:
-            raise BrokerIdNotRegistered(f"broker {broker_id} wants to stop and is not registered")
-        if 0 <= broker_epoch < registration.broker_epoch:
-            raise StaleBrokerEpoch(f"broker {broker_id} wants to stop in epoch {broker_epoch}, and is in {registration.broker_epoch}")
+        self._check_registered(broker_id, broker_epoch, "wants to stop")
         log.info("broker %d wants to stop", broker_id)
         self.state.shutting_down.add(broker_id)
         await self.performer.perform(decisions.controlled_shutdown(self.state, broker_id))
         return decisions.remaining_leaderships(self.state, broker_id)
+
+    async def cancel_controlled_shutdown(self, broker_id: BrokerId, broker_epoch: int) -> None:
+        """Lets a broker lead and be in sync again, and has it follow what it was told to stop."""
+        self._check_registered(broker_id, broker_epoch, "wants to take part again")
+        if broker_id in self.state.shutting_down:
+            log.info("broker %d takes part again", broker_id)
+            self.state.shutting_down.discard(broker_id)
+            await self.performer.perform(decisions.shutdown_cancelled(self.state, broker_id), except_brokers=[broker_id])
+            await self.performer.announce_everything([broker_id])
 
     async def elect_leaders(
         self, election_type: ElectionType, partitions: Sequence[TopicPartition] | None
@@ -97,6 +102,13 @@ class PartitionOperations:
             log.info("broker %d: %d replicas are there again", broker_id, len(back))
             state.replicas_came_online(broker_id, back)
             await self.performer.perform(decisions.replicas_online(state, broker_id, back))
+
+    def _check_registered(self, broker_id: BrokerId, broker_epoch: int, what: str) -> None:
+        registration = self.state.brokers.get(broker_id)
+        if registration is None:
+            raise BrokerIdNotRegistered(f"broker {broker_id} {what} and is not registered")
+        if 0 <= broker_epoch < registration.broker_epoch:
+            raise StaleBrokerEpoch(f"broker {broker_id} {what} in epoch {broker_epoch}, and is in {registration.broker_epoch}")
 
     def _is_current(self, registration: BrokerRegistration) -> bool:
         known = self.state.brokers.get(registration.broker_id)

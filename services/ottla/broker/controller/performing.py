@@ -11,28 +11,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from ottla.broker.controller import announcing, decisions, topic_znodes
 from ottla.broker.controller.announcing import Announcement
 from ottla.broker.controller.channels import Channels
+from ottla.broker.controller.counts import ControllerCounts
 from ottla.broker.controller.effects import AssignmentChange, Decision, IsrsLeft, PartitionChange, TopicGone
 from ottla.broker.controller.state import ClusterState
 from ottla.broker.controller.writes import ControllerWrites
+from ottla.broker.state_changes import state_changes
 from ottla.coordination import znodes
 from ottla.coordination.interface import Coordination, Create, Operation, SetData
-from ottla.model import BrokerId, TopicPartition
+from ottla.model import BrokerId, PartitionState, TopicPartition
 
 log: Final = logging.getLogger(__name__)
-# Each change of a partition's state is a line of its own logger, so that it can be sent to a file of its own.
-state_change_log: Final = logging.getLogger("ottla.state_change")
 
 # Znodes in one transaction: as many as the coordination service and this loop handle in a few milliseconds.
 _AT_ONCE: Final = 500
-# Changes of which each is said in a line of its own.
-_FEW: Final = 100
+# Lines of the log between two chances for others.
+_SAID_AT_ONCE: Final = 50
 
 
 class Performer:
@@ -43,13 +43,25 @@ class Performer:
         coordination: for reading.
         writes: for writing, in the name of the term's epoch.
         channels: the ways to the brokers.
+        moved: called when assignments are others than before, or topics gone.
+        counts: where elections are counted.
     """
 
-    def __init__(self, state: ClusterState, coordination: Coordination, writes: ControllerWrites, channels: Channels) -> None:
+    def __init__(
+        self,
+        state: ClusterState,
+        coordination: Coordination,
+        writes: ControllerWrites,
+        channels: Channels,
+        moved: Callable[[], None] = lambda: None,
+        counts: ControllerCounts | None = None,
+    ) -> None:
         self._state = state
         self._coordination = coordination
         self._writes = writes
         self._channels = channels
+        self._moved = moved
+        self._counts = counts or ControllerCounts()
 
     async def perform(self, decided: Iterable[Decision], except_brokers: Collection[BrokerId] = ()) -> None:
         """Performs decisions, one before the next is made, and all that follows from them.
@@ -58,11 +70,16 @@ class Performer:
             decided: what was, or is being, decided.
             except_brokers: those that are told everything anyway.
         """
+        time, elections_before = asyncio.get_running_loop().time, self._counts.elections
+        began = last_written = time()
         for decision in decided:
             while decision:
                 await self._perform(decision, except_brokers)
+                last_written = time()
                 decision = decisions.follow_up(self._state, decision)
             await asyncio.sleep(0)  # a decision may be about a thousand partitions, and others want their turn
+        if self._counts.elections > elections_before:
+            self._counts.election_seconds.observe(last_written - began)
 
     def announce(
         self,
@@ -85,13 +102,23 @@ class Performer:
             )
         )
 
-    async def announce_everything(self, broker_ids: Collection[BrokerId]) -> None:
-        """Has some brokers told all that there is."""
+    async def announce_new(self, partitions: Sequence[TopicPartition]) -> None:
+        """Has the brokers told of partitions that the driver itself took into the state, however many."""
+        for start in range(0, len(partitions), _AT_ONCE):
+            if start:
+                await asyncio.sleep(0)
+            self.announce(new_partitions=partitions[start : start + _AT_ONCE])
+
+    async def announce_everything(self, broker_ids: Collection[BrokerId], *, metadata_first: bool = False) -> None:
+        """Has some brokers told all that there is; with `metadata_first` what is for clients before what is for their replicas."""
+        if metadata_first:
+            for broker_id in broker_ids:
+                self._channels.add(broker_id, metadata_first=True)
         for announcements in announcing.everything(self._state, broker_ids):
             self._tell(announcements)
             await asyncio.sleep(0)
         for broker_id in broker_ids:
-            self._channels.add(broker_id, all_topics=True)
+            self._channels.add(broker_id, all_topics=True, all_replicas=True)
 
     def announce_topic_configs(self, names: Collection[str]) -> None:
         """Has all brokers told what topics set for themselves."""
@@ -112,27 +139,32 @@ class Performer:
     async def _perform(self, decision: Decision, except_brokers: Collection[BrokerId]) -> None:
         for part in _parts(decision):
             await self._write(part)
-            self._log(part.changes)
+            before = [self._state.topics[each.topic_partition.topic].partitions[each.topic_partition.partition] for each in part.changes]
             gone = [each.name for each in part.gone]
             self._state.take_in(part)
             self.announce(part, except_brokers=except_brokers)
+            self._count(part.changes, [each.state for each in before])
+            await self._say(part, [each.state for each in before])
             for name in gone:
                 log.info("deleted topic %s", name)
+            if part.assignments or gone:
+                self._moved()
 
-    def _log(self, changes: Sequence[PartitionChange]) -> None:
-        """Says each change, before it is taken in; of a great many only how many there are, unless all are asked for."""
-        level = logging.INFO if len(changes) <= _FEW else logging.DEBUG
-        if len(changes) > _FEW:
-            state_change_log.info("%d partitions change: %s, and others", len(changes), changes[0].reason)
-        if not state_change_log.isEnabledFor(level):
-            return
-        for change in changes:
-            key, new = change.topic_partition, change.state
-            old = self._state.topics[key.topic].partitions[key.partition].state
-            state_change_log.log(
-                level,
+    def _count(self, changes: Sequence[PartitionChange], before: Sequence[PartitionState]) -> None:
+        for change, old in zip(changes, before, strict=True):
+            leader = change.state.leader
+            if leader >= 0 and leader != old.leader:
+                self._counts.elections += 1
+                if not change.is_new and leader not in old.isr:
+                    self._counts.unclean_elections += 1
+
+    async def _say(self, part: Decision, before: Sequence[PartitionState]) -> None:
+        """Says each change, once the brokers are about to hear of it."""
+        for index, (change, old) in enumerate(zip(part.changes, before, strict=True), start=1):
+            new = change.state
+            state_changes.info(
                 "%s: leader %d -> %d, ISR %s -> %s, leader epoch %d: %s",
-                key,
+                change.topic_partition,
                 old.leader,
                 new.leader,
                 list(old.isr),
@@ -140,6 +172,26 @@ class Performer:
                 new.leader_epoch,
                 change.reason,
             )
+            if index % _SAID_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for index, each in enumerate(part.assignments, start=1):
+            state_changes.info(
+                "%s: replicas are now %s, of which %s are being added and %s removed",
+                each.topic_partition,
+                list(each.replicas),
+                list(each.adding_replicas),
+                list(each.removing_replicas),
+            )
+            if index % _SAID_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    async def say_new(self, partitions: Iterable[TopicPartition]) -> None:
+        """Says the first states of partitions that were made with their topic."""
+        for index, key in enumerate(partitions, start=1):
+            state = self._state.topics[key.topic].partitions[key.partition].state
+            state_changes.info("%s: led by %d, ISR %s, leader epoch %d: it is new", key, state.leader, list(state.isr), state.leader_epoch)
+            if index % _SAID_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     async def _write(self, part: Decision) -> None:
         operations = await self._changing(part.changes)

@@ -21,6 +21,7 @@ from ottla.broker.control import Caller, ConfigChange, ControllerControl, Contro
 from ottla.broker.controller import configs, membership
 from ottla.broker.controller.active import ActiveController
 from ottla.broker.controller.changes import SettingsChange
+from ottla.broker.controller.counts import ControllerCounts
 from ottla.broker.controller.elector import ControllerTerm, Elector
 from ottla.broker.controller.forwarding import Forwarding
 from ottla.broker.controller.loading import load_topic
@@ -34,6 +35,7 @@ from ottla.coordination.bounded import BoundedCoordination
 from ottla.coordination.errors import CoordinationError, NoNode
 from ottla.coordination.interface import Coordination
 from ottla.errors import ApiError, BrokerNotAvailable, ConfigurationError, InvalidRequest, NotController, StaleControllerEpoch
+from ottla.metrics.cells import Histogram
 from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicDescription
 
 log: Final = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ log: Final = logging.getLogger(__name__)
 SESSION_TIMEOUT_SECONDS: Final = 18.0
 # The longest wait for one answer of the coordination service.
 ANSWER_TIMEOUT_SECONDS: Final = 10.0
-# The longest that a broker which stops tries to say so.
+# The longest that a broker which stops tries to say so, and then waits for what it has begun as the controller.
 LEAVE_TIMEOUT_SECONDS: Final = 3.0
 # The longest that one attempt to hand over leaderships may take.
 _HAND_OVER_SECONDS: Final = 10.0
@@ -75,8 +77,10 @@ class ControllerService(Forwarding):
     ) -> None:
         super().__init__(self._own_epoch, self._find_controller, self._until_another_controller, self._describe_topic)
         self.cluster_id = ""
+        self.counts = ControllerCounts()  # over all terms of this broker
+        self.coordination_seconds = Histogram()  # what the coordination service took to answer
         self.registration: BrokerRegistration | None = None  # the latest
-        self._coordination: Coordination = BoundedCoordination(coordination, ANSWER_TIMEOUT_SECONDS)
+        self._coordination: Coordination = BoundedCoordination(coordination, ANSWER_TIMEOUT_SECONDS, self.coordination_seconds)
         self._broker_id = BrokerId(settings.broker_id)
         self._static_settings = settings
         self._clock = clock
@@ -94,6 +98,8 @@ class ControllerService(Forwarding):
         self._another = asyncio.Event()
         self._is_registered = False
         self._is_closing = False
+        self._is_drained = False
+        self._draining: asyncio.Task[None] | None = None
 
     # Joining and leaving.
 
@@ -143,7 +149,7 @@ class ControllerService(Forwarding):
         assert self.registration is not None, "it was never started"
         self.session_lost()
         await self._wait_ended()
-        self._coordination = BoundedCoordination(coordination, ANSWER_TIMEOUT_SECONDS)
+        self._coordination = BoundedCoordination(coordination, ANSWER_TIMEOUT_SECONDS, self.coordination_seconds)
         former_id = self.cluster_id
         await membership.make_skeleton(self._coordination)
         self.cluster_id = await membership.read_or_make_cluster_id(self._coordination, self._random)
@@ -171,6 +177,20 @@ class ControllerService(Forwarding):
                 return
             log.warning("broker %d still leads %d partitions that nobody else can lead now", self._broker_id, len(remaining))
 
+    async def drain(self) -> None:
+        """Has what this broker leads moved away while it goes on running, and again by each controller that comes, until `undrain`."""
+        self._is_drained = True
+        await self.controlled_shutdown()
+
+    async def undrain(self) -> None:
+        """Leads and follows again.
+
+        Raises:
+            ApiError: no controller has taken it in; it is drained no more all the same as soon as there is another one.
+        """
+        self._is_drained = False
+        await self.take_part_again(_HAND_OVER_SECONDS)
+
     async def close(self) -> None:
         """Finishes what has begun, and says that this broker is gone. The session stays open."""
         if self._is_closing:
@@ -189,7 +209,7 @@ class ControllerService(Forwarding):
                     await self._coordination.delete(znodes.BROKER.path(self._broker_id))
         self._known.stop()
         self._term_ended()
-        await self._wait_ended()
+        await self._wait_ended(LEAVE_TIMEOUT_SECONDS)
 
     async def log_directory_failed(self) -> None:
         """Tells the controller that replicas of this broker may be gone; it then asks which."""
@@ -207,6 +227,11 @@ class ControllerService(Forwarding):
         return NO_LEADER if self._term is None else self._term.broker_id
 
     @property
+    def registered_epoch(self) -> int:
+        """The broker epoch of the registration that stands; -1 while there is none."""
+        return -1 if self.registration is None or not self._is_registered else self.registration.broker_epoch
+
+    @property
     def controller_epoch(self) -> int:
         """The latest epoch of a controller that is known here."""
         return self._epoch
@@ -215,6 +240,11 @@ class ControllerService(Forwarding):
     def is_active(self) -> bool:
         """Whether this broker is the controller."""
         return self._active is not None
+
+    @property
+    def active(self) -> ActiveController | None:
+        """The controller, if this broker is it; for looking only."""
+        return self._active
 
     @property
     def settings(self) -> BrokerSettings:
@@ -321,7 +351,7 @@ class ControllerService(Forwarding):
         active = None
         if term.is_own:
             active = self._active = ActiveController(
-                term, self._coordination, self._static_settings, self._clock, self._random, self._transport, self._term_failed
+                term, self._coordination, self._static_settings, self._clock, self._random, self._transport, self._term_failed, self.counts
             )
         else:
             log.info("broker %d is the controller, epoch %d", term.broker_id, term.epoch)
@@ -345,13 +375,19 @@ class ControllerService(Forwarding):
         another, self._another = self._another, asyncio.Event()
         another.set()
         self._controller_changed(self.controller_id, self._epoch)
+        if self._draining is not None:
+            self._draining.cancel()
+            self._draining = None
+        if self._is_drained and self._term is not None and not self._is_closing:
+            # Who leads and who is in sync is in ZooKeeper; who is not to be either, only the controller before this one knew.
+            self._draining = asyncio.ensure_future(self.controlled_shutdown())
 
-    async def _wait_ended(self) -> None:
+    async def _wait_ended(self, timeout_seconds: float = ANSWER_TIMEOUT_SECONDS) -> None:
         """Waits until nothing of this session is under way any more."""
         if self._elector is not None:
             await self._elector.wait_closed()
         if self._former is not None:
-            await self._former.wait_closed(ANSWER_TIMEOUT_SECONDS)
+            await self._former.wait_closed(timeout_seconds)
             self._former = None
         await self._known.wait_stopped()
 

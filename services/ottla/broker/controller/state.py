@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from ottla.broker.control import AllReplicas
 from ottla.broker.controller.effects import Decision, DeletionProgress, PartitionChange
 from ottla.broker.controller.transitions import PartitionPhase, ReplicaPhase, check_partition, check_replica
 from ottla.config.broker import BrokerSettings
@@ -147,6 +148,7 @@ class ClusterState:
         offline_replicas: the replicas in a failed log directory, by broker.
         deletions: how far each deletion has come.
         unclean_starts: the epoch of each broker's latest unclean start that was dealt with (`IsrsLeft`).
+        unread_topics: those that are there, and whose znodes can not be read.
     """
 
     controller_id: BrokerId
@@ -160,6 +162,7 @@ class ClusterState:
     offline_replicas: dict[BrokerId, set[TopicPartition]] = field(default_factory=dict)
     deletions: dict[str, Deletion] = field(default_factory=dict)
     unclean_starts: dict[BrokerId, int] = field(default_factory=dict)
+    unread_topics: frozenset[str] = frozenset()
     _replicas: dict[BrokerId, dict[TopicPartition, None]] = field(default_factory=dict)
     _reassigning: dict[TopicPartition, None] = field(default_factory=dict)
 
@@ -206,6 +209,13 @@ class ClusterState:
     def replicas_of(self, broker_id: BrokerId) -> Collection[TopicPartition]:
         """The partitions of which a broker has a replica, those of topics under deletion too."""
         return self._replicas.get(broker_id, {}).keys()
+
+    def all_replicas(self, broker_id: BrokerId) -> AllReplicas:
+        """The same as a broker is told."""
+        partitions: dict[str, list[int]] = {}
+        for topic, partition in self.replicas_of(broker_id):
+            partitions.setdefault(topic, []).append(partition)
+        return AllReplicas({topic: frozenset(each) for topic, each in partitions.items()}, self.unread_topics)
 
     def reassigning(self) -> Collection[TopicPartition]:
         """The partitions that are being reassigned."""
@@ -290,7 +300,8 @@ class ClusterState:
         for progress in done.deletions:
             self._take_in_deletion(progress)
         for topic in done.gone:
-            assert self.deletions[topic.name].remaining == 0, f"{topic.name}: replicas are left"
+            deletion = self.deletions.get(topic.name)
+            assert deletion is None or deletion.remaining == 0, f"{topic.name}: replicas are left"
             self.remove_topic(topic.name)
         for left in done.isrs_left:
             self.unclean_starts[left.broker_id] = left.broker_epoch

@@ -66,7 +66,9 @@ class TopicOperations:
         await self.writes.write_in_parts(operations)
         state.put_topic(KnownTopic(name, description.topic_id, 0, _first(states), dict(new_topic.configs)))
         log.info("created topic %s with %d partitions, id %s", name, len(states), znodes.encode_uuid(description.topic_id))
-        self.performer.announce(new_partitions=list(state.topic(name).topic_partitions()))
+        new = list(state.topic(name).topic_partitions())
+        await self.performer.announce_new(new)
+        await self.performer.say_new(new)
         return description
 
     async def extend(
@@ -87,7 +89,9 @@ class TopicOperations:
         await self.writes.write_in_parts(operations)
         self.state.put_topic(KnownTopic(name, topic.topic_id, topic.version + 1, [*topic.partitions, *_first(added)], topic.overrides))
         log.info("topic %s: %d partitions -> %d", name, len(former.partitions), total_count)
-        self.performer.announce(new_partitions=list(self.state.topic(name).topic_partitions())[len(former.partitions) :])
+        new = list(self.state.topic(name).topic_partitions())[len(former.partitions) :]
+        await self.performer.announce_new(new)
+        await self.performer.say_new(new)
         return description
 
     async def delete(self, name: str) -> None:
@@ -102,7 +106,7 @@ class TopicOperations:
     async def begin_deletion(self, name: str) -> None:
         """Stops the replicas of a topic whose deletion is written down, and has nobody see it any more."""
         log.info("topic %s: deleting it", name)
-        await self.performer.perform([decisions.delete_topic(self.state, name)])
+        await self.performer.perform(decisions.delete_topic(self.state, name))
         self.performer.announce(deleted_topics=[name])
 
     def take_in(self, topic: KnownTopic) -> None:

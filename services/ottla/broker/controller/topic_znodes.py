@@ -20,6 +20,8 @@ from ottla.model import PartitionState, TopicDescription, TopicPartition
 
 # What else is in the request that writes a topic's znode: the check of the epoch.
 _ROOM: Final = 1_000
+# Partitions whose znodes are looked for in one stretch of the loop.
+_AT_ONCE: Final = 250
 
 
 def creation(topic: TopicDescription, configs: Mapping[str, str], has_config: bool) -> Iterator[Operation]:
@@ -84,14 +86,20 @@ async def completion(coordination: Coordination, states: Sequence[tuple[TopicPar
 
 async def removal(coordination: Coordination, topic: str) -> list[Operation]:
     """Removes all that is there of a topic, last the note that it is to be deleted."""
-    paths: list[str] = []
+    operations: list[Operation] = []
+
+    async def add(paths: Sequence[str]) -> None:
+        found = await coordination.get_many(paths)
+        operations.extend(Delete(path) for path, each in zip(paths, found, strict=True) if each is not None)
+
     partitions_path = znodes.PARTITIONS.path(topic)
     if await coordination.exists(partitions_path) is not None:
-        for partition in await coordination.children(partitions_path):
-            paths += [znodes.PARTITION_STATE.path(topic, partition), znodes.PARTITION.path(topic, partition)]
-    paths += [partitions_path, znodes.TOPIC_CONFIG.path(topic), znodes.TOPIC.path(topic), znodes.DELETE_TOPIC.path(topic)]
-    found = await coordination.get_many(paths)
-    return [Delete(path) for path, each in zip(paths, found, strict=True) if each is not None]
+        partitions = await coordination.children(partitions_path)
+        for start in range(0, len(partitions), _AT_ONCE):
+            some = partitions[start : start + _AT_ONCE]
+            await add([each.path(topic, partition) for partition in some for each in (znodes.PARTITION_STATE, znodes.PARTITION)])
+    await add([partitions_path, znodes.TOPIC_CONFIG.path(topic), znodes.TOPIC.path(topic), znodes.DELETE_TOPIC.path(topic)])
+    return operations
 
 
 def _states(topic: str, partitions: Sequence[PartitionState], first: int) -> Iterator[Operation]:

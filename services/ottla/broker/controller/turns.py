@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
+from ottla.broker.controller.counts import ControllerCounts, event_of
 from ottla.broker.controller.writes import coordination_errors_as_api_errors
 from ottla.coordination.errors import BadVersion, CoordinationError, MalformedZnode, NodeExists, NoNode, RequestTooLarge
 from ottla.errors import ApiError, NotController, RequestTimedOut
@@ -28,22 +29,33 @@ class Turns:
 
     Args:
         failed: called when an operation ended in a way that leaves the state doubtful; says why.
+        counts: where operations are counted.
     """
 
-    def __init__(self, failed: Callable[[str], None]) -> None:
+    def __init__(self, failed: Callable[[str], None], counts: ControllerCounts | None = None) -> None:
         self._failed = failed
+        self._counts = counts or ControllerCounts()
         self._one_at_a_time = asyncio.Lock()
         self._operations: dict[asyncio.Task[Any], None] = {}
         self._is_over = False
+
+    @property
+    def length(self) -> int:
+        """Operations that wait, with the one that has its turn."""
+        return len(self._operations)
 
     def close(self) -> None:
         """Begins nothing any more: who waits for a turn is told that this is not the controller."""
         self._is_over = True
 
     async def wait_closed(self, timeout_seconds: float) -> None:
-        """Waits until what has begun has ended."""
-        if self._operations:
-            await asyncio.wait(list(self._operations), timeout=timeout_seconds)
+        """Waits until what has begun has ended; what has not by then is given up where it waits."""
+        operations = list(self._operations)
+        if operations:
+            _, pending = await asyncio.wait(operations, timeout=timeout_seconds)
+            for each in pending:
+                each.cancel()
+            await asyncio.gather(*operations, return_exceptions=True)
 
     async def take(self, what: str, operation: Callable[[], Awaitable[T]]) -> T:
         """Runs an operation in its turn and to its end, and gives its result.
@@ -69,6 +81,7 @@ class Turns:
         async with self._one_at_a_time:
             if self._is_over:
                 raise NotController(f"{what}: this broker is not the controller any more")
+            self._counts.events[event_of(what)] += 1
             try:
                 with coordination_errors_as_api_errors(what):
                     return await operation()

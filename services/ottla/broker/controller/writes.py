@@ -9,6 +9,7 @@ took place whole or not at all: if the znodes are as it would have left them, it
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,13 +17,15 @@ from typing import Final
 
 from ottla.coordination.errors import BadVersion, ConnectionLoss, CoordinationError, NodeExists, NoNode, RequestTooLarge, SessionExpired
 from ottla.coordination.interface import Check, Coordination, Create, Delete, Operation, SetData
-from ottla.coordination.requests import operation_size, split_by_size
+from ottla.coordination.requests import Run, operation_size
 from ottla.coordination.znodes import CONTROLLER_EPOCH
 from ottla.errors import InvalidRequest, NotController, RequestTimedOut, UnknownServerError
 
 log: Final = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 5
+# Operations that are made in one stretch of the loop.
+_MADE_AT_ONCE: Final = 500
 
 
 @contextlib.contextmanager
@@ -89,10 +92,17 @@ class ControllerWrites:
     async def write_in_parts(self, operations: Iterable[Operation]) -> None:
         """As few transactions as ZooKeeper's limit of a request's size allows, in order.
 
-        The operations are taken as they are needed, so that a generator of many does not hold up the event loop.
+        The operations are taken as they are needed, and some at a time, so that a generator of many does not hold up the loop.
         """
-        for part in split_by_size(operations, reserved=operation_size(self._check)):
-            await self.write(part)
+        chroot_size = self._coordination.chroot_size
+        run = Run(operation_size(self._check) + chroot_size, chroot_size)
+        for count, operation in enumerate(operations, 1):
+            if (full := run.add(operation)) is not None:
+                await self.write(full)
+            elif count % _MADE_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        if run.operations:
+            await self.write(run.operations)
 
     async def _took_place(self, operations: Sequence[Operation]) -> bool:
         lost = 0

@@ -28,6 +28,7 @@ def api_versions(request: Any, context: RequestContext, parts: BrokerParts) -> A
     keys += [
         schema("ApiVersion", api_key=api.key, min_version=api.min_version, max_version=api.max_version)
         for api in sorted(APIS.values(), key=lambda api: api.key)
+        if api.is_served(parts.settings)
     ]
     return schema("ApiVersionsResponse", error_code=0, api_keys=keys, throttle_time=0)
 

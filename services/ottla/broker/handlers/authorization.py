@@ -32,6 +32,7 @@ _OPERATIONS: Final[Mapping[ResourceKind, tuple[Operation, ...]]] = {
         Operation.ALTER,
         Operation.DESCRIBE,
     ),
+    ResourceKind.GROUP: (Operation.READ, Operation.DESCRIBE, Operation.DELETE),
 }
 
 

@@ -1,7 +1,7 @@
 """DescribeGroups (key 15), versions 0-5: the members of groups and what each reads.
 
-v3 adds the authorized operations (KIP-430), v4 static members (KIP-345). A group that is not known is described as
-Dead and empty, as Kafka does. Clients see metadata and assignments only of a stable group.
+v3 adds the authorized operations (KIP-430), v4 static members (KIP-345). A group that is not known, or is a consumer group
+(ConsumerGroupDescribe), is described as Dead and empty, as Kafka does. Clients see metadata and assignments only of a stable group.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def describe_groups(request: Any, context: RequestContext, parts: BrokerParts) -
     for group_id in request.groups:
         error_code, group = NONE, None
         try:
-            group = group_of(parts, context, Operation.DESCRIBE, group_id).group(group_id)
+            found = group_of(parts, context, Operation.DESCRIBE, group_id).group(group_id)
+            group = found if isinstance(found, Group) else None
         except ApiError as error:
             error_code = error.code
         state = GroupState.DEAD.value if group is None and error_code == NONE else "" if group is None else group.state.value

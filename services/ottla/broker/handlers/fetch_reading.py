@@ -13,6 +13,7 @@ from uuid import UUID
 from ottla.broker.fetch_sessions import FetchScope, Key
 from ottla.broker.handlers.authorization import cluster_allowed
 from ottla.broker.handlers.registry import BrokerParts, EncodedBody, Pieces, RequestContext
+from ottla.broker.measuring.request_meters import FETCH_FOLLOWER
 from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.read_replica import preferred_read_replica
 from ottla.broker.replication.throttles import is_throttled
@@ -28,12 +29,14 @@ from ottla.errors import (
 )
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol import fetch as codec
+from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch import FetchAnswer, FetchPartition, FetchRequest
 from ottla.storage.transaction_index import AbortedTransaction
 
 # Below this, reading a region that is in memory costs less than a system call of its own (measured on loopback:
 # a pread of 16 KiB into a joined answer against one sendfile).
 INLINE_BELOW: Final = 16 * 1024
+_NAME: Final = ApiKey.FETCH.api_name
 
 
 class Reading:
@@ -43,6 +46,7 @@ class Reading:
         "_answers",
         "_context",
         "_found",
+        "_given",
         "_is_recorded",
         "_now_ms",
         "_parts",
@@ -58,6 +62,7 @@ class Reading:
         self._context = context
         self._parts = parts
         self._answers: list[tuple[Key, FetchAnswer]] = []
+        self._given: list[tuple[Partition, int]] = []  # of which partition how many bytes are in the answers
         self._replica: BrokerId | None = BrokerId(request.replica_id) if request.replica_id >= 0 else None
         self._found: list[Partition | ApiError] = []  # of each partition asked for, what there is of it here
         self._is_recorded = False
@@ -74,6 +79,7 @@ class Reading:
         total = 0
         immediate = not self._scope.partitions
         answers = self._answers = []
+        given = self._given = []
         if self._is_recorded or not self._found:
             self._find_all()
         for (key, asked), found in zip(self._scope.partitions, self._found, strict=True):
@@ -87,6 +93,8 @@ class Reading:
                 size = len(answer.records)
                 total += size
                 left -= size
+                assert isinstance(found, Partition)
+                given.append((found, size))
             elif answer.error_code or answer.diverging_epoch or answer.preferred_read_replica >= 0:
                 immediate = True
             answers.append((key, answer))
@@ -116,10 +124,21 @@ class Reading:
             by_topic.setdefault(named, []).append(answer)
             if self._replica is not None and answer.records is not None and self._is_throttled(self._partition((named, index))):
                 throttled_size += len(answer.records)
+        self._count_sent()
         if throttled_size:
             self._parts.throttles.leader.record(throttled_size)
         pieces = codec.encode_response(self._context.api_version, 0, self._scope.session_id, list(by_topic.items()), INLINE_BELOW)
         return EncodedBody(cast("Pieces", pieces))  # the regions among them are those that `_read` put in
+
+    def _count_sent(self) -> None:
+        if self._replica is not None:
+            self._parts.meters.replica_sent_bytes += sum(size for _, size in self._given)
+            return
+        for each in self._found:
+            if not isinstance(each, ApiError):
+                each.fetches += 1
+        for partition, size in self._given:
+            partition.sent_bytes += size
 
     # One partition.
 
@@ -178,6 +197,7 @@ class Reading:
                     if records is not None and self._request.isolation_level == codec.READ_COMMITTED:
                         aborted = partition.aborted_transactions(asked.fetch_offset, records)
         except ApiError as error:
+            self._note_failure(partition, error)
             return FetchAnswer(asked.partition, error.code, records=None)
         if records is None and self._scope.has_said(key, partition.high_watermark, partition.log.log_start_offset):
             return None
@@ -185,6 +205,12 @@ class Reading:
         if aborted:
             answer = answer._replace(aborted_transactions=[codec.AbortedTransaction(*each[:2]) for each in aborted])
         return answer if records is None else answer._replace(records=records)
+
+    def _note_failure(self, partition: Partition | ApiError, error: ApiError) -> None:
+        """Counts it once: what is read with an error is answered with it at once."""
+        self._parts.meters.failed(_NAME if self._replica is None else FETCH_FOLLOWER, error.code)
+        if self._replica is None and not isinstance(partition, ApiError):
+            partition.fetch_failures += 1
 
     def _answer(self, asked: FetchPartition, partition: Partition) -> FetchAnswer:
         return FetchAnswer(

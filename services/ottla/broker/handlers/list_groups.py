@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ottla.broker.groups.consumer.group import ConsumerGroup
+from ottla.broker.groups.entries import AnyGroup
 from ottla.broker.handlers.authorization import cluster_allowed
 from ottla.broker.handlers.group_access import group_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
@@ -16,6 +18,7 @@ from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
 
 CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
 
 
 @handles(ApiKey.LIST_GROUPS, 0, 5)
@@ -32,11 +35,15 @@ def list_groups(request: Any, context: RequestContext, parts: BrokerParts) -> An
             group_id=each.group_id,
             protocol_type=each.protocol_type or "",
             group_state=each.state.value,
-            group_type=CLASSIC,
+            group_type=_type(each),
         )
         for each in parts.groups.groups()
         if (not states or each.state.value.lower() in states)
-        and (not types or CLASSIC in types)
+        and (not types or _type(each) in types)
         and (sees_all or group_allowed(parts, context, Operation.DESCRIBE, each.group_id))
     ]
     return schema("ListGroupsResponse", throttle_time=0, error_code=NONE, groups=groups)
+
+
+def _type(group: AnyGroup) -> str:
+    return CONSUMER if isinstance(group, ConsumerGroup) else CLASSIC

@@ -20,6 +20,7 @@ from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
 
 DEFAULT_RETENTION_MS: Final = -1
+FIRST_WITH_EPOCHS: Final = 9
 
 
 @handles(ApiKey.OFFSET_COMMIT, 2, 9)
@@ -39,7 +40,12 @@ async def offset_commit(request: Any, context: RequestContext, parts: BrokerPart
                 offsets[partition] = CommittedOffset(each.committed_offset, leader_epoch, metadata, now_ms, expire_timestamp)
         if offsets:
             outcomes |= await parts.groups.of_any(request.group_id).commit(
-                request.group_id, _generation(request), request.member_id, getattr(request, "group_instance_id", None), offsets
+                request.group_id,
+                _generation(request),
+                request.member_id,
+                getattr(request, "group_instance_id", None),
+                offsets,
+                knows_epochs=context.api_version >= FIRST_WITH_EPOCHS,
             )
     except ApiError as error:
         for topic, each in asked(request):

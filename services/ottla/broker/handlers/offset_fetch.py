@@ -46,7 +46,8 @@ def offset_fetch(request: Any, context: RequestContext, parts: BrokerParts) -> A
     if version >= FIRST_WITH_SEVERAL_GROUPS:
         groups = []
         for each in request.groups:
-            found = _find(each.group_id, each.topics, require_stable, context, parts)
+            member = getattr(each, "member_id", None), getattr(each, "member_epoch", -1)
+            found = _find(each.group_id, each.topics, require_stable, context, parts, *member)
             topics = _topics(found, schema, "OffsetFetchResponseTopics", "OffsetFetchResponsePartitions")
             groups.append(schema("OffsetFetchResponseGroup", group_id=each.group_id, topics=topics, error_code=found.error_code))
         return schema("OffsetFetchResponse", throttle_time=0, groups=groups)
@@ -55,11 +56,19 @@ def offset_fetch(request: Any, context: RequestContext, parts: BrokerParts) -> A
     return schema("OffsetFetchResponse", throttle_time=0, topics=topics, error_code=found.error_code)
 
 
-def _find(group_id: str, topics: Iterable[Any] | None, require_stable: bool, context: RequestContext, parts: BrokerParts) -> Found:
+def _find(
+    group_id: str,
+    topics: Iterable[Any] | None,
+    require_stable: bool,
+    context: RequestContext,
+    parts: BrokerParts,
+    member_id: str | None = None,
+    member_epoch: int = -1,
+) -> Found:
     found = Found()
     try:
         check_group(parts, context, Operation.DESCRIBE, group_id)
-        offsets = parts.groups.of_any(group_id).offsets(group_id)
+        offsets = parts.groups.of_any(group_id).offsets(group_id, member_id, member_epoch)
     except ApiError as error:
         if context.api_version >= FIRST_WITH_GROUP_ERROR:
             found.error_code = error.code

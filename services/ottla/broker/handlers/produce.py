@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final, TypeGuard
 
 from ottla.broker.handlers.registry import BrokerParts, RequestContext
+from ottla.broker.measuring.request_meters import RequestMeters
 from ottla.broker.replication.opening import opened_for_topic
 from ottla.broker.replication.partition import ACKS_ALL, Partition
 from ottla.broker.security.authorizer import Operation, Resource, ResourceKind, topic
@@ -39,6 +40,7 @@ from ottla.errors import (
 )
 from ottla.model import INTERNAL_TOPICS, TopicPartition
 from ottla.protocol import produce as codec
+from ottla.protocol.api import ApiKey
 from ottla.protocol.produce import PartitionAnswer, PartitionData, ProduceRequest, RepeatedRequest, TopicData
 from ottla.record.batch import HEADER_SIZE, read_header
 from ottla.storage.producers import EarlierBatchNotWritten
@@ -48,6 +50,7 @@ ADMIN_CLIENT_ID: Final = "__admin_client"
 ZSTD: Final = 4
 ZSTD_VERSION: Final = 7  # KIP-110
 TRANSACTION_ABORTABLE_VERSION: Final = 11
+_NAME: Final = ApiKey.PRODUCE.api_name
 # What a coordinator that can not answer now is known by.
 _UNVERIFIABLE: Final = (ConcurrentTransactions, CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator)
 
@@ -98,7 +101,7 @@ class Requirement:
 class DelayedProduce:
     """A request whose batches are written and not yet committed."""
 
-    __slots__ = ("_answer", "_answers", "_correlation_id", "_repeated", "_requirements", "_version", "timeout_seconds")
+    __slots__ = ("_answer", "_answers", "_correlation_id", "_meters", "_repeated", "_requirements", "_version", "timeout_seconds")
 
     def __init__(
         self,
@@ -107,12 +110,14 @@ class DelayedProduce:
         timeout_ms: int,
         answers: dict[str, list[PartitionAnswer]],
         requirements: list[Requirement],
+        meters: RequestMeters,
         repeated: RepeatedRequest | None = None,
     ) -> None:
         self._version = version
         self._correlation_id = correlation_id
         self._answers = answers
         self._requirements = requirements
+        self._meters = meters
         self._repeated = repeated  # encodes the answer when all is well
         self._answer: Callable[[bytes], None] | None = None
         self.timeout_seconds = timeout_ms / 1000
@@ -154,6 +159,8 @@ class DelayedProduce:
             answer, error = each.answer, each.outcome(otherwise)
             if error is not None:
                 answer = PartitionAnswer(answer.partition, error.code, error_message=error.message)
+                self._meters.failed(_NAME, error.code)
+                each.partition.produce_failures += 1
             self._answers.setdefault(each.topic, []).append(answer)
         self._answer(codec.encode_response(self._version, self._correlation_id, list(self._answers.items())))
 
@@ -212,6 +219,7 @@ def _stage(
                 if _has_lost_group(error) and (name, index) in parts.replicas.partitions:
                     parts.replicas.appends.failed(parts.replicas.get(name, index), error)
                 topic_answers.append(PartitionAnswer(index, error.code, error_message=error.message))
+                _note_failure(parts, name, index, error)
                 continue
             if not partition.has_staged:
                 parts.replicas.appends.stage(partition)
@@ -232,8 +240,15 @@ def _stage(
                 raise SilentFailure(f"{name}-{each.partition}: {each.error_message}")
         return None
     if requirements:
-        return DelayedProduce(version, context.correlation_id, request.timeout_ms, answers, requirements)
+        return DelayedProduce(version, context.correlation_id, request.timeout_ms, answers, requirements, parts.meters)
     return codec.encode_response(version, context.correlation_id, list(answers.items()))
+
+
+def _note_failure(parts: BrokerParts, name: str, index: int, error: ApiError) -> None:
+    parts.meters.failed(_NAME, error.code)
+    partition = parts.replicas.partitions.get(TopicPartition(name, index))
+    if partition is not None:  # a name that nobody made may be anything, and there are as many as a client likes
+        partition.produce_failures += 1
 
 
 def _has_lost_group(error: ApiError) -> TypeGuard[KafkaStorageError]:
@@ -293,7 +308,7 @@ def stage_repeated(
         return request.encode_success(correlation_id, base_offset, log_append_time, partition.log.log_start_offset)
     answer = PartitionAnswer(request.partition, 0, base_offset, log_append_time, partition.log.log_start_offset)
     requirement = Requirement(request.topic, partition, acks, last_offset + 1, answer)
-    return DelayedProduce(request.version, correlation_id, request.timeout_ms, {}, [requirement], request)
+    return DelayedProduce(request.version, correlation_id, request.timeout_ms, {}, [requirement], parts.meters, request)
 
 
 def _unverified(
@@ -376,7 +391,7 @@ async def _stage_opened(
     # Nothing is pipelined behind an opened request, so its groups are its own, and its buffer ends here.
     failed = parts.replicas.appends.complete()
     if failed:
-        return refuse(request, context, failed)
+        return refuse(request, context, parts, failed)
     return staged
 
 
@@ -404,7 +419,9 @@ def _check_codec(buffer: memoryview, start: int, stop: int, version: int) -> Non
         raise UnsupportedCompressionType(f"zstd needs Produce v{ZSTD_VERSION}, v{version} came")
 
 
-def refuse(request: ProduceRequest, context: RequestContext, failed: Mapping[TopicPartition, KafkaStorageError]) -> bytes | None:
+def refuse(
+    request: ProduceRequest, context: RequestContext, parts: BrokerParts, failed: Mapping[TopicPartition, KafkaStorageError]
+) -> bytes | None:
     """The framed response to a request that had been staged when the group of one of its partitions was not written.
 
     All of its partitions are answered with the storage error. Some may have been written; their producer sends them
@@ -413,6 +430,9 @@ def refuse(request: ProduceRequest, context: RequestContext, failed: Mapping[Top
     if request.acks == 0:
         return None
     error = next(iter(failed.values()))
+    for name, partitions in request.topics:
+        for each in partitions:
+            _note_failure(parts, name, each.partition, error)
     answers = [
         (name, [PartitionAnswer(each.partition, error.code, error_message=error.message) for each in partitions])
         for name, partitions in request.topics

@@ -7,9 +7,10 @@ awaitable of it when it has to wait. Most decode and encode through `protocol.me
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.broker.measuring.request_meters import RequestMeters
 from ottla.model import Principal
 from ottla.protocol.api import ApiKey
 from ottla.record.region import FileRegion
@@ -65,6 +66,7 @@ class BrokerParts:
     throttles: ReplicationThrottles
     groups: GroupCoordinator
     transactions: Transactions
+    meters: RequestMeters = field(default_factory=RequestMeters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +90,24 @@ class Api:
     max_version: int
     handle: Handle
     decode: Decode | None
+    serves: Callable[[BrokerSettings], bool] | None = None
+
+    def is_served(self, settings: BrokerSettings) -> bool:
+        """Whether a broker with these settings serves and advertises it."""
+        return self.serves is None or self.serves(settings)
 
 
 APIS: Final[dict[int, Api]] = {}
 
 
-def handles(key: ApiKey, min_version: int, max_version: int, *, decode: Decode | None = None) -> Callable[[Handle], Handle]:
+def handles(
+    key: ApiKey,
+    min_version: int,
+    max_version: int,
+    *,
+    decode: Decode | None = None,
+    serves: Callable[[BrokerSettings], bool] | None = None,
+) -> Callable[[Handle], Handle]:
     """Enters the decorated function as the handler of `key`.
 
     Args:
@@ -101,11 +115,12 @@ def handles(key: ApiKey, min_version: int, max_version: int, *, decode: Decode |
         min_version: the lowest version served and advertised.
         max_version: the highest.
         decode: reads a body (a view, the version) where `protocol.messages` is not used; it raises InvalidRequest.
+        serves: says whether a broker with such settings serves it; None for one that every broker serves.
     """
 
     def enter(handle: Handle) -> Handle:
         assert key not in APIS, f"{key.name} has two handlers"
-        APIS[key] = Api(key, min_version, max_version, handle, decode)
+        APIS[key] = Api(key, min_version, max_version, handle, decode, serves)
         return handle
 
     return enter

@@ -34,6 +34,7 @@ class Outcome(enum.Enum):
     TAKEN = "taken"
     TOO_LATE = "too late"  # the partition has moved on since it was asked for
     LATER = "later"
+    DAMAGED = "damaged"  # asked again later
     FENCED = "fenced"
     PLACE_LOST = "place lost"
 
@@ -58,7 +59,7 @@ def take_in(replica: FollowingReplica, followed: Followed, asked: FetchPartition
     except CorruptMessage as error:
         # Bytes that fail their checksum on the way, or on the leader's disk: the first may pass, the second will be seen.
         log.error("%s: what broker %d sent is damaged: %s", followed.topic_partition, followed.follow.leader.broker_id, error)
-        return Outcome.LATER
+        return Outcome.DAMAGED
     except ApiError as error:
         return _failed(followed, str(error))
     except Exception:

@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from ottla.broker.replication.counts import FetchCounts
 from ottla.broker.replication.fetch_answers import Outcome, find_place, take_in
 from ottla.broker.replication.fetch_queue import FetchQueue, Followed, wait_seconds
 from ottla.broker.replication.follower_session import FollowerSession, Key
@@ -54,6 +55,7 @@ class Surroundings:
     connect: Connect
     partition_of: Callable[[TopicPartition], FollowingReplica | None]
     throttle: Throttle
+    counts: FetchCounts = field(default_factory=FetchCounts)
 
 
 class FetchLane:
@@ -282,6 +284,9 @@ class FetchLane:
                 self._changed[followed] = None
             case Outcome.LATER:
                 self._later(followed)
+            case Outcome.DAMAGED:
+                self._surroundings.counts.crc_errors += 1
+                self._later(followed)
             case Outcome.FENCED:
                 self._give_up(followed)
 
@@ -330,6 +335,7 @@ class FetchLane:
     async def _fail(self, error: Exception) -> None:
         """Waits before the next try; told when it begins, and when it is over."""
         self._failures += 1
+        self._surroundings.counts.failures += 1
         if not isinstance(error, SessionRefused):
             await self._disconnect()
         self._begin_session()

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 from zlib import crc32
 
+from ottla.broker.replication.counts import FetchCounts
 from ottla.broker.replication.fetch_lane import FetchLane, Surroundings
 from ottla.broker.replication.fetch_queue import FetchQueue, Followed
 from ottla.broker.replication.following import Connect, Follow, FollowingReplica
@@ -60,6 +61,11 @@ class Fetcher:
 
     def __len__(self) -> int:
         return len(self._followed)
+
+    @property
+    def followed(self) -> Collection[Followed]:
+        """What is fetched, for looking only."""
+        return self._followed.values()
 
     def follow(self, topic_partition: TopicPartition, follow: Follow) -> None:
         """Fetches the partition from now on. Told the same again, it goes on as it was, unless it had been given up."""
@@ -131,6 +137,15 @@ class Fetchers:
     def following(self) -> Mapping[TopicPartition, Follow]:
         """Whom each partition follows, for looking only."""
         return self._following
+
+    @property
+    def counts(self) -> FetchCounts:
+        """What went wrong, for looking only."""
+        return self._surroundings.counts
+
+    def followed(self) -> list[tuple[BrokerId, Followed]]:
+        """Everything that is fetched, each with its leader, for looking only."""
+        return [(leader, each) for (leader, _), fetcher in self._fetchers.items() for each in fetcher.followed]
 
     def follow(self, partitions: Mapping[TopicPartition, Follow]) -> None:
         """Fetches these partitions from the leaders given, and no more from those before."""

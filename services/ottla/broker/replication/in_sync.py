@@ -18,6 +18,7 @@ from ottla.broker.control import AlteredPartition, IsrChange, IsrMember, Partiti
 from ottla.broker.replication import isr as decisions
 from ottla.broker.replication.follower_progress import FollowerProgress
 from ottla.broker.replication.isr import Outcome
+from ottla.broker.state_changes import state_changes
 from ottla.errors import NotLeaderOrFollower
 from ottla.model import BrokerId, TopicPartition
 
@@ -32,17 +33,21 @@ class InSyncReplicas:
         "_counted",
         "_proposal",
         "_topic_partition",
+        "adding_replicas",
         "epoch_start_offset",
         "followers",
         "isr",
         "leader_epoch",
         "partition_epoch",
+        "removing_replicas",
         "replicas",
     )
 
     def __init__(self, topic_partition: TopicPartition, broker_id: BrokerId) -> None:
         self.isr: tuple[BrokerId, ...] = ()
         self.replicas: tuple[BrokerId, ...] = ()
+        self.adding_replicas: tuple[BrokerId, ...] = ()  # by a reassignment that goes on
+        self.removing_replicas: tuple[BrokerId, ...] = ()
         self.leader_epoch = -1
         self.partition_epoch = -1  # the version of the state that the controller keeps
         self.epoch_start_offset = 0  # where the leader's log ended when its epoch began
@@ -64,6 +69,7 @@ class InSyncReplicas:
         self.partition_epoch = assignment.partition_epoch
         self.isr = state.isr
         self.replicas = state.replicas
+        self.adding_replicas, self.removing_replicas = assignment.adding_replicas, assignment.removing_replicas
         self.followers = {}
         self._recount()
 
@@ -202,7 +208,7 @@ class InSyncReplicas:
         if outcome is Outcome.ALTERED and state is not None:
             if state.leader_epoch != self.leader_epoch or altered.partition_epoch < self.partition_epoch:
                 return False  # a newer state is on its way, and until then everybody counts
-            log.info(
+            state_changes.info(
                 "%s: ISR %s -> %s, leader epoch %d, partition epoch %d",
                 self._topic_partition,
                 self.isr,

@@ -8,6 +8,7 @@ state by reading the partition from its start.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, TypeAlias
 
@@ -22,10 +23,13 @@ from ottla.record.batch import batches
 from ottla.record.control_records import EndTransactionMarker
 from ottla.record.records import Record, build_batch
 
+log: Final = logging.getLogger(__name__)
+
 KeyValue: TypeAlias = tuple[bytes | None, bytes | None]
 
 # How long loading waits for the followers to have what a former leader appended.
 _CATCH_UP_SECONDS: Final = 60.0
+_MAGIC: Final = 2
 
 
 class _Commit:
@@ -79,6 +83,8 @@ class InternalTopics:
         self._produces = produces
         self._clock = clock
         self._offload = offload
+        # How often a stretch of a log had to be passed over, because no batch could be made out in it.
+        self.corrupt_stretches = 0
 
     def append(self, key: TopicPartition, records: Sequence[KeyValue], codec: int = 0) -> tuple[int, Partition]:
         """Appends the records as one batch.
@@ -161,7 +167,8 @@ class InternalTopics:
     async def chunks(self, key: TopicPartition, leader_epoch: int, chunk_bytes: int) -> AsyncIterator[bytes]:
         """All that is committed, from the log's start, in chunks of whole batches.
 
-        What is committed while this goes on is read too; at the end there is nothing left up to the high watermark.
+        What is committed while this goes on is read too; at the end there is nothing left up to the high watermark. Where no
+        batch can be made out the rest of its segment is passed over, loudly: the state of others is worth more than a stop.
 
         Raises:
             NotLeaderOrFollower: the partition is led by somebody else, or in another epoch, by now.
@@ -172,30 +179,37 @@ class InternalTopics:
             partition = self._replicas.get(*key)
             if not partition.is_leader or partition.leader_epoch != leader_epoch:
                 raise NotLeaderOrFollower(f"{key}: leader epoch {leader_epoch} is over")
-            log = partition.log
-            offset = max(offset, log.log_start_offset)
+            partition_log = partition.log
+            offset = max(offset, partition_log.log_start_offset)
             if offset >= partition.high_watermark:
-                if partition.high_watermark >= log.log_end_offset:
+                if partition.high_watermark >= partition_log.log_end_offset:
                     return
                 # What a former leader appended is committed once the followers have it.
-                await self.committed(partition, log.log_end_offset, _CATCH_UP_SECONDS)
+                await self.committed(partition, partition_log.log_end_offset, _CATCH_UP_SECONDS)
                 continue
-            if log.read_would_block(offset):
-                await log.prepare_read(offset)
-            region = log.read(offset, chunk_bytes, partition.high_watermark, True)
+            if partition_log.read_would_block(offset):
+                await partition_log.prepare_read(offset)
+            region = partition_log.read(offset, chunk_bytes, partition.high_watermark, True)
             if region is None:
                 return
             chunk = await self._offload(region.read)
-            end = _end_offset(chunk)
+            end = _end_offset(chunk, partition.high_watermark)
             if end <= offset:
-                return
+                later = [each.base_offset for each in partition_log.segments if each.base_offset > offset]
+                end = min([*later, partition.high_watermark])
+                self.corrupt_stretches += 1
+                log.error("%s: no batch can be made out at offset %d, all up to offset %d is passed over", key, offset, end)
+                offset = end
+                continue
             offset = end
             yield chunk
 
 
-def _end_offset(chunk: bytes) -> int:
-    """The offset behind the last whole batch; -1 when there is none."""
+def _end_offset(chunk: bytes, high_watermark: int) -> int:
+    """The offset behind the last whole batch that can be one; -1 when there is none."""
     end = -1
     for _, header in batches(chunk):
+        if header.magic != _MAGIC or not end <= header.base_offset <= header.last_offset < high_watermark:
+            break
         end = header.last_offset + 1
     return end

@@ -15,9 +15,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ottla.broker.control import AlteredPartition, IsrChange
+from ottla.broker.replication.counts import IsrCounts
 from ottla.broker.replication.isr_alterations import AlterPartition, IsrAlterations
 from ottla.broker.replication.partition import Partition
 from ottla.clock import Clock
+from ottla.errors import NONE
 from ottla.model import BrokerId, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class IsrRounds:
         self._clock = clock
         self._lag_time_max_ms = lag_time_max_ms
         self._moved = moved
+        self.counts: Final = IsrCounts()
         self._joining: dict[TopicPartition, Partition] = {}
         self._alterations: IsrAlterations | None = None
         self._rounds: asyncio.Task[None] | None = None
@@ -131,8 +134,12 @@ class IsrRounds:
         if partition is None:
             return False
         now_ms = self.now_ms()
+        former = partition.isr
         if partition.isr_altered(change, altered, now_ms):
             return True
+        self.counts.expansions += len(partition.isr) > len(former)
+        self.counts.shrinks += len(partition.isr) < len(former)
+        self.counts.refused += altered.error != NONE
         self._moved(change.topic_partition)
         self._expand(partition, now_ms)  # others may have caught up meanwhile
         return False

@@ -20,6 +20,7 @@ from uuid import UUID
 from ottla.broker.control import PartitionAssignment
 from ottla.broker.replication.in_sync import InSyncReplicas
 from ottla.broker.replication.truncation import truncation_offset
+from ottla.broker.state_changes import state_changes
 from ottla.errors import FencedLeaderEpoch, KafkaStorageError, NotLeaderOrFollower, StaleControllerEpoch, UnknownLeaderEpoch
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
 from ottla.record.batch import HEADER_SIZE, read_header
@@ -48,6 +49,11 @@ class Replica:
         "_moved",
         "broker_id",
         "commits_at_once",
+        "fetch_failures",
+        "fetches",
+        "followed_batches",
+        "followed_bytes",
+        "followed_messages",
         "has_staged",
         "high_watermark",
         "in_sync",
@@ -57,6 +63,8 @@ class Replica:
         "leader_epoch",
         "log",
         "min_insync_replicas",
+        "produce_failures",
+        "sent_bytes",
         "storage_error",
         "topic_id",
         "topic_partition",
@@ -84,6 +92,10 @@ class Replica:
         self.commits_at_once = False  # an append is committed as soon as it is written: nobody else has to have it
         self.is_under_min_isr = False  # too few are in sync, so nothing new is committed (KIP-966)
         self._moved = moved
+        # Counted for whoever asks. What came from a leader is a part of what the log says was appended to it.
+        self.followed_bytes = self.followed_messages = self.followed_batches = 0
+        self.sent_bytes = self.fetches = 0  # to consumers
+        self.produce_failures = self.fetch_failures = 0
 
     @property
     def isr(self) -> tuple[BrokerId, ...]:
@@ -132,7 +144,7 @@ class Replica:
         self.in_sync.lead(former, latest[1], now_ms)
         self.update_commits()
         self.advance_high_watermark()
-        log.info(
+        state_changes.info(
             "%s: broker %d leads, leader epoch %d from offset %d, ISR %s, high watermark %d",
             self.topic_partition,
             self.broker_id,
@@ -155,7 +167,14 @@ class Replica:
             return False
         self.is_leader = False
         self._adopt(assignment)
-        log.info("%s: broker %d follows %d, leader epoch %d", self.topic_partition, self.broker_id, self.leader, self.leader_epoch)
+        state_changes.info(
+            "%s: broker %d follows %d, leader epoch %d, ISR %s",
+            self.topic_partition,
+            self.broker_id,
+            self.leader,
+            self.leader_epoch,
+            self.isr,
+        )
         return True
 
     def stop_leading(self) -> None:
@@ -257,7 +276,13 @@ class Replica:
             raise self.storage_error
         if len(records):
             self._begin_inside_first_batch(records)
-            self.log.append_as_received(records)
+            before = self.log.appended_bytes, self.log.appended_messages, self.log.appended_batches
+            try:
+                self.log.append_as_received(records)
+            finally:
+                self.followed_bytes += self.log.appended_bytes - before[0]
+                self.followed_messages += self.log.appended_messages - before[1]
+                self.followed_batches += self.log.appended_batches - before[2]
             self.log.producers.advance_high_watermark(self.high_watermark)
         former = self.high_watermark, self.log.log_start_offset
         # It never goes back: what was committed once stays so, even if a new leader has yet to learn it.

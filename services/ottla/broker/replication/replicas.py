@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from ottla.broker.control import PartitionAssignment, PartitionToStop
+from ottla.broker.control import AllReplicas, PartitionAssignment, PartitionToStop
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.appends import Appends
+from ottla.broker.replication.counts import IsrCounts
 from ottla.broker.replication.following import Follow
 from ottla.broker.replication.group_commit import GroupCommit
 from ottla.broker.replication.isr_alterations import AlterPartition
 from ottla.broker.replication.isr_rounds import IsrRounds
 from ottla.broker.replication.partition import Partition
+from ottla.broker.state_changes import state_changes
 from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
 from ottla.errors import NONE, ApiError, FencedLeaderEpoch, KafkaStorageError, UnknownTopicOrPartition
@@ -112,6 +114,11 @@ class ReplicaManager:
         await self.group_commit.close()
 
     @property
+    def isr_counts(self) -> IsrCounts:
+        """How often ISRs changed, for looking only."""
+        return self._isr_rounds.counts
+
+    @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
         """What is hosted here, for looking only."""
         return MappingProxyType(self._partitions)
@@ -171,16 +178,26 @@ class ReplicaManager:
         if led:
             log.warning("broker %d leads none of its %d partitions any more", self._broker_id, len(led))
 
-    def set_strays_aside(self, named: Collection[TopicPartition]) -> tuple[TopicPartition, ...]:
-        """Takes out the logs of partitions that are not this broker's any more; their files stay, under another name.
+    async def set_strays_aside(self, all_replicas: AllReplicas) -> tuple[TopicPartition, ...]:
+        """Gives up the replicas that are not this broker's any more; their files stay, under another name.
 
-        Args:
-            named: all that the controller gives to this broker. It must be everything: only the first word of a
-                controller after this broker's registration is.
+        As Kafka's `updateStrayLogs`: nobody deletes them but a person, for whoever takes them for strays may be wrong.
         """
-        strays = tuple(key for key in self._logs.logs if key not in named and key not in self._partitions)
-        for key in strays:
-            self._logs.set_aside(key)
+        async with self._one_at_a_time:
+            held = dict.fromkeys((*self._logs.logs, *self._partitions))
+            strays = tuple(key for key in held if all_replicas.is_stray(key))
+            for done, key in enumerate(strays, 1):
+                partition = self._partitions.get(key)
+                if partition is not None:
+                    partition.stop_leading()
+                    self._follow({}, [key])
+                    del self._partitions[key]
+                    self._role_changed(key)
+                opened = self._logs.get(key)
+                if opened is not None and not opened.is_offline:
+                    self._logs.set_aside(key)
+                if done % APPLIED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
         return strays
 
     def apply_at_once(
@@ -270,7 +287,7 @@ class ReplicaManager:
             if to_stop.delete:
                 del self._partitions[key]
             self._role_changed(key)
-            log.info("%s: broker %d gives its replica up%s", key, self._broker_id, ", with its files" if to_stop.delete else "")
+            state_changes.info("%s: broker %d gives its replica up%s", key, self._broker_id, ", with its files" if to_stop.delete else "")
         if to_stop.delete:
             # Also without a partition: the topic may have been deleted while this broker was away.
             await self._logs.delete(key)

@@ -110,6 +110,7 @@ class LeaderAndIsrRequest(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     LIVE_LEADERS_FIELD_NUMBER: _builtins.int
     TOPIC_CONFIGS_FIELD_NUMBER: _builtins.int
+    ALL_REPLICAS_FIELD_NUMBER: _builtins.int
     controller_id: _builtins.int
     controller_epoch: _builtins.int
     broker_epoch: _builtins.int
@@ -122,6 +123,12 @@ class LeaderAndIsrRequest(_message.Message):
     def topic_configs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicConfig]:
         """All that a topic sets for itself, for those of `topics` that set anything."""
 
+    @_builtins.property
+    def all_replicas(self) -> Global___AllReplicas:
+        """All that the receiver has, for a broker that may hold replicas which are its own no more. Not there: nothing is said of
+        other replicas.
+        """
+
     def __init__(
         self,
         *,
@@ -131,14 +138,66 @@ class LeaderAndIsrRequest(_message.Message):
         topics: _abc.Iterable[Global___TopicAssignment] | None = ...,
         live_leaders: _abc.Iterable[_common_pb2.BrokerRegistration] | None = ...,
         topic_configs: _abc.Iterable[Global___TopicConfig] | None = ...,
+        all_replicas: Global___AllReplicas | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["all_replicas", b"all_replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "live_leaders", b"live_leaders", "topic_configs", b"topic_configs", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_replicas", b"all_replicas", "broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "live_leaders", b"live_leaders", "topic_configs", b"topic_configs", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LeaderAndIsrRequest: _TypeAlias = LeaderAndIsrRequest  # noqa: Y015
+
+@_typing.final
+class AllReplicas(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    UNREAD_TOPICS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicReplicas]:
+        """Those of topics that are being deleted, too."""
+
+    @_builtins.property
+    def unread_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What describes these could not be read: nothing is said of their replicas."""
+
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[Global___TopicReplicas] | None = ...,
+        unread_topics: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics", "unread_topics", b"unread_topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AllReplicas: _TypeAlias = AllReplicas  # noqa: Y015
+
+@_typing.final
+class TopicReplicas(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicReplicas: _TypeAlias = TopicReplicas  # noqa: Y015
 
 @_typing.final
 class LeaderAndIsrResponse(_message.Message):
@@ -403,6 +462,41 @@ class DrainResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DrainResponse: _TypeAlias = DrainResponse  # noqa: Y015
+
+@_typing.final
+class UndrainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def caller(self) -> _common_pb2.Caller: ...
+    def __init__(
+        self,
+        *,
+        caller: _common_pb2.Caller | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndrainRequest: _TypeAlias = UndrainRequest  # noqa: Y015
+
+@_typing.final
+class UndrainResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndrainResponse: _TypeAlias = UndrainResponse  # noqa: Y015
 
 @_typing.final
 class WriteTransactionMarkerRequest(_message.Message):

@@ -56,6 +56,11 @@ class BrokerStub:
                 request_serializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.DrainRequest.SerializeToString,
                 response_deserializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.Undrain = channel.unary_unary(
+                '/ottla.rpc.v1.Broker/Undrain',
+                request_serializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.UndrainRequest.SerializeToString,
+                response_deserializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.UndrainResponse.FromString,
+                _registered_method=True)
         self.WriteTransactionMarker = channel.unary_unary(
                 '/ottla.rpc.v1.Broker/WriteTransactionMarker',
                 request_serializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.WriteTransactionMarkerRequest.SerializeToString,
@@ -101,6 +106,13 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Undrain(self, request, context):
+        """Take part again as before Drain.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WriteTransactionMarker(self, request, context):
         """How a transaction ended, for partitions that the receiver leads. From the transaction's coordinator.
         """
@@ -137,6 +149,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.DrainRequest.FromString,
                     response_serializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.DrainResponse.SerializeToString,
+            ),
+            'Undrain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Undrain,
+                    request_deserializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.UndrainRequest.FromString,
+                    response_serializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.UndrainResponse.SerializeToString,
             ),
             'WriteTransactionMarker': grpc.unary_unary_rpc_method_handler(
                     servicer.WriteTransactionMarker,
@@ -259,6 +276,33 @@ class Broker:
             '/ottla.rpc.v1.Broker/Drain',
             ottla_dot_rpc_dot_v1_dot_broker__pb2.DrainRequest.SerializeToString,
             ottla_dot_rpc_dot_v1_dot_broker__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Undrain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ottla.rpc.v1.Broker/Undrain',
+            ottla_dot_rpc_dot_v1_dot_broker__pb2.UndrainRequest.SerializeToString,
+            ottla_dot_rpc_dot_v1_dot_broker__pb2.UndrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

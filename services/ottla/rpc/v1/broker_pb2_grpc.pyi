@@ -43,6 +43,8 @@ class BrokerStub:
     """Which replicas to give up."""
     Drain: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DrainRequest, _broker_pb2.DrainResponse]
     """Hand over all that is led, and go on running."""
+    Undrain: _grpc.UnaryUnaryMultiCallable[_broker_pb2.UndrainRequest, _broker_pb2.UndrainResponse]
+    """Take part again as before Drain."""
     WriteTransactionMarker: _grpc.UnaryUnaryMultiCallable[_broker_pb2.WriteTransactionMarkerRequest, _broker_pb2.WriteTransactionMarkerResponse]
     """How a transaction ended, for partitions that the receiver leads. From the transaction's coordinator."""
     VerifyTransaction: _grpc.UnaryUnaryMultiCallable[_broker_pb2.VerifyTransactionRequest, _broker_pb2.VerifyTransactionResponse]
@@ -63,6 +65,8 @@ class BrokerAsyncStub(BrokerStub):
     """Which replicas to give up."""
     Drain: _aio.UnaryUnaryMultiCallable[_broker_pb2.DrainRequest, _broker_pb2.DrainResponse]  # type: ignore[assignment]
     """Hand over all that is led, and go on running."""
+    Undrain: _aio.UnaryUnaryMultiCallable[_broker_pb2.UndrainRequest, _broker_pb2.UndrainResponse]  # type: ignore[assignment]
+    """Take part again as before Drain."""
     WriteTransactionMarker: _aio.UnaryUnaryMultiCallable[_broker_pb2.WriteTransactionMarkerRequest, _broker_pb2.WriteTransactionMarkerResponse]  # type: ignore[assignment]
     """How a transaction ended, for partitions that the receiver leads. From the transaction's coordinator."""
     VerifyTransaction: _aio.UnaryUnaryMultiCallable[_broker_pb2.VerifyTransactionRequest, _broker_pb2.VerifyTransactionResponse]  # type: ignore[assignment]
@@ -104,6 +108,14 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.DrainResponse, _abc.Awaitable[_broker_pb2.DrainResponse]]:
         """Hand over all that is led, and go on running."""
+
+    @_abc_1.abstractmethod
+    def Undrain(
+        self,
+        request: _broker_pb2.UndrainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.UndrainResponse, _abc.Awaitable[_broker_pb2.UndrainResponse]]:
+        """Take part again as before Drain."""
 
     @_abc_1.abstractmethod
     def WriteTransactionMarker(

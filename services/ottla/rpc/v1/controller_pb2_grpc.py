@@ -46,6 +46,11 @@ class ControllerStub:
                 request_serializer=ottla_dot_rpc_dot_v1_dot_controller__pb2.ControlledShutdownRequest.SerializeToString,
                 response_deserializer=ottla_dot_rpc_dot_v1_dot_controller__pb2.ControlledShutdownResponse.FromString,
                 _registered_method=True)
+        self.CancelControlledShutdown = channel.unary_unary(
+                '/ottla.rpc.v1.Controller/CancelControlledShutdown',
+                request_serializer=ottla_dot_rpc_dot_v1_dot_controller__pb2.CancelControlledShutdownRequest.SerializeToString,
+                response_deserializer=ottla_dot_rpc_dot_v1_dot_controller__pb2.CancelControlledShutdownResponse.FromString,
+                _registered_method=True)
         self.AllocateProducerIds = channel.unary_unary(
                 '/ottla.rpc.v1.Controller/AllocateProducerIds',
                 request_serializer=ottla_dot_rpc_dot_v1_dot_controller__pb2.AllocateProducerIdsRequest.SerializeToString,
@@ -107,6 +112,13 @@ class ControllerServicer:
 
     def ControlledShutdown(self, request, context):
         """A broker that is about to stop hands over what it leads.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelControlledShutdown(self, request, context):
+        """A broker that handed over goes on running, and may lead and be in sync again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -181,6 +193,11 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.ControlledShutdown,
                     request_deserializer=ottla_dot_rpc_dot_v1_dot_controller__pb2.ControlledShutdownRequest.FromString,
                     response_serializer=ottla_dot_rpc_dot_v1_dot_controller__pb2.ControlledShutdownResponse.SerializeToString,
+            ),
+            'CancelControlledShutdown': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelControlledShutdown,
+                    request_deserializer=ottla_dot_rpc_dot_v1_dot_controller__pb2.CancelControlledShutdownRequest.FromString,
+                    response_serializer=ottla_dot_rpc_dot_v1_dot_controller__pb2.CancelControlledShutdownResponse.SerializeToString,
             ),
             'AllocateProducerIds': grpc.unary_unary_rpc_method_handler(
                     servicer.AllocateProducerIds,
@@ -284,6 +301,33 @@ class Controller:
             '/ottla.rpc.v1.Controller/ControlledShutdown',
             ottla_dot_rpc_dot_v1_dot_controller__pb2.ControlledShutdownRequest.SerializeToString,
             ottla_dot_rpc_dot_v1_dot_controller__pb2.ControlledShutdownResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelControlledShutdown(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ottla.rpc.v1.Controller/CancelControlledShutdown',
+            ottla_dot_rpc_dot_v1_dot_controller__pb2.CancelControlledShutdownRequest.SerializeToString,
+            ottla_dot_rpc_dot_v1_dot_controller__pb2.CancelControlledShutdownResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,8 @@ class ControllerStub:
     """The leader of partitions changes their ISRs."""
     ControlledShutdown: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ControlledShutdownRequest, _controller_pb2.ControlledShutdownResponse]
     """A broker that is about to stop hands over what it leads."""
+    CancelControlledShutdown: _grpc.UnaryUnaryMultiCallable[_controller_pb2.CancelControlledShutdownRequest, _controller_pb2.CancelControlledShutdownResponse]
+    """A broker that handed over goes on running, and may lead and be in sync again."""
     AllocateProducerIds: _grpc.UnaryUnaryMultiCallable[_controller_pb2.AllocateProducerIdsRequest, _controller_pb2.AllocateProducerIdsResponse]
     """A block of producer ids."""
     CreateTopic: _grpc.UnaryUnaryMultiCallable[_controller_pb2.CreateTopicRequest, _controller_pb2.CreateTopicResponse]
@@ -63,6 +65,8 @@ class ControllerAsyncStub(ControllerStub):
     """The leader of partitions changes their ISRs."""
     ControlledShutdown: _aio.UnaryUnaryMultiCallable[_controller_pb2.ControlledShutdownRequest, _controller_pb2.ControlledShutdownResponse]  # type: ignore[assignment]
     """A broker that is about to stop hands over what it leads."""
+    CancelControlledShutdown: _aio.UnaryUnaryMultiCallable[_controller_pb2.CancelControlledShutdownRequest, _controller_pb2.CancelControlledShutdownResponse]  # type: ignore[assignment]
+    """A broker that handed over goes on running, and may lead and be in sync again."""
     AllocateProducerIds: _aio.UnaryUnaryMultiCallable[_controller_pb2.AllocateProducerIdsRequest, _controller_pb2.AllocateProducerIdsResponse]  # type: ignore[assignment]
     """A block of producer ids."""
     CreateTopic: _aio.UnaryUnaryMultiCallable[_controller_pb2.CreateTopicRequest, _controller_pb2.CreateTopicResponse]  # type: ignore[assignment]
@@ -96,6 +100,14 @@ class ControllerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.ControlledShutdownResponse, _abc.Awaitable[_controller_pb2.ControlledShutdownResponse]]:
         """A broker that is about to stop hands over what it leads."""
+
+    @_abc_1.abstractmethod
+    def CancelControlledShutdown(
+        self,
+        request: _controller_pb2.CancelControlledShutdownRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.CancelControlledShutdownResponse, _abc.Awaitable[_controller_pb2.CancelControlledShutdownResponse]]:
+        """A broker that handed over goes on running, and may lead and be in sync again."""
 
     @_abc_1.abstractmethod
     def AllocateProducerIds(

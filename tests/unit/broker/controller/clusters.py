@@ -10,6 +10,7 @@ import pytest
 
 from ottla.broker.applying import NoTransactions
 from ottla.broker.control import (
+    AllReplicas,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionAssignment,
@@ -45,6 +46,8 @@ class FakeBroker(NoTransactions):
         errors: what it answers for a replica instead of doing as it is told.
         is_deaf: whether it hears nothing.
         requests: how often it was told something.
+        all_replicas: what it was told to be all that it has, each time.
+        heard: what it did as it was told, in order.
     """
 
     def __init__(self) -> None:
@@ -56,6 +59,8 @@ class FakeBroker(NoTransactions):
         self.errors: dict[TopicPartition, int] = {}
         self.is_deaf = False
         self.requests = 0
+        self.all_replicas: list[AllReplicas] = []
+        self.heard: list[str] = []
         self.controllers: list[BrokerId] = []
         self._controller_epoch = 0
 
@@ -77,14 +82,19 @@ class FakeBroker(NoTransactions):
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         self._check(request)
+        self.heard.append("leader_and_isr")
         self.service.learn_topic_overrides(request.topic_configs)
         for each in request.partitions:
             if each.topic_partition not in self.errors:
                 self.replicas[each.topic_partition] = each
+        if request.all_replicas is not None:
+            self.all_replicas.append(request.all_replicas)
+            self.replicas = {key: each for key, each in self.replicas.items() if not request.all_replicas.is_stray(key)}
         return LeaderAndIsrResponse({each.topic_partition: self.errors.get(each.topic_partition, 0) for each in request.partitions})
 
     async def update_metadata(self, request: UpdateMetadataRequest) -> None:
         self._check(request)
+        self.heard.append("update_metadata" if request.all_topics is None else "update_metadata, all")
         self.service.forget_topics(request.deleted_topics)
         self.service.learn_topic_overrides(request.topic_configs)
         if request.deleted_topics or request.all_topics is not None:
@@ -103,7 +113,10 @@ class FakeBroker(NoTransactions):
         return StopReplicaResponse({each.topic_partition: self.errors.get(each.topic_partition, 0) for each in request.partitions})
 
     async def drain(self) -> None:
-        await self.service.controlled_shutdown()
+        await self.service.drain()
+
+    async def undrain(self) -> None:
+        await self.service.undrain()
 
     def _check(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest) -> None:
         self.requests += 1

@@ -120,7 +120,7 @@ def test_a_topic_on_its_way_out_is_told_once_as_deleted_and_never_again() -> Non
     cluster = KnownCluster(1, 2)
     cluster.topic("a", (1,))
     cluster.topic("b", (2,))
-    (performed,) = cluster.perform([decisions.delete_topic(cluster.state, "a")])
+    (performed,) = cluster.perform(decisions.delete_topic(cluster.state, "a"))
     announcements = announced(cluster.state, performed, deleted_topics=["a"])
     assert [each.deleted_topics for each in announcements.values()] == [("a",), ("a",)]
     assert [len(each.stops) for each in announcements.values()] == [1, 0]
@@ -137,7 +137,7 @@ def test_when_brokers_change_everybody_is_told_even_if_nothing_else_does() -> No
 def test_who_is_told_everything_anyway_is_told_of_stops_only() -> None:
     cluster = KnownCluster(1, 2)
     cluster.topic("a", (1, 2))
-    cluster.perform([decisions.delete_topic(cluster.state, "a")])
+    cluster.perform(decisions.delete_topic(cluster.state, "a"))
     cluster.topic("b", (1, 2))
     cluster.leave(2)
     performed = cluster.join(2)

@@ -214,7 +214,7 @@ class History(RuleBasedStateMachine):
     def an_administrator_deletes(self, number: int) -> None:
         topic_partition = self.partition(number)
         if topic_partition is not None:
-            self.perform([decisions.delete_topic(self.cluster.state, topic_partition.topic)])
+            self.perform(decisions.delete_topic(self.cluster.state, topic_partition.topic))
 
     @rule(broker_id=brokers, error=st.sampled_from([NONE, NONE, KafkaStorageError.code]))
     def a_broker_answers_what_it_deleted(self, broker_id: BrokerId, error: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from ottla.broker.control import AlterPartitionRequest, ElectionType, IsrChange, IsrMember, NewTopic, PartitionOutcome
 from ottla.broker.control_local import Call, Perform
+from ottla.broker.controller import news
 from ottla.coordination import znodes
 from ottla.errors import BrokerNotAvailable, KafkaStorageError, NotController, StaleBrokerEpoch, StaleControllerEpoch
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
@@ -88,6 +89,23 @@ def test_a_broker_that_comes_back_is_told_everything_and_leads_again_when_that_i
         assert [outcomes[each].error for each in everything] == [84, 0, 84, 84, 0, 84]
         await cluster.settled(1, 2, 3)
         assert cluster.brokers[TWO].leads() == [TopicPartition("a", 1), TopicPartition("a", 4)]
+
+    run(scenario)
+
+
+def test_a_broker_that_comes_back_hears_all_that_clients_ask_for_before_it_hears_of_its_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those it may have thousands, and it answers no client before (KafkaController.onBrokerStartup)."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start_three()
+        for name in ("a", "b"):
+            await cluster.controller.create_topic(NewTopic(name, 15, 2))
+        await cluster.kill(TWO)
+        monkeypatch.setattr(news, "AT_ONCE", 10)
+        await cluster.start(TWO)
+        await until(lambda: bool(cluster.brokers[TWO].all_replicas))
+        first = cluster.brokers[TWO].heard.index("leader_and_isr")
+        assert cluster.brokers[TWO].heard[:first] == ["update_metadata", "update_metadata", "update_metadata, all"]
 
     run(scenario)
 
@@ -238,6 +256,34 @@ def test_a_broker_that_stops_hands_over_first_and_then_leaves_at_once() -> None:
         del cluster.services[TWO], cluster.brokers[TWO]
         await until(lambda: cluster.services[THREE].is_active and set(cluster.brokers[THREE].brokers) == {3})
         await cluster.settled(3)
+
+    run(scenario)
+
+
+def test_a_broker_that_is_drained_stays_so_under_the_next_controller_until_it_takes_part_again() -> None:
+    """Kafka forgets with the controller who was shutting down; there such a broker is about to be gone."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start_three()
+        await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
+        await cluster.brokers[TWO].drain()
+        await cluster.settled(1, 3)
+        keys = set(cluster.brokers[TWO].metadata)
+        await cluster.kill(ONE)
+        await until(lambda: any(each.is_active for each in cluster.services.values()))
+        await until(lambda: TWO in cluster.controller._active._state.shutting_down)  # type: ignore[union-attr]
+        await cluster.settled(3)
+        cluster.brokers[TWO].replicas.clear()
+        await cluster.brokers[TWO].undrain()
+        await until(lambda: set(cluster.brokers[TWO].replicas) == keys)
+        assert TWO in cluster.controller._active._state.living()  # type: ignore[union-attr]
+        known = cluster.brokers[THREE].brokers
+        for key, each in cluster.brokers[THREE].replicas.items():
+            members = tuple(IsrMember(broker_id, known[broker_id].broker_epoch) for broker_id in (THREE, TWO))
+            change = IsrChange(key, each.state.leader_epoch, each.partition_epoch, members)
+            response = await cluster.controller.alter_partition(AlterPartitionRequest(THREE, known[THREE].broker_epoch, (change,)))
+            assert response.partitions[key].error == 0, "it may be in sync again"
+        await cluster.brokers[TWO].undrain()  # again it does no harm
 
     run(scenario)
 

@@ -101,7 +101,38 @@ def test_many_partitions_are_told_in_several_requests() -> None:
     sizes = []
     while (taken := news.take()) is not None:
         sizes.append((len(taken.metadata), len(taken.deleted_topics), taken.has_all_topics))
-    assert sizes == [(AT_ONCE, 1, True), (AT_ONCE, 0, False), (1, 0, False)]
+    assert sizes == [(AT_ONCE, 1, False), (AT_ONCE, 0, False), (1, 0, True)]
+
+
+def kinds(news: News) -> list[tuple[int, bool, int, bool]]:
+    """What is told, in order: replicas, whether these are all, metadata, whether that is all."""
+    found = []
+    while (taken := news.take()) is not None:
+        found.append((len(taken.leader_and_isr), taken.has_all_replicas, len(taken.metadata), taken.has_all_topics))
+    return found
+
+
+def test_a_broker_that_was_told_everything_hears_with_the_last_part_that_this_is_all() -> None:
+    keys = [TopicPartition("a", index) for index in range(AT_ONCE + 1)]
+    news = News()
+    news.add(leader_and_isr=map(assigned, keys), metadata=map(assigned, keys), all_topics=True, all_replicas=True)
+    told = [(AT_ONCE, False, 0, False), (1, True, 0, False), (0, False, AT_ONCE, False), (0, False, 1, True)]
+    assert kinds(news) == told
+    news.add(metadata_first=True)
+    news.add(leader_and_isr=map(assigned, keys), metadata=map(assigned, keys), all_topics=True, all_replicas=True)
+    assert kinds(news) == told[2:] + told[:2]
+    news.add(leader_and_isr=map(assigned, keys[:1]), metadata=map(assigned, keys[:1]))
+    assert kinds(news) == [(1, False, 0, False), (0, False, 1, False)], "and from then on in the usual order"
+
+
+def test_a_broker_without_replicas_hears_that_too() -> None:
+    news = News()
+    news.add(all_replicas=True)
+    taken = news.take()
+    assert taken == News(has_all_replicas=True)
+    news.add_untold(taken)
+    assert news.take() == taken
+    assert news.take() is None
 
 
 class Told:

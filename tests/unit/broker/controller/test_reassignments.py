@@ -243,7 +243,7 @@ def test_an_old_replica_may_be_away(cluster: KnownCluster) -> None:
 def test_partitions_that_are_not_there_or_on_their_way_out_are_refused(cluster: KnownCluster) -> None:
     reassign(cluster, (4,), "b-0")
     reassign(cluster, (4,), "a-1")
-    cluster.perform([decisions.delete_topic(cluster.state, "a")])
+    cluster.perform(decisions.delete_topic(cluster.state, "a"))
     reassign(cluster, None)
     assert {type(each) for each in cluster.refused.values()} == {UnknownTopicOrPartition}
     assert len(cluster.refused) == 3

@@ -105,6 +105,6 @@ def test_once_it_is_gone_and_back_it_is_a_broker_as_any() -> None:
 def test_a_topic_on_its_way_out_is_left_alone() -> None:
     cluster = KnownCluster(1, 2)
     cluster.topic("a", (1, 2))
-    cluster.perform([decisions.delete_topic(cluster.state, "a")])
+    cluster.perform(decisions.delete_topic(cluster.state, "a"))
     assert shut_down(cluster, 1) == []
     assert remaining(cluster, 1) == []

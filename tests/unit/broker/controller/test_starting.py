@@ -6,6 +6,7 @@ Source: traps.md, 'Controller and replication'; C1 and C3 of the checklist.
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
@@ -13,7 +14,8 @@ from ottla.broker.control import NewTopic
 from ottla.broker.controller import membership
 from ottla.coordination import znodes
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
-from ottla.coordination.errors import ConnectionLoss
+from ottla.coordination.errors import ConnectionLoss, SessionExpired
+from ottla.coordination.interface import Coordination, SessionEvent, SessionListener
 from ottla.errors import (
     ConfigurationError,
 )
@@ -97,6 +99,81 @@ def test_a_second_broker_with_the_same_id_is_refused() -> None:
         await cluster.start()
         with pytest.raises(ConfigurationError, match=r"broker\.id 1 is taken: /brokers/ids/1 .* after 0\.02 s"):
             await cluster.start(timeout=0.02)
+
+    run(scenario)
+
+
+class Shaky:
+    """A session whose connection breaks, and comes back, at will."""
+
+    def __init__(self, session: EmbeddedSession) -> None:
+        self._session = session
+        self.listeners: list[SessionListener] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._session, name)
+
+    def on_session_event(self, listener: SessionListener) -> None:
+        self.listeners.append(listener)
+        self._session.on_session_event(listener)
+
+    def tell(self, event: SessionEvent) -> None:
+        for each in self.listeners:
+            each(event)
+
+
+def test_a_zookeeper_that_was_away_is_given_the_whole_wait_again() -> None:
+    """It restarts every session's timeout when it is back, that of the former self too. Found by chaos: kill -9 beside its restart."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start()
+        dead = cluster.session
+        sessions: list[Shaky] = []
+
+        def shaky(session: EmbeddedSession) -> Coordination:
+            sessions.append(Shaky(session))
+            return cast("Coordination", sessions[-1])
+
+        starting = asyncio.ensure_future(cluster.start(wrapped=shaky, timeout=0.5))
+        for _ in range(6):  # 0.75 s altogether
+            await asyncio.sleep(0.125)
+            sessions[-1].tell(SessionEvent.SUSPENDED)
+            sessions[-1].tell(SessionEvent.CONNECTED)
+        assert not starting.done()
+        await cluster.zookeeper.expire(dead)
+        await starting
+
+    run(scenario)
+
+
+def test_while_zookeeper_is_away_nobody_is_told_that_the_id_is_taken() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start()
+        sessions: list[Shaky] = []
+
+        def shaky(session: EmbeddedSession) -> Coordination:
+            sessions.append(Shaky(session))
+            return cast("Coordination", sessions[-1])
+
+        starting = asyncio.ensure_future(cluster.start(wrapped=shaky, timeout=0.05))
+        await asyncio.sleep(0.02)
+        sessions[-1].tell(SessionEvent.SUSPENDED)
+        with pytest.raises(ConnectionLoss, match="/brokers/ids/1: no connection"):
+            await starting
+
+    run(scenario)
+
+
+def test_a_session_that_ends_while_it_waits_for_the_former_one_is_noticed() -> None:
+    """Its watch never fires, and the former self may be gone for long."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start()
+        starting = asyncio.ensure_future(cluster.start(timeout=30))
+        await asyncio.sleep(0.02)
+        await cluster.zookeeper.expire(cluster.session)
+        with pytest.raises(SessionExpired):
+            await starting
 
     run(scenario)
 

@@ -51,7 +51,7 @@ def test_a_replica_that_was_never_asked_to_go_can_not_be_gone() -> None:
     cluster = KnownCluster(1, 2)
     cluster.topic("a", (1, 2))
     cluster.leave(2)
-    cluster.perform([decisions.delete_topic(cluster.state, "a")])
+    cluster.perform(decisions.delete_topic(cluster.state, "a"))
     with pytest.raises(IllegalTransition, match="replica a-0 can not become deletion successful: it is deletion ineligible"):
         cluster.state.deletions["a"].take_in(DeletionProgress("a", BrokerId(2), deleted=(0,)))
     with pytest.raises(IllegalTransition):

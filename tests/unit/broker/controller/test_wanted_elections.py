@@ -70,7 +70,7 @@ def test_where_nobody_lives_nobody_is_elected(cluster: KnownCluster) -> None:
 
 def test_partitions_that_are_not_there_or_on_their_way_out_are_refused(cluster: KnownCluster) -> None:
     cluster.topic("gone", (1,))
-    cluster.perform([decisions.delete_topic(cluster.state, "gone")])
+    cluster.perform(decisions.delete_topic(cluster.state, "gone"))
     assert elect(cluster, PREFERRED, "b-0", "a-2", "gone-0") == {
         "b-0": UnknownTopicOrPartition,
         "a-2": UnknownTopicOrPartition,

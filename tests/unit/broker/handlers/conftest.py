@@ -208,7 +208,7 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
         logs = LogManager(settings.log_directories, settings, clock, offload_nothing, controller.topic_settings)
         replicas = ReplicaManager(broker_id, logs, fetches, produces)
         logs.high_watermarks = replicas.high_watermarks
-        applier = ControlApplier(broker_id, lambda: controller.registration, metadata, replicas, controller, controller.controlled_shutdown)
+        applier = ControlApplier(broker_id, lambda: controller.registration, metadata, replicas, controller, controller)
         await transport.serve(broker_id, applier, controller.served)
         await controller.load()
         await logs.start()

@@ -116,6 +116,7 @@ def test_a_batch_of_a_transaction_that_the_coordinator_does_not_know_is_refused(
 
     async def scenario(broker: Wired) -> None:
         writer = await producer(broker)
+        broker.topic("elsewhere")
         await writer.begin(TopicPartition("elsewhere", 0))
         assert await writer.send(b"a") == InvalidTransactionState.code
         assert await writer.send(b"a", version=11) == TransactionAbortable.code

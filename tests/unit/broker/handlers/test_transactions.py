@@ -25,6 +25,7 @@ from ottla.errors import (
     TopicAuthorizationFailed,
     TransactionalIdAuthorizationFailed,
     TransactionalIdNotFound,
+    TransactionCoordinatorFenced,
     UnknownTopicOrPartition,
 )
 from ottla.protocol.api import ApiKey
@@ -321,5 +322,41 @@ def test_producers_of_a_partition_are_described_and_hanging_transactions_ended(r
         broker.rules.denied |= {(Operation.CLUSTER_ACTION, "kafka-cluster"), (Operation.READ, "events")}
         assert await mark(3) == ClusterAuthorizationFailed.code
         assert (await producers()).error_code == TopicAuthorizationFailed.code
+
+    run(scenario)
+
+
+def test_a_marker_without_a_transaction_ends_nothing_and_a_replaced_coordinators_is_refused(run: Any) -> None:
+    """Kafka's `ProducerAppendInfo.checkProducerEpoch` and `checkCoordinatorEpoch`; a coordinator may send a marker again."""
+
+    async def scenario(broker: Any) -> None:
+        await broker.create("events")
+        partition = broker.parts.replicas.get("events", 0)
+
+        async def mark(topic: str = "events", index: int = 0, producer_id: int = 901, epoch: int = 3, coordinator_epoch: int = 5) -> int:
+            marker = {
+                "producer_id": producer_id,
+                "producer_epoch": epoch,
+                "transaction_result": True,
+                "coordinator_epoch": coordinator_epoch,
+                "topics": [{"name": topic, "partition_indexes": [index]}],
+            }
+            response = await broker.ask(ApiKey.WRITE_TXN_MARKERS, 1, markers=[marker])
+            return int(response.markers[0].topics[0].partitions[0].error_code)
+
+        assert await mark() == 0, "from a producer that has never written here"
+        assert await mark() == 0, "again"
+        assert (partition.log.log_end_offset, partition.last_stable_offset) == (2, 2)
+        publish(broker, (900, 0))
+        assert await mark() == 0
+        assert partition.last_stable_offset == 2, "another producer's transaction is as open as it was"
+        assert await mark(coordinator_epoch=4) == TransactionCoordinatorFenced.code
+        assert await mark(epoch=2) == InvalidProducerEpoch.code
+        assert await mark(index=7) == await mark("nowhere") == UnknownTopicOrPartition.code
+        assert partition.log.log_end_offset == 4, "what was refused is not in the log"
+        assert await mark(producer_id=900, epoch=0) == 0
+        assert partition.last_stable_offset == 5
+        assert await mark(producer_id=900, epoch=0) == 0, "its end comes again, for an answer that was lost"
+        assert partition.last_stable_offset == 6
 
     run(scenario)

@@ -101,15 +101,22 @@ def test_an_error_takes_nothing(error: int, outcome: Outcome) -> None:
     assert (replica.log.end, replica.told) == (2, 0)
 
 
-@pytest.mark.parametrize("failure", [CorruptMessage("damaged"), KafkaStorageError("full"), ZeroDivisionError("a mistake of ours")])
-def test_what_can_not_be_appended_is_asked_for_again_later(failure: Exception) -> None:
+@pytest.mark.parametrize(
+    ("failure", "outcome"),
+    [
+        (CorruptMessage("damaged"), Outcome.DAMAGED),
+        (KafkaStorageError("full"), Outcome.LATER),
+        (ZeroDivisionError("a mistake of ours"), Outcome.LATER),
+    ],
+)
+def test_what_can_not_be_appended_is_asked_for_again_later(failure: Exception, outcome: Outcome) -> None:
     replica = with_records(1)
 
     def fail() -> None:
         raise failure
 
     replica.before_append = fail
-    assert take_in(replica, followed(), asked(replica), answer(Rec(1, 0, b"1"))) is Outcome.LATER
+    assert take_in(replica, followed(), asked(replica), answer(Rec(1, 0, b"1"))) is outcome
 
 
 def test_an_error_that_lasts_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

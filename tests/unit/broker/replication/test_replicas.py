@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.control import PartitionAssignment, PartitionToStop
+from ottla.broker.control import AllReplicas, PartitionAssignment, PartitionToStop
 from ottla.broker.replication.group_commit import LINGER_SECONDS
 from ottla.broker.replication.opening import opened_for_topic
 from ottla.config.broker import BrokerSettings
@@ -61,6 +61,33 @@ def test_a_removed_topic_is_gone_and_its_name_is_free_again(tmp_path: Path) -> N
         assert not broker.parts.replicas.partitions
         broker.topic("events", 2)
         assert broker.partition("events").log.log_end_offset == 0
+
+    run(tmp_path, scenario)
+
+
+def test_replicas_that_are_this_brokers_no_more_are_set_aside_with_their_files(tmp_path: Path) -> None:
+    """As Kafka's `updateStrayLogs` (KAFKA-14616): hosted ones, and logs that were found at the start; nobody deletes the files."""
+
+    async def scenario(broker: Wired) -> None:
+        replicas, logs = broker.parts.replicas, broker.parts.logs
+        for name, count in (("kept", 2), ("moved", 1), ("unread", 1)):
+            broker.topic(name, count)
+        stage(broker, "moved", batch(b"a"))
+        replicas.appends.complete()
+        found = TopicPartition("found", 7)
+        broker.settings["found"] = TopicSettings.of(broker.parts.settings, {})
+        logs.create(found, topic_id("found"))
+        directory = logs.logs[found].directory.parent
+        told = AllReplicas({"kept": frozenset({0})}, frozenset({"unread"}))
+        strays = await replicas.set_strays_aside(told)
+        assert set(strays) == {TopicPartition("kept", 1), TopicPartition("moved", 0), found}
+        assert {*replicas.partitions} == {*logs.logs} == {TopicPartition("kept", 0), TopicPartition("unread", 0)}
+        aside = sorted(each for each in directory.iterdir() if each.name.endswith("-stray"))
+        assert [each.name.split(".")[0] for each in aside] == ["found-7", "kept-1", "moved-0"]
+        assert (aside[2] / f"{0:020d}.log").stat().st_size > 0
+        assert await replicas.set_strays_aside(told) == ()
+        broker.topic("moved")
+        assert broker.partition("moved").log.log_end_offset == 0
 
     run(tmp_path, scenario)
 

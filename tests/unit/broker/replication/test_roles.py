@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.control import PartitionAssignment, PartitionToStop
+from ottla.broker.control import AllReplicas, PartitionAssignment, PartitionToStop
 from ottla.broker.replication.following import Follow
 from ottla.config.topic import TopicSettings
 from ottla.errors import FencedLeaderEpoch, KafkaStorageError, StaleControllerEpoch, UnknownTopicOrPartition
@@ -166,9 +166,9 @@ def test_only_what_the_controller_does_not_name_is_a_stray(tmp_path: Path) -> No
         for key in (KEY, TopicPartition("events", 1), TopicPartition("gone", 0)):
             broker.parts.logs.create(key, UUID(int=0))
         await broker.parts.replicas.apply([told(TWO, is_new=False)], LIVING)
-        named = {KEY, TopicPartition("events", 1)}
-        assert broker.parts.replicas.set_strays_aside(named) == (TopicPartition("gone", 0),)
-        assert set(broker.parts.logs.logs) == named
+        named = AllReplicas({"events": frozenset({0, 1})})
+        assert await broker.parts.replicas.set_strays_aside(named) == (TopicPartition("gone", 0),)
+        assert set(broker.parts.logs.logs) == {KEY, TopicPartition("events", 1)}
 
     run(tmp_path, scenario)
 

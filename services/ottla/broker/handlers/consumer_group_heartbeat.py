@@ -1,0 +1,97 @@
+"""ConsumerGroupHeartbeat (key 68), versions 0-1: a member of a consumer group joins, lives and leaves (KIP-848).
+
+v1 adds subscription by a regular expression, and has the member make its id itself (KIP-1082). Served when
+`group.coordinator.rebalance.protocols` lists `consumer`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ottla.broker.groups.consumer.assignment import Assignment, assignment_of
+from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer
+from ottla.broker.handlers.authorization import topic_allowed
+from ottla.broker.handlers.group_access import group_of
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.security.authorizer import Operation
+from ottla.config.broker import BrokerSettings
+from ottla.errors import NONE, ApiError, TopicAuthorizationFailed
+from ottla.protocol import messages
+from ottla.protocol.api import ApiKey
+
+FIRST_WITH_OWN_IDS: Final = 1
+
+
+def serves_consumer_groups(settings: BrokerSettings) -> bool:
+    """Whether a broker with these settings serves the consumer protocol."""
+    return settings.serves_consumer_groups
+
+
+@handles(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, serves=serves_consumer_groups)
+async def consumer_group_heartbeat(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = messages.response_schema(ApiKey.CONSUMER_GROUP_HEARTBEAT, context.api_version)
+    try:
+        group = group_of(parts, context, Operation.READ, request.group_id)
+        _check_topics(request.subscribed_topic_names or (), context, parts)
+        answer = await group.consumer_heartbeat(request.group_id, _heartbeat(request, context, parts))
+    except ApiError as error:
+        return schema(
+            "ConsumerGroupHeartbeatResponse",
+            throttle_time=0,
+            error_code=error.code,
+            error_message=error.message,
+            member_id=None,
+            member_epoch=0,
+            heartbeat_interval=0,
+            assignment=None,
+        )
+    return schema(
+        "ConsumerGroupHeartbeatResponse",
+        throttle_time=0,
+        error_code=NONE,
+        error_message=None,
+        member_id=answer.member_id,
+        member_epoch=answer.member_epoch,
+        heartbeat_interval=answer.heartbeat_interval_ms,
+        assignment=_assignment(answer, schema),
+    )
+
+
+def _check_topics(names: tuple[str, ...], context: RequestContext, parts: BrokerParts) -> None:
+    for name in names:
+        if not topic_allowed(parts, context, Operation.DESCRIBE, name):
+            raise TopicAuthorizationFailed(f"{context.principal} may not know of all the topics that it subscribes to")
+
+
+def _heartbeat(request: Any, context: RequestContext, parts: BrokerParts) -> Heartbeat:
+    names = request.subscribed_topic_names
+    return Heartbeat(
+        request.member_id,
+        request.member_epoch,
+        context.client_id or "",
+        f"/{context.client_host}",
+        request.instance_id,
+        request.rack_id,
+        int(request.rebalance_timeout.total_seconds() * 1000),
+        None if names is None else frozenset(names),
+        getattr(request, "subscribed_topic_regex", None),
+        request.server_assignor,
+        _owned(request),
+        makes_its_id=context.api_version >= FIRST_WITH_OWN_IDS,
+        may_see=lambda name: topic_allowed(parts, context, Operation.DESCRIBE, name),
+    )
+
+
+def _owned(request: Any) -> Assignment | None:
+    if request.topic_partitions is None:
+        return None
+    return assignment_of((each.topic_id, number) for each in request.topic_partitions if each.topic_id for number in each.partitions)
+
+
+def _assignment(answer: HeartbeatAnswer, schema: messages.ResponseSchema) -> Any:
+    if answer.assignment is None:
+        return None
+    topics = [
+        schema("TopicPartitions", topic_id=topic_id, partitions=sorted(partitions)) for topic_id, partitions in answer.assignment.items()
+    ]
+    return schema("Assignment", topic_partitions=topics)

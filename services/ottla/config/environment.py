@@ -1,0 +1,102 @@
+"""A broker's settings from environment variables, as containers are given theirs, and layers of settings in general.
+
+    OTTLA_SETTING_ZOOKEEPER_CONNECT=zookeeper:2181                 zookeeper.connect
+    OTTLA_SETTING_LISTENER_NAME_EXTERNAL_SSL_KEYSTORE_LOCATION=…   listener.name.external.ssl.keystore.location
+
+The name is in upper case with `_` for `.`. That can be undone, as no two settings differ in these alone. A variable that
+stands for no setting is refused as an unknown name in a file is: one that was ignored would be found out much later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Final
+
+from ottla.config.broker import LISTENER_PREFIX, name_meant, names_of_settings
+from ottla.config.properties import Properties
+from ottla.config.refused import why_refused
+from ottla.config.settings import nearest
+from ottla.errors import ConfigurationError
+
+PREFIX: Final = "OTTLA_SETTING_"
+_LISTENER: Final = "LISTENER_NAME_"
+_FOR_ONE_LISTENER: Final = "SSL_"  # what can be set for one listener begins so
+
+
+class Placed(Properties):
+    """Settings that come from somewhere else than the lines of one file, each with the words for where."""
+
+    def __init__(self, values: Mapping[str, str], places: Mapping[str, str], source: str) -> None:
+        super().__init__(values, {}, source)
+        self._places = dict(places)
+
+    def place_of(self, name: str) -> str:
+        """The variable, the file and line, or the option that it was given by."""
+        return self._places[name]
+
+
+def from_environment(environment: Mapping[str, str]) -> Properties:
+    """The settings that variables give; other variables are not looked at.
+
+    Raises:
+        ConfigurationError: with one line for each variable that stands for no setting, or for one that another gives too.
+    """
+    values: dict[str, str] = {}
+    places: dict[str, str] = {}
+    problems: list[str] = []
+    for variable in sorted(each for each in environment if each.startswith(PREFIX)):
+        name = _name_of(variable.removeprefix(PREFIX))
+        if name is None:
+            problems.append(_unknown(variable))
+        else:
+            values[name], places[name] = environment[variable], variable
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    return Placed(values, places, "the environment")
+
+
+def layered(layers: Iterable[Properties]) -> Properties:
+    """Several sources as one; what a later one gives replaces what an earlier one gives, under an alias too."""
+    found: dict[str, tuple[str, str]] = {}
+    sources: list[str] = []
+    for layer in layers:
+        given = {name_meant(name) for name in layer}
+        found = {name: each for name, each in found.items() if name_meant(name) not in given}
+        found.update({name: (layer[name], layer.place_of(name)) for name in layer})
+        if layer:
+            sources.append(layer.source)
+    values = {name: each[0] for name, each in found.items()}
+    return Placed(values, {name: each[1] for name, each in found.items()}, " and ".join(sources) or "the command line")
+
+
+def _name_of(text: str) -> str | None:
+    """`LOG_DIRS` is log.dirs; None for what is no setting."""
+    known = _names_by_variable()
+    if text in known:
+        return known[text]
+    if not text.startswith(_LISTENER):
+        return None
+    rest = text.removeprefix(_LISTENER)
+    # A listener's name may have underscores too: it ends where the name of a setting begins.
+    ends = (end for end in range(1, len(rest)) if rest.startswith(f"_{_FOR_ONE_LISTENER}", end) and rest[end + 1 :] in known)
+    end = next(ends, None)
+    return None if end is None else f"{LISTENER_PREFIX}{rest[:end].lower()}.{known[rest[end + 1 :]]}"
+
+
+def _unknown(variable: str) -> str:
+    text = variable.removeprefix(PREFIX)
+    if reason := why_refused(text.lower().replace("_", ".")):
+        return f"{variable}: {reason}"
+    begin = PREFIX
+    known: Iterable[str] = _names_by_variable()
+    listener, found, plain = text.removeprefix(_LISTENER).partition(f"_{_FOR_ONE_LISTENER}")
+    if text.startswith(_LISTENER) and found:
+        begin, text = f"{PREFIX}{_LISTENER}{listener}_", f"{_FOR_ONE_LISTENER}{plain}"
+        known = [each for each in known if each.startswith(_FOR_ONE_LISTENER)]
+    return f"{variable}: there is no such setting{nearest((begin + text).upper(), [begin + each for each in known])}"
+
+
+@cache
+def _names_by_variable() -> Mapping[str, str]:
+    return {name.replace(".", "_").upper(): name for name in names_of_settings()}

@@ -1,0 +1,77 @@
+"""Reading a partition as a coordinator does that comes to lead it: all that is committed, and past what can not be a batch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from pathlib import Path
+
+import pytest
+from tests.unit.broker.wired import Wired, run
+
+from ottla.broker.replication.internal_topics import InternalTopics
+from ottla.lifecycle import offload_nothing
+from ottla.model import TopicPartition
+from ottla.record.batch import batches
+from ottla.record.key_values import read_key_values
+
+KEY = TopicPartition("state", 0)
+RECORDS = 60
+
+
+async def read_all(internal: InternalTopics, chunk_bytes: int = 500) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    async for chunk in internal.chunks(KEY, 0, chunk_bytes):
+        for position, header in batches(chunk):
+            found += [value for _, _, value in read_key_values(chunk[position : position + header.size])]
+    return found
+
+
+def internal_of(broker: Wired) -> InternalTopics:
+    return InternalTopics(broker.parts.replicas, broker.produces, broker.clock, offload_nothing)
+
+
+def fill(broker: Wired) -> tuple[InternalTopics, list[Path]]:
+    """A batch for each record, in several segments."""
+    broker.topic("state", segment_bytes="1000", cleanup_policy="compact")
+    internal = internal_of(broker)
+    for number in range(RECORDS):
+        internal.append(KEY, [(b"key", b"%d" % number)])
+    paths = sorted(broker.partition("state").log.directory.glob("*.log"))
+    assert len(paths) > 4
+    return internal, paths
+
+
+def test_all_records_are_read_in_their_order_over_all_segments(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        internal, _ = fill(broker)
+        assert await read_all(internal) == [b"%d" % number for number in range(RECORDS)]
+        assert internal.corrupt_stretches == 0
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("length", [-1, 0, 1, 1_000_000_000, 0x7FFFFFFF])
+@pytest.mark.parametrize("number", [0, 3])
+def test_where_no_batch_can_be_made_out_the_rest_of_the_segment_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, length: int, number: int
+) -> None:
+    """A length lies outside of the checksum, and without it nobody knows where the next batch begins."""
+
+    async def scenario(broker: Wired) -> None:
+        internal, paths = fill(broker)
+        content = paths[1].read_bytes()
+        position, header = list(batches(content))[number]
+        descriptor = os.open(paths[1], os.O_WRONLY)
+        os.pwrite(descriptor, struct.pack(">i", length), position + 8)
+        os.close(descriptor)
+        next_segment = int(paths[2].stem)
+        with caplog.at_level(logging.ERROR):
+            found = await read_all(internal)
+        expected = [b"%d" % each for each in range(RECORDS) if not header.base_offset <= each < next_segment]
+        assert found == expected
+        assert internal.corrupt_stretches == 1
+        assert f"state-0: no batch can be made out at offset {header.base_offset}" in caplog.text
+
+    run(tmp_path, scenario)

@@ -1,0 +1,62 @@
+"""What the images are built from agrees with what is declared elsewhere; Docker itself is asked in tests/integration."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[3]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SERVICES = (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["server"])
+
+
+def pinned(name: str) -> dict[str, tuple[Version, int]]:
+    """Each distribution of a requirements file with its version and its number of hashes."""
+    text = (ROOT / "services" / name).read_text(encoding="utf-8")
+    entries = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)", text, flags=re.MULTILINE)
+    return {canonicalize_name(each): (Version(version), hashes.count("sha256:")) for each, version, hashes in entries}
+
+
+@pytest.mark.parametrize("declared", SERVICES)
+def test_the_image_installs_what_the_project_asks_for(declared: str) -> None:
+    """Whoever changes a dependency runs `make requirements`."""
+    requirement = Requirement(declared)
+    found = pinned("requirements.txt").get(canonicalize_name(requirement.name))
+    assert found is not None, f"services/requirements.txt does not have {requirement.name}: make requirements"
+    assert requirement.specifier.contains(found[0]), f"services/requirements.txt has {requirement.name} {found[0]}: make requirements"
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-build.txt"])
+def test_everything_is_pinned_with_hashes(name: str) -> None:
+    text = (ROOT / "services" / name).read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
+    assert lines
+    assert len(lines) == len(pinned(name)), [line for line in lines if not re.fullmatch(r"[\w.-]+==\S+ \\", line)]
+
+
+def test_the_tags_are_the_release_s() -> None:
+    version = PROJECT["version"]
+    for path in ("docker-compose.yml", "services/Dockerfile"):
+        named = re.findall(r"ottla/broker:(\d[\w.]*)", (ROOT / path).read_text(encoding="utf-8"))
+        assert named, path
+        assert set(named) == {version}, path
+    assert f"ARG VERSION={version}\n" in (ROOT / "services" / "Dockerfile").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "path", sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("**/Dockerfile") if ".venv" not in path.parts)
+)
+def test_a_dockerfile_is_for_both_builders(path: str) -> None:
+    """The older one knows none of these, and `# syntax=` makes the newer one ask a registry."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert not re.search(r"^# *syntax=", text, flags=re.MULTILINE)
+    instructions = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE)
+    assert not re.search(r"--mount=|--chmod=|<<-?['\"]?EOF", instructions)
+    assert "ARG BASE_IMAGE=python:3.11-slim-bookworm" in text, "the base must be a choice"

@@ -1,0 +1,110 @@
+"""The dashboards are what their declarations say, whole, and ask for what brokers have."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from deploy.grafana.board import BROKER, CLUSTER
+from deploy.grafana.generate import BOARDS, INTO, differences
+from tests.unit.deploy.expressions import RECORDS, ROOT, TARGET_LABELS, exposed, in_grafanas_place, known, panel_expressions, selectors
+
+from ottla.metrics.table import METRICS
+
+FILES = sorted(INTO.glob("*.json"))
+
+
+def test_the_files_are_what_the_declarations_say() -> None:
+    """`make dashboards` makes them anew."""
+    assert not differences()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_grafana_finds_in_a_file_what_it_needs(path: Path) -> None:
+    dashboard = json.loads(path.read_text(encoding="utf-8"))
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert {"datasource", "job"} <= {variable["name"] for variable in dashboard["templating"]["list"]}
+    for panel in panels:
+        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+        if panel["type"] == "row":
+            continue
+        assert panel["title"]
+        assert len(panel["description"]) > 10
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        letters = [target["refId"] for target in panel["targets"]]
+        assert letters
+        assert len(letters) == len(set(letters))
+
+
+def test_no_two_panels_lie_upon_each_other() -> None:
+    for path in FILES:
+        taken: set[tuple[int, int]] = set()
+        for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
+            place = panel["gridPos"]
+            cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+            assert not cells & taken, f"{path.name}: {panel['title']}"
+            taken |= cells
+
+
+def test_a_uid_is_given_once_and_never_changed() -> None:
+    """Bookmarks and links in runbooks have it in them."""
+    uids = [json.loads(path.read_text(encoding="utf-8"))["uid"] for path in FILES]
+    assert len(uids) == len(set(uids))
+    assert set(uids) == {
+        f"ottla-{name}" for name in ("overview", "brokers", "replication", "topics", "groups", "transactions", "zookeeper")
+    }
+
+
+@pytest.mark.parametrize(("where", "expression"), list(panel_expressions()), ids=lambda value: value[:60])
+def test_a_panel_asks_for_metrics_that_brokers_have_and_by_labels_that_they_have(where: str, expression: str) -> None:
+    names = known()
+    for selector in selectors(expression):
+        assert selector.name in names, f"{where} asks for {selector.name}"
+        assert selector.labels <= names[selector.name] | TARGET_LABELS, f"{where}: {selector.name} has no {selector.labels}"
+
+
+def test_every_variable_that_a_query_uses_is_there_to_be_chosen() -> None:
+    for board in BOARDS:
+        offered = {"__rate_interval", CLUSTER.name, BROKER.name} | {variable.name for variable in board.variables}
+        asked = {name for panel in board.panels for expression, _ in panel.queries for name in re.findall(r"\$(\w+)", expression)}
+        assert asked <= offered, board.name
+        assert {variable.name for variable in board.variables} <= asked, f"{board.name} lets choose what changes nothing"
+
+
+def test_a_variable_lists_the_values_of_a_label_that_is_there() -> None:
+    names = exposed()
+    for board in BOARDS:
+        for variable in (CLUSTER, BROKER, *board.variables):
+            (selector,) = selectors(in_grafanas_place(variable.metric))
+            assert variable.label in names[selector.name] | TARGET_LABELS
+
+
+def test_every_metric_of_brokers_is_in_a_panel_or_a_rule_or_says_why_not() -> None:
+    """A figure that nobody ever looks at need not be gathered."""
+    asked = {selector.name for _, expression in panel_expressions() for selector in selectors(expression)}
+    asked |= {selector.name for name in asked & RECORDS.keys() for selector in selectors(RECORDS[name].expression)}
+    without_a_panel = {
+        "ottla_build_info",  # variables are made of it
+        "ottla_broker_info",
+        "ottla_log_recovered_bytes_total",  # beside its seconds
+        "process_start_time_seconds",
+        "process_virtual_memory_bytes",
+        "python_gc_objects_collected_total",
+        "python_gc_objects_uncollectable_total",
+    }
+    names = {metric.name for metric in METRICS}
+    seen = {name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum") for name in asked} | asked
+    assert names - seen == without_a_panel
+
+
+def test_grafana_is_told_where_the_dashboards_and_prometheus_are() -> None:
+    folder = ROOT / "deploy" / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((folder / "datasources" / "prometheus.yml").read_text(encoding="utf-8"))["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    (provider,) = yaml.safe_load((folder / "dashboards" / "ottla.yml").read_text(encoding="utf-8"))["providers"]
+    assert provider["options"]["path"] == "/etc/grafana/dashboards"
