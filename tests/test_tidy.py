@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,9 @@ import pytest
 from ottla.config.broker import BrokerSettings
 from ottla.config.document import page
 from ottla.config.topic import TopicSettings
+from ottla.metrics import document as metrics_document
+from ottla.metrics.metric import Metric
+from ottla.metrics.table import AREAS
 
 ROOT: Final = Path(__file__).parent.parent
 PACKAGE: Final = ROOT / "services" / "ottla"
@@ -42,6 +45,8 @@ LONG_WITH_A_REASON: Final[Mapping[str, str]] = {
 # Time, chance and threads come in as arguments, or the simulation could not turn them. Here is where they come in from.
 DRIVERS: Final = ("clock.py", "lifecycle.py", "cli/", "testing/")
 
+METRIC_AREAS: Final = ("broker", "requests", "network", "replica", "log", "controller", "coordination", "groups", "transactions")
+
 NOT_IN_THE_TREE: Final = {
     "a path of somebody's machine": re.compile(r"(?<![\w.<>$}*-])/(?:work|home|root|Users)/[\w.]"),
     "a package index": re.compile(r"(?:extra-)?index-url|pypi\.|pythonhosted|/simple/?\b(?=[\"'\s])", re.IGNORECASE),
@@ -51,6 +56,25 @@ NOT_IN_THE_TREE: Final = {
 
 def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
+
+
+def for_each(paths: Sequence[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """Makes one test of a check of many files, which tells of each that fails: as many tests would cost more than what they check."""
+
+    def test_of(check: Callable[[Path], None]) -> Callable[[], None]:
+        def test() -> None:
+            wrong = []
+            for path in paths:
+                try:
+                    check(path)
+                except AssertionError as error:
+                    wrong.append(f"{relative(path)}: {error}")
+            assert not wrong, "\n\n".join(wrong)
+
+        test.__name__, test.__doc__ = check.__name__, check.__doc__
+        return test
+
+    return test_of
 
 
 def name_of(path: Path) -> str:
@@ -96,7 +120,7 @@ def rows_of(markdown: Path, heading: str) -> list[str]:
     return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
+@for_each(MODULES)
 def test_every_module_opens_with_what_it_is_for(path: Path) -> None:
     docstring = ast.get_docstring(tree_of(path))
     assert docstring, f"{relative(path)} has no docstring"
@@ -105,12 +129,12 @@ def test_every_module_opens_with_what_it_is_for(path: Path) -> None:
     assert sentence.endswith((".", ":", "?")), f"{relative(path)}: the first paragraph is no whole sentence: {sentence!r}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
+@for_each(MODULES)
 def test_no_name_is_vague(path: Path) -> None:
     assert not VAGUE_NAMES & {part.removesuffix(".py") for part in path.relative_to(PACKAGE).parts}
 
 
-@pytest.mark.parametrize("path", [*MODULES, *TESTS], ids=relative)
+@for_each([*MODULES, *TESTS])
 def test_no_file_is_too_long_to_be_read_at_one_sitting(path: Path) -> None:
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= LONGEST_FILE or relative(path) in LONG_WITH_A_REASON, f"{relative(path)} has {lines} lines"
@@ -141,7 +165,7 @@ def test_no_package_is_empty() -> None:
     assert not [relative(folder) for folder in folders if folder != PACKAGE and len(list(folder.glob("*"))) < 2]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
+@for_each(MODULES)
 def test_time_chance_and_threads_come_in_as_arguments(path: Path) -> None:
     """`random.Random` may be named, as the type of an argument; that argument may well be called `random`."""
     if path.relative_to(PACKAGE).as_posix().startswith(DRIVERS):
@@ -156,6 +180,38 @@ def test_time_chance_and_threads_come_in_as_arguments(path: Path) -> None:
 def test_the_page_of_settings_is_what_the_declarations_say() -> None:
     """`make docs` makes it anew."""
     assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == page()
+
+
+def test_the_page_of_metrics_is_what_the_declarations_say() -> None:
+    """`make docs` makes it anew."""
+    assert (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8") == metrics_document.page()
+
+
+def test_every_metric_that_is_declared_is_in_the_table_and_given_by_a_collector() -> None:
+    """Method: each constant that is a `Metric` in an area's module, and each use of `area.CONSTANT` outside of it."""
+    areas = {name: sys.modules[f"ottla.metrics.{name}"] for name in METRIC_AREAS}
+    declared = {f"{name}.{key}": each for name, area in areas.items() for key, each in vars(area).items() if isinstance(each, Metric)}
+    in_the_table = [metric for metrics in AREAS.values() for metric in metrics]
+    assert not {each.name for each in declared.values()} - {each.name for each in in_the_table}
+    used = {
+        f"{path_of_area}.{node.attr}"
+        for path in MODULES
+        for imported, path_of_area in _imported_areas(path).items()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == imported
+    }
+    assert not set(declared) - used, "declared, and given by no collector"
+
+
+def _imported_areas(path: Path) -> dict[str, str]:
+    """By which name a module knows the areas of metrics that it imports."""
+    return {
+        alias.asname or alias.name: alias.name
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ImportFrom) and node.module == "ottla.metrics"
+        for alias in node.names
+        if alias.name in METRIC_AREAS
+    }
 
 
 def test_a_setting_that_nothing_reads_says_that_it_has_no_effect() -> None:
@@ -192,11 +248,11 @@ def test_the_commands_in_the_readme_are_those_of_the_command() -> None:
 
 def test_every_target_of_the_makefile_is_explained_and_every_one_in_the_documents_is_there() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    declared = set(re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[0].split())
-    explained = set(re.findall(r"^([a-z-]+):.*## \S", makefile, re.MULTILINE))
+    declared = set(" ".join(re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)).split())
+    explained = set(re.findall(r"^([a-z0-9-]+):.*## \S", makefile, re.MULTILINE))
     assert declared == explained
     for document in MARKDOWN:
-        named = set(re.findall(r"`make ([a-z-]+)", document.read_text(encoding="utf-8")))
+        named = set(re.findall(r"`make ([a-z0-9-]+)", document.read_text(encoding="utf-8")))
         assert named <= declared, f"{relative(document)} names {named - declared}"
 
 
@@ -204,7 +260,7 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("document", MARKDOWN, ids=relative)
+@for_each(MARKDOWN)
 def test_every_link_between_documents_leads_somewhere(document: Path) -> None:
     text = re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -232,8 +288,10 @@ def test_the_tree_does_not_hold(what: str) -> None:
 
 
 def test_unit_tests_mirror_the_package() -> None:
+    """And deploy/, whose rules and dashboards ask for the package's metrics, and what images and compose file are made from."""
     folders = {path.parent.relative_to(ROOT / "tests" / "unit") for path in (ROOT / "tests" / "unit").rglob("test_*.py")}
-    assert not [folder.as_posix() for folder in folders if not (PACKAGE / folder).is_dir()]
+    elsewhere = [folder.as_posix() for folder in folders if not (PACKAGE / folder).is_dir()]
+    assert not set(elsewhere) - {"deploy", "containers"}
 
 
 def test_every_decision_says_what_was_decided_and_why() -> None:

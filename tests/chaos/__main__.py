@@ -32,6 +32,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", nargs="+", type=str.upper, choices=[each.name for each in Kind], metavar="KIND", help="only these kinds of faults"
     )
+    parser.add_argument("--without-transactions", action="store_true", help="no transactional clients")
     parser.add_argument("--directory", type=Path, default=DIRECTORY, help="for data, logs and histories (.chaos)")
     parser.add_argument("--json", type=Path, help="where the result goes (result.json in the run's directory)")
     return parser.parse_args()
@@ -62,7 +63,15 @@ def main() -> int:
         console.print(f"No clock jumps: {left_out[Kind.CLOCK_JUMP]}", highlight=False)
     directory = chosen.directory.absolute() / f"seed-{seed}"
     faults = schedule(seed, chosen.minutes, BROKER_IDS, kinds)
-    options = Options(seed, faults, directory, chosen.minutes * 60, chosen.rate, faketime=faketime if Kind.CLOCK_JUMP in kinds else None)
+    options = Options(
+        seed,
+        faults,
+        directory,
+        chosen.minutes * 60,
+        chosen.rate,
+        faketime=faketime if Kind.CLOCK_JUMP in kinds else None,
+        transactions=not chosen.without_transactions,
+    )
     console.print(f"seed {seed}: {len(faults)} faults in {chosen.minutes:g} minutes; logs are in {directory}", highlight=False)
     with contextlib.suppress(asyncio.CancelledError):
         result = asyncio.run(run_until_told(options, console))

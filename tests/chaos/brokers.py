@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import resource
 import signal
@@ -19,22 +18,22 @@ from pathlib import Path
 from typing import Final
 
 from tests.chaos.clocks import FakeClock
+from tests.chaos.mortal import mortal
 
-READY_SECONDS: Final = 60.0
+# A broker that starts waits for ZooKeeper, which may restart and be frozen meanwhile, and then for its own former session.
+READY_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 60.0
-_PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None)
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
+
+
+# What it says when it ends for want of a ZooKeeper, as Kafka's does: whoever watches over it starts it again. On a machine that
+# is busy enough, ZooKeeper takes longer to start than a broker waits.
+NO_ZOOKEEPER: Final = b"(zookeeper.connection.timeout.ms)"
+_RESTART_SECONDS: Final = 1.0
 
 
 class BrokerTrouble(Exception):
     """A broker did what no fault explains: it ended, did not start or did not stop."""
-
-
-def dies_with_its_parent() -> None:
-    """To be called in a child before it becomes what it is to be: however this run ends, nothing is left running."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +74,7 @@ class BrokerProcess:
         self.data_directory = directory / "data"
         self.log_file = directory / "broker.log"
         self.may_end = False  # a broker without a disk may give up
+        self.restarts = 0  # after ends for want of a ZooKeeper
         self._pid_file = directory / "broker.pid"
         self._command = command
         self._ended = ended
@@ -108,14 +108,12 @@ class BrokerProcess:
         self._is_meant_to_end = False
         environment = {**os.environ, **(self.clock.environment if self.clock is not None else {})}
         self._process = await asyncio.create_subprocess_exec(
-            *self._command,
-            *("broker", "--config", str(self._config), "--pid-file", str(self._pid_file)),
+            *mortal((*self._command, "broker", "--config", str(self._config), "--pid-file", str(self._pid_file))),
             cwd=REPOSITORY,
             env=environment,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            preexec_fn=dies_with_its_parent,
         )
         self._watch = asyncio.create_task(self._until_it_ends(self._process))
 
@@ -127,7 +125,7 @@ class BrokerProcess:
         """
         deadline = asyncio.get_running_loop().time() + READY_SECONDS
         while not self._pid_file.exists():
-            if not self.is_running:
+            if not self.is_running and (self._watch is None or self._watch.done()):
                 raise BrokerTrouble(f"broker {self.broker_id} ended while it started; its log is {self.log_file}")
             if asyncio.get_running_loop().time() > deadline:
                 raise BrokerTrouble(f"broker {self.broker_id} was not ready after {READY_SECONDS:g} s; its log is {self.log_file}")
@@ -177,6 +175,7 @@ class BrokerProcess:
 
     async def close(self) -> None:
         """Ends it by force, if it still runs."""
+        self._is_meant_to_end = True
         if self.is_running:
             await self.kill()
         if self._watch is not None:
@@ -199,11 +198,20 @@ class BrokerProcess:
 
     async def _until_it_ends(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
+        last_words = b""
         with self.log_file.open("ab", buffering=0) as log:
             log.write(f"--- process {process.pid} starts\n".encode())
             while data := await process.stdout.read(65536):
                 log.write(data)
+                last_words = (last_words + data)[-len(NO_ZOOKEEPER) - 1 :]
             code = await process.wait()
             log.write(f"--- process {process.pid} ended with {code}\n".encode())
-        if not self._is_meant_to_end and not self.may_end:
+        if self._is_meant_to_end:
+            return
+        if code and NO_ZOOKEEPER in last_words:
+            self.restarts += 1
+            await asyncio.sleep(_RESTART_SECONDS)
+            if not self._is_meant_to_end:
+                await self.launch()
+        elif not self.may_end:
             self._ended(self.broker_id, code)

@@ -41,6 +41,8 @@ COMMON_PROPERTIES: Final[Mapping[str, str]] = {
     "auto.create.topics.enable": "false",
     "unclean.leader.election.enable": "false",
     "default.replication.factor": "3",
+    # Consumers that name a rack read from the replica there (KIP-392).
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     "min.insync.replicas": str(MIN_INSYNC_REPLICAS),
     "log.segment.bytes": str(2 << 20),  # rolled every few seconds
     "replica.high.watermark.checkpoint.interval.ms": "2000",

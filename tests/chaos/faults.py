@@ -14,6 +14,8 @@ from tests.chaos.cluster import BROKER_IDS, PARTITIONS, Cluster
 from tests.chaos.network import ZOOKEEPER, Cut
 from tests.chaos.schedule import BROKER_LANE, CONTROLLER, LEADER, Fault, Kind
 
+from ottla.testing.zookeeper import ZooKeeperUnavailable
+
 
 @dataclass(frozen=True, slots=True)
 class Injected:
@@ -65,7 +67,7 @@ class Faults:
             await asyncio.sleep(max(0.0, fault.start - self._clock()))
             try:
                 await self.inject(fault)
-            except (BrokerTrouble, OSError) as error:
+            except (BrokerTrouble, ZooKeeperUnavailable, OSError) as error:
                 self.troubles.append(f"{self._clock():.1f} s, {fault.kind}: {error or type(error).__name__}")
                 self._say(self.troubles[-1])
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from tests.chaos.checker import Anomaly
 from tests.chaos.run import Options, Result
 from tests.chaos.schedule import Kind
+from tests.chaos.transaction_report import print_transactions, transactions_document
 
 _EXPLAINED = 10
 
@@ -52,6 +53,8 @@ def print_tables(console: Console, options: Options, result: Result, left_out: M
     )
     console.print(messages)
 
+    if result.restarts:
+        console.print(f"{result.restarts} times a broker found no ZooKeeper while it started, ended, and was started again")
     anomalies = Table("anomaly", "count")
     for anomaly in Anomaly:
         count = verdict.counts[anomaly]
@@ -59,6 +62,8 @@ def print_tables(console: Console, options: Options, result: Result, left_out: M
     anomalies.add_row("replicas that differ", f"[red]{len(result.differences)}[/red]" if result.differences else "0")
     anomalies.add_row("other troubles", f"[red]{len(result.troubles)}[/red]" if result.troubles else "0")
     console.print(anomalies)
+    if options.transactions:
+        print_transactions(console, result.transactions, result.injected)
 
     told: dict[Anomaly, int] = defaultdict(int)
     for finding in verdict.findings:
@@ -94,8 +99,10 @@ def write_json(path: Path, options: Options, result: Result, left_out: Mapping[K
             "anomalies": {str(each): result.verdict.counts[each] for each in Anomaly},
             "findings": [asdict(each) for each in result.verdict.findings],
         },
+        "transactions": transactions_document(result.transactions) if options.transactions else None,
         "replicas_that_differ": [asdict(each) for each in result.differences],
         "troubles": result.troubles,
+        "restarts": result.restarts,
         "clients": result.clients,
         "longest_silence_seconds": round(result.longest_silence_seconds, 1),
         "longest_silence_at": round(result.longest_silence_at, 1),

@@ -13,10 +13,14 @@ from typing import Any, Final
 
 from tests.chaos.brokers import BrokerTrouble
 from tests.chaos.checker import Verdict, check
-from tests.chaos.cluster import PARTITIONS, TOPIC, Cluster, NotHealthy
+from tests.chaos.cluster import BROKER_IDS, MIN_INSYNC_REPLICAS, PARTITIONS, TOPIC, Cluster, NotHealthy
 from tests.chaos.faults import Faults, Injected
 from tests.chaos.replicas import Difference, Writers, differences
 from tests.chaos.schedule import Fault
+from tests.chaos.transaction_checker import TransactionVerdict
+from tests.chaos.transaction_checker import check as check_transactions
+from tests.chaos.transaction_workload import COPIES, WRITTEN, TransactionalWorkload
+from tests.chaos.transaction_workload import PARTITIONS as TRANSACTION_PARTITIONS
 from tests.chaos.workload import Workload, WorkloadFailed
 
 REAL: Final = (sys.executable, "-m", "ottla.cli")
@@ -39,6 +43,7 @@ class Options:
     faketime: Path | None = None
     messages_per_batch: int = 10_000
     one_after_the_other: bool = True  # the faults of a lane
+    transactions: bool = True
 
 
 @dataclass(slots=True)
@@ -47,8 +52,10 @@ class Result:
 
     injected: list[Injected] = field(default_factory=list)
     verdict: Verdict = field(default_factory=Verdict)
+    transactions: TransactionVerdict = field(default_factory=TransactionVerdict)
     differences: list[Difference] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
+    restarts: int = 0  # of brokers that found no ZooKeeper
     clients: dict[str, dict[str, Any]] = field(default_factory=dict)
     longest_silence_seconds: float = 0.0
     longest_silence_at: float = 0.0
@@ -57,7 +64,7 @@ class Result:
     @property
     def is_sound(self) -> bool:
         """Whether nothing at all is wrong."""
-        return self.verdict.is_sound and not self.differences and not self.troubles
+        return self.verdict.is_sound and self.transactions.is_sound and not self.differences and not self.troubles
 
 
 async def run(options: Options, say: Callable[[str], None]) -> Result:
@@ -73,6 +80,7 @@ async def run(options: Options, say: Callable[[str], None]) -> Result:
         result.troubles.append(f"{type(error).__name__}: {error}")
     finally:
         await cluster.close()
+    result.restarts = sum(each.restarts for each in cluster.brokers.values())
     result.troubles += [
         f"broker {broker_id} ended by itself with exit code {code}; its log is {cluster.brokers[broker_id].log_file}"
         for broker_id, code in cluster.unexpected_ends
@@ -97,28 +105,46 @@ async def _run(options: Options, cluster: Cluster, result: Result, say: Callable
         began_at,
         options.messages_per_batch,
     )
+    transactional = (
+        TransactionalWorkload(cluster.bootstrap_servers, options.directory / "clients", options.seed, began_at)
+        if options.transactions
+        else None
+    )
     faults = Faults(cluster, now, say)
     watch = asyncio.create_task(_watch(workload, result, now))
     try:
         await workload.start()
+        if transactional is not None:
+            await transactional.start(len(BROKER_IDS), MIN_INSYNC_REPLICAS)
         await faults.perform(options.faults, options.one_after_the_other)
         await asyncio.sleep(max(_QUIET_SECONDS, options.seconds - now()))
         say(f"{now():7.1f} s  everything is mended; waiting until all replicas are in sync")
         await cluster.until_healthy()
         workload.check()
+        if transactional is not None:
+            transactional.check()
         watch.cancel()
         say(f"{now():7.1f} s  the clients end, and one of them reads everything")
         history = await workload.finish()
+        transactions = await transactional.finish(result.troubles) if transactional is not None else None
         await _stop(cluster, result)
         say(f"{now():7.1f} s  judging {sum(map(len, history.sends))} messages sent and {sum(map(len, history.polls))} polled")
         writers = Writers(next(iter(cluster.brokers.values())).data_directory, TOPIC)
         result.verdict = await asyncio.to_thread(check, history, writers)
         directories = {broker_id: broker.data_directory for broker_id, broker in cluster.brokers.items()}
         result.differences = await asyncio.to_thread(differences, directories, TOPIC, PARTITIONS)
+        if transactions is not None:
+            say(f"{now():7.1f} s  judging {len(transactions.transactions)} transactions")
+            result.transactions = await asyncio.to_thread(check_transactions, transactions, WRITTEN)
+            for topic in (WRITTEN, COPIES):
+                result.differences += await asyncio.to_thread(differences, directories, topic, TRANSACTION_PARTITIONS)
     finally:
         watch.cancel()
         await workload.close()
         result.clients = workload.reports
+        if transactional is not None:
+            await transactional.close()
+            result.clients |= transactional.reports
         result.injected = faults.injected
         result.troubles += faults.troubles
         result.seconds = now()

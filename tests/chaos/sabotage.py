@@ -1,8 +1,8 @@
 """`python -m tests.chaos.sabotage [NAME…]`: runs chaos over brokers that are broken on purpose. Exit 1 when one is found sound.
 
 Each sabotage has faults of its own, chosen so that what is missing is missed: minutes of a seed's faults would find it
-as well, but not surely. The judge has to find an anomaly in what clients saw; that replicas differ, or that the cluster
-does not come back, is not enough.
+as well, but not surely. The judge has to find an anomaly in what clients saw; that replicas differ, that a transaction
+hangs, or that the cluster does not come back, is not enough.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tests.chaos.__main__ import DIRECTORY, run_until_told
 from tests.chaos.report import make_console, print_tables, write_json
 from tests.chaos.run import Options
 from tests.chaos.sabotaged import SABOTAGES
+from tests.chaos.sabotaged_transactions import SABOTAGES as OF_TRANSACTIONS
 from tests.chaos.schedule import Fault, Kind
 
 from ottla.testing.zookeeper import why_unavailable
@@ -33,10 +34,13 @@ _FORMER_LEADER_RETURNS: Final = (
     Fault(Kind.RESTART, start=30, seconds=1, target=2),
     Fault(Kind.RESTART, start=45, seconds=1, target=3),
 )
+# What is wrong with transactions is seen without any fault; a coordinator and a leader that go away belong to it all the same.
+_A_BROKER_IS_KILLED: Final = (Fault(Kind.KILL, start=10, seconds=2, target=1),)
 FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
     "acknowledges-early": _LEADER_LOSES_FOLLOWERS_AND_DIES,
     "skips-truncation": _FORMER_LEADER_RETURNS,
     "ignores-the-epoch": _FORMER_LEADER_RETURNS,
+    **dict.fromkeys(OF_TRANSACTIONS, _A_BROKER_IS_KILLED),
 }
 # One message a batch: then any offset is a batch's, and logs that have parted fit onto each other anywhere.
 _MESSAGES_PER_BATCH: Final = 1
@@ -64,11 +68,13 @@ def main() -> int:
             command=(sys.executable, "-m", "tests.chaos.sabotaged", name),
             messages_per_batch=_MESSAGES_PER_BATCH,
             one_after_the_other=False,
+            transactions=name in OF_TRANSACTIONS,
         )
         result = asyncio.run(run_until_told(options, console))
         print_tables(console, options, result, {})
         write_json(options.directory / "result.json", options, result, {})
-        if result.verdict.is_sound:
+        verdict = result.transactions if name in OF_TRANSACTIONS else result.verdict
+        if verdict.is_sound:
             unnoticed.append(name)
     console.rule()
     for name in names:

@@ -10,6 +10,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from tests.chaos import sabotaged_transactions
+from tests.chaos.sabotaging import replace
+
 
 def acknowledge_early() -> None:
     """acks=all is answered when the leader has the message, whatever its followers have."""
@@ -18,7 +21,7 @@ def acknowledge_early() -> None:
     def is_met(self: Requirement) -> bool:
         return self.partition.committed_offset() >= self.offset
 
-    _replace(Requirement, "is_met", is_met)
+    replace(Requirement, "is_met", is_met)
 
 
 def skip_truncation() -> None:
@@ -33,8 +36,8 @@ def skip_truncation() -> None:
     def truncate_for(self: Replica, diverging_epoch: int, end_offset: int) -> bool:
         return False
 
-    _replace(Replica, "fetch_position", silent_position)
-    _replace(Replica, "truncate_for", truncate_for)
+    replace(Replica, "fetch_position", silent_position)
+    replace(Replica, "truncate_for", truncate_for)
 
 
 def ignore_epoch() -> None:
@@ -54,22 +57,17 @@ def ignore_epoch() -> None:
     def check(self: ControlApplier, request: object) -> None:
         return None
 
-    _replace(Partition, "divergence", divergence)
-    _replace(Replica, "check_leader_epoch", check_leader_epoch)
-    _replace(ControlApplier, "_check", check)
+    replace(Partition, "divergence", divergence)
+    replace(Replica, "check_leader_epoch", check_leader_epoch)
+    replace(ControlApplier, "_check", check)
 
 
 SABOTAGES: Final[Mapping[str, Callable[[], None]]] = {
     "acknowledges-early": acknowledge_early,
     "skips-truncation": skip_truncation,
     "ignores-the-epoch": ignore_epoch,
+    **sabotaged_transactions.SABOTAGES,
 }
-
-
-def _replace(owner: object, name: str, replacement: object) -> None:
-    """As `setattr`, of something that is there: a sabotage of what has been renamed would be none."""
-    assert hasattr(owner, name), f"{owner} has no {name}: the sabotage is out of date"
-    setattr(owner, name, replacement)
 
 
 if __name__ == "__main__":

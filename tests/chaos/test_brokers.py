@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.chaos import brokers
 from tests.chaos.brokers import BrokerProcess, BrokerTrouble, Ports
 
 Ended = asyncio.Queue[tuple[int, int]]
@@ -23,6 +24,9 @@ print("in the log", flush=True)
 behaviour = dict(line.split("=") for line in config.read_text().splitlines())["behaviour"]
 if behaviour == "ends":
     sys.exit(3)
+if behaviour == "finds no ZooKeeper" and not Path(f"{config}.second").exists():
+    Path(f"{config}.second").touch()
+    sys.exit("ottla: no ZooKeeper gave a session within 30 s (zookeeper.connection.timeout.ms)")
 pid_file.write_text("ready")
 while not ending:
     if behaviour == "ends later":
@@ -96,6 +100,20 @@ def test_an_end_that_nobody_meant_is_told(tmp_path: Path) -> None:
         assert not broker.is_running
 
     with_broker(tmp_path, "ends later", scenario)
+
+
+def test_one_that_finds_no_zookeeper_is_started_again_as_an_orchestrator_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends with an error after `zookeeper.connection.timeout.ms`, as Kafka's does: that is no trouble, and is counted."""
+    monkeypatch.setattr(brokers, "_RESTART_SECONDS", 0.05)
+
+    async def scenario(broker: BrokerProcess, ended: Ended) -> None:
+        await broker.launch()
+        await broker.ready()
+        assert broker.is_running
+        assert (broker.restarts, ended.empty()) == (1, True)
+        await broker.terminate()
+
+    with_broker(tmp_path, "finds no ZooKeeper", scenario)
 
 
 def test_one_that_does_not_start_or_does_not_stop_cleanly_is_a_trouble(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.chaos.replicas import Difference
 from tests.chaos.report import print_tables, write_json
 from tests.chaos.run import Options, Result
 from tests.chaos.schedule import Kind
+from tests.chaos.transaction_checker import TransactionAnomaly, TransactionFinding, TransactionVerdict
 
 
 def printed(result: Result, left_out: dict[Kind, str]) -> str:
@@ -69,3 +70,22 @@ def test_a_difference_between_replicas_or_a_trouble_is_enough_to_be_unsound() ->
     assert Result().is_sound
     assert not Result(differences=[Difference(0, "")]).is_sound
     assert not Result(troubles=["one"]).is_sound
+
+
+def test_an_anomaly_of_a_transaction_is_told_and_makes_the_run_unsound(tmp_path: Path) -> None:
+    finding = TransactionFinding(TransactionAnomaly.ABORTED_READ, 8_000, "reader-1 polled what was aborted")
+    verdict = TransactionVerdict(findings=[finding], committed=1_200, unknown=3, unknown_but_committed=2, copied=700)
+    verdict.counts[TransactionAnomaly.ABORTED_READ] = 4
+    result = Result(injected=[Injected(Kind.KILL, 3.0, 8.5, "kill -9: broker 1")], transactions=verdict)
+    assert not result.is_sound
+    text = printed(result, {})
+    assert row(text, "committed") == ["1,200"]
+    assert row(text, "whose commit was not answered") == ["3, of which 2 are committed"]
+    assert row(text, "aborted read (G1a)") == ["4"]
+    assert row(text, "circular flow (G1c)") == ["0"]
+    assert "aborted read (G1a): reader-1 polled what was aborted [kill -9: broker 1]" in text
+    write_json(tmp_path / "result.json", Options(7, (), tmp_path, 60.0), result, {})
+    document = json.loads((tmp_path / "result.json").read_text())
+    assert document["transactions"]["anomalies"]["aborted read (G1a)"] == 4
+    write_json(tmp_path / "result.json", Options(7, (), tmp_path, 60.0, transactions=False), Result(), {})
+    assert json.loads((tmp_path / "result.json").read_text())["transactions"] is None

@@ -11,11 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from tests.chaos.brokers import REPOSITORY, dies_with_its_parent
+from tests.chaos.brokers import REPOSITORY
 from tests.chaos.cluster import BROKER_IDS, PARTITIONS, TOPIC
 from tests.chaos.consuming import Consuming
 from tests.chaos.history import History
+from tests.chaos.mortal import mortal
 from tests.chaos.producing import Producing
+from tests.chaos.transactional_clients import Transacting
 
 PRODUCERS: Final = 2
 CONSUMERS: Final = 2
@@ -34,7 +36,7 @@ class WorkloadFailed(Exception):
 class Client:
     """One client process."""
 
-    def __init__(self, name: str, module: str, told: Producing | Consuming, directory: Path) -> None:
+    def __init__(self, name: str, module: str, told: Producing | Consuming | Transacting, directory: Path) -> None:
         self.name = name
         self.history_file = Path(told.history_file)
         self.report: dict[str, Any] = {}
@@ -47,12 +49,11 @@ class Client:
         """Starts it; librdkafka's own words go to a file."""
         with self._log_file.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", self._module, json.dumps(asdict(self._told))),
+                *mortal((sys.executable, "-m", self._module, json.dumps(asdict(self._told)))),
                 cwd=REPOSITORY,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                preexec_fn=dies_with_its_parent,
             )
         self._reports = asyncio.create_task(self._listen(self._process))
 

@@ -115,7 +115,7 @@ class ControllerCommands:
         yield from self._performed(decisions.topics_found(self._state, [name]))
 
     def _do_delete(self, name: str) -> Iterator[str]:
-        yield from self._performed([decisions.delete_topic(self._state, name)])
+        yield from self._performed(decisions.delete_topic(self._state, name))
         yield from self._told(announced(self._state, Decision(), deleted_topics=[name]))
 
     def _do_deleted(self, broker_id: str, *words: str) -> Iterator[str]:

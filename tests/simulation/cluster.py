@@ -41,6 +41,8 @@ PORT: Final = 9092
 # Between two attempts to start a broker that could not: what watches over it starts it again.
 RESTART_SECONDS: Final = 1.0
 CALL_TIMEOUT_SECONDS: Final = 10.0
+# What containers are given to stop in, before they are killed: whatever does not answer, a broker is done by then.
+MOST_STOP_SECONDS: Final = 30.0
 
 
 def name_of(broker_id: int) -> str:
@@ -203,7 +205,6 @@ class Cluster:
                 "zookeeper.session.timeout.ms": str(self.plan.session_timeout_ms),
                 "replica.lag.time.max.ms": str(self.plan.lag_time_max_ms),
                 "replica.socket.timeout.ms": "8000",
-                "controlled.shutdown.retry.backoff.ms": "500",
                 **self.plan.broker_settings,
             }
         )
@@ -255,8 +256,12 @@ class Cluster:
         self._loop.spawn(node, self._stop(machine, node, broker))
 
     async def _stop(self, machine: Machine, node: Node, broker: Broker) -> None:
+        began, paused_before = self._loop.time(), node.paused_seconds
         await broker.stop()
         self.trace.tell(f"{machine.name} has stopped")
+        seconds = self._loop.time() - began - (node.paused_seconds - paused_before)
+        if seconds > MOST_STOP_SECONDS:
+            self._unexpected(f"{machine.name} took {seconds:.1f} s to stop")
         self._loop.call_soon(self._stopped, machine, node, context=self.network.outside.copy())
 
     def _stopped(self, machine: Machine, node: Node) -> None:

@@ -26,6 +26,8 @@ class Consumer:
 
     Args:
         unexpected: told what no correct cluster answers to one that was told all its offsets by the cluster itself.
+        leads: whether a broker is the leader of a partition for all the others, too. One whose session has ended, and that
+            can not be told, takes the new leader's offsets for wrong ones; Kafka's does, too.
         fences: whether fetches carry the leader epoch that the client knows.
         rack: where the client stands; the broker there is read from once its leader says so (KIP-392).
     """
@@ -40,6 +42,7 @@ class Consumer:
         time_ms: Callable[[], int],
         polls: Polls,
         unexpected: Callable[[str], None],
+        leads: Callable[[int, int], bool],
         fences: bool,
         rack: str,
     ) -> None:
@@ -50,6 +53,7 @@ class Consumer:
         self._time_ms = time_ms
         self._polls = polls
         self._unexpected = unexpected
+        self._leads = leads
         self._fences = fences
         self._rack = rack
         self._nearby: dict[int, int] = {}  # the brokers to read from in place of the leaders, by partition
@@ -126,14 +130,14 @@ class Consumer:
         is_taken = True
         for topic in answer.responses:
             for found in topic.partitions:
-                is_taken = self._take(found) and is_taken
+                is_taken = self._take(leader, found) and is_taken
         return is_taken
 
-    def _take(self, found: Any) -> bool:
+    def _take(self, leader: int, found: Any) -> bool:
         partition, error = found.partition_index, int(found.error_code)
         if error and self._nearby.pop(partition, None) is not None:
             return True  # the leader is asked next
-        if error == _OFFSET_OUT_OF_RANGE:
+        if error == _OFFSET_OUT_OF_RANGE and self._leads(leader, partition):
             self._unexpected(f"partition {partition}: offset {self.positions[partition]} is out of range, and all before it was read")
         if error:
             return False

@@ -18,6 +18,7 @@ from tests.simulation.nodes import NODE, Node
 from tests.simulation.trace import Trace
 
 from ottla.network.connection import FrameReceiver, Peer
+from ottla.network.traffic import Traffic
 from ottla.protocol.primitives import INT32
 
 SPOILT: Final = 0xEE
@@ -131,12 +132,14 @@ class ServerEnd:
         self._listener: Final = listener
         self._held: bytes | None = None
         self._receiver: FrameReceiver | None = None
+        self.last_active = 0.0
         self.peer: Final = peer
 
     def opened(self) -> None:
         self._receiver = self._listener.open_receiver(self)
 
     def received(self, data: bytes) -> None:
+        self.last_active = asyncio.get_running_loop().time()
         if self._held is not None:
             self._held += data
         else:
@@ -207,6 +210,7 @@ class SimulatedListener:
         self._address = ("", 0)
         self.name = name
         self.open_receiver: Final = open_receiver
+        self.traffic: Final = Traffic()
 
     @property
     def port(self) -> int:

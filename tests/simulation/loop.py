@@ -141,10 +141,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def pause(self, node: Node) -> None:
         """Nothing of this node runs until `resume`; its timers become due meanwhile."""
+        if not node.is_paused:
+            node.paused_since = self._now
         node.is_paused = True
 
     def resume(self, node: Node) -> None:
         """What became ready meanwhile runs, in its order."""
+        if node.is_paused:
+            node.paused_seconds += self._now - node.paused_since
         node.is_paused = False
         self._ready.extend(node.held)
         node.held.clear()

@@ -18,12 +18,14 @@ NODE: Final[ContextVar[Node | None]] = ContextVar("node", default=None)
 class Node:
     """One life of a process, by the name that the next life will have too."""
 
-    __slots__ = ("context", "held", "is_alive", "is_paused", "name")
+    __slots__ = ("context", "held", "is_alive", "is_paused", "name", "paused_seconds", "paused_since")
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
         self.is_alive = True
         self.is_paused = False
+        self.paused_since = 0.0
+        self.paused_seconds = 0.0  # in all the pauses that have ended
         self.held: deque[asyncio.Handle] = deque()
         self.context: Final = self._own_context()
 

@@ -58,4 +58,14 @@ REGRESSIONS: Final = (
         "A consumer that knew only a former leader read on from it as from a follower, and was thrown back when that one lost its disk.",
         "tests/unit/broker/handlers/test_replica_fetch.py",
     ),
+    Regression(
+        20003,
+        "A broker that stopped while nobody answered it took up to 41 s, and left what it had begun as the controller to itself.",
+        "tests/simulation/test_stopping.py",
+    ),
+    Regression(
+        40015,
+        "A replica that was moved away while its broker was away stayed there for ever.",
+        "tests/unit/broker/controller/test_strays.py",
+    ),
 )

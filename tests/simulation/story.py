@@ -105,7 +105,7 @@ class Story:
             await self.administrator.remove(others)
             await asyncio.sleep(3.0)
         if not await cluster.wait_until(self._is_settled, HEAL_SECONDS):
-            self._fail(f"the replicas do not get equal: {self._ends()}")
+            self._fail(f"the replicas do not get equal, or are where they should not be: {self._ends()}, {self._strays()}")
         looking.cancel()
         await self._read_everything()
         self._compare()
@@ -148,9 +148,14 @@ class Story:
             self._time_ms,
             self._new_polls(),
             self._fail,
+            self._leads,
             self.plan.fences,
             f"broker-{1 + index % self.plan.broker_count}" if self.plan.has_racks else "",
         )
+
+    def _leads(self, broker_id: int, partition: int) -> bool:
+        state = self.cluster.states().get(TopicPartition(TOPIC, partition))
+        return state is not None and state.leader == broker_id
 
     def _new_sends(self) -> Sends:
         self._process += 1
@@ -199,6 +204,7 @@ class Story:
         ends, states = self._ends(), self.cluster.states()
         return (
             self._is_whole()
+            and not self._strays()
             and {key.topic for key in states} == {TOPIC}
             and all(
                 {each[0] for each in ends[str(key)]} == set(state.replicas)
@@ -207,6 +213,17 @@ class Story:
                 for key, state in states.items()
             )
         )
+
+    def _strays(self) -> list[str]:
+        """The logs that brokers hold and should not, by what ZooKeeper says."""
+        states = self.cluster.states()
+        return [
+            f"{key} on {machine.name}"
+            for machine in self.cluster.machines.values()
+            if machine.broker is not None and machine.is_up
+            for key in machine.broker._logs.logs
+            if key not in states or machine.broker_id not in states[key].replicas
+        ]
 
     async def _look(self) -> None:
         cluster = self.cluster

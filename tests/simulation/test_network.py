@@ -97,6 +97,9 @@ class Echo:
     def read_completed(self) -> None:
         pass
 
+    def answers_sent(self) -> None:
+        pass
+
     def connection_lost(self) -> None:
         self.is_lost = True
 

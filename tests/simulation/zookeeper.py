@@ -124,6 +124,10 @@ class SimulatedSession:
         self._connect()
 
     @property
+    def chroot_size(self) -> int:
+        return 0
+
+    @property
     def session_id(self) -> int:
         return self._server.session_id
 

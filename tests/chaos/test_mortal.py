@@ -1,0 +1,31 @@
+"""Nothing that a run starts outlives it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.chaos.mortal import mortal
+
+STARTS_ONE = """
+import subprocess, sys
+print(subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL).pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_command_dies_with_whoever_started_it() -> None:
+    command = mortal(("sleep", "60"))
+    with subprocess.Popen([sys.executable, "-c", STARTS_ONE, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = Path("/proc") / parent.stdout.readline().strip()
+        deadline = time.monotonic() + 30
+        while (child / "comm").read_text().strip() != "sleep":
+            assert time.monotonic() < deadline, "it did not become the command"
+            time.sleep(0.01)
+        parent.kill()
+    while child.exists() and (child / "stat").read_text().split()[2] != "Z":
+        assert time.monotonic() < deadline, "the command outlived its parent"
+        time.sleep(0.01)
