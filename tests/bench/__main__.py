@@ -32,8 +32,13 @@ BENCHES: Final = (
     "cold",
     "clients",
     "groups",
+    "loading",
+    "transactions",
+    "compaction",
+    "beside_cleaning",
     "replication",
     "metadata",
+    "scrape",
 )
 BY_NAME_ONLY: Final = ("failover", "rolling", "controller", "soak")
 
@@ -46,6 +51,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, default=REPOSITORY / ".bench" / "results.json", help="where the figures go")
     parser.add_argument("--quick", action="store_true", help="short stretches, few rounds, little data: to see that everything runs")
     parser.add_argument("--cold-gib", type=float, help="size of the cold log (4; --quick: 0.5)")
+    parser.add_argument("--compaction-keys", type=int, help="how many keys are compacted (10,000,000; --quick: 200,000)")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="add the soak, of so many minutes (10 when named)")
     parser.add_argument("--document", action="store_true", help="write the table into docs/benchmarks.md")
     parser.add_argument("--strict", action="store_true", help="exit 1 when a target is missed")
@@ -85,6 +91,7 @@ def main() -> int:
         cold_bytes=int((chosen.cold_gib or (0.5 if quick else 4)) * GIB),
         soak_minutes=chosen.soak or 10,
         quick=quick,
+        compaction_keys=chosen.compaction_keys or (200_000 if quick else 10_000_000),
     )
     names = list(chosen.names) or list(BENCHES)
     if chosen.soak and "soak" not in names:

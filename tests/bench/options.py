@@ -27,6 +27,7 @@ class Options:
     cold_bytes: int
     soak_minutes: float
     quick: bool
+    compaction_keys: int = 10_000_000
 
     def say(self, text: str) -> None:
         self.console.print(text, style="dim", highlight=False)

@@ -12,7 +12,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -55,6 +55,8 @@ class Servers:
     directory: Path = field(default_factory=lambda: REPOSITORY / ".bench")
     properties: Mapping[str, str] = field(default_factory=dict)
     """The broker's properties that differ from its defaults in the whole run."""
+    program: Sequence[str] = (str(Path(sys.executable).parent / "ottla"),)
+    """What is started where it is Ottla: the command, without its words."""
     _made: int = 0
 
     @property
@@ -85,7 +87,7 @@ class Servers:
         }
         file = data_directory / "server.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        return [str(Path(sys.executable).parent / "ottla"), "broker", "--config", str(file)]
+        return [*self.program, "broker", "--config", str(file)]
 
     @contextlib.contextmanager
     def running(self, data_directory: Path, properties: Mapping[str, str] | None = None, *, tls: bool = False) -> Iterator[Server]:

@@ -171,7 +171,7 @@ def test_kafka_python_moves_partitions_and_elects_leaders(cluster: EmbeddedClust
     until(lambda: cluster.leader("clicks") == third, "the preferred leader leads")
 
 
-def test_a_drained_broker_leads_nothing_and_lives(zookeeper_server: ZooKeeperServer, ottla: Ottla, tmp_path: Path) -> None:
+def test_a_drained_broker_leads_nothing_until_it_takes_part_again(zookeeper_server: ZooKeeperServer, ottla: Ottla, tmp_path: Path) -> None:
     connect = f"{zookeeper_server.address}/{tmp_path.name}"
     settings = {"zookeeper.connect": connect, "auto.leader.rebalance.enable": "false"}
     with EmbeddedCluster(brokers=3, settings=settings) as cluster:
@@ -185,3 +185,8 @@ def test_a_drained_broker_leads_nothing_and_lives(zookeeper_server: ZooKeeperSer
         facts = json.loads(ottla(cluster, "cluster", "--json"))
         assert [(each["broker_id"], each["leader_count"] > 0) for each in facts["brokers"]] == [(1, True), (2, False), (3, True)]
         assert facts["offline"] == []
+        assert ottla(cluster, "broker", "undrain", "2", "--zookeeper", connect) == "Broker 2 takes part again.\n"
+        until(lambda: all(len(cluster.isr(f"clicks-{each}", 2)) == 3 for each in range(4)), "all replicas are in sync again")
+        ottla(cluster, "elect-leaders", "preferred", "--all")
+        facts = json.loads(ottla(cluster, "cluster", "--json"))
+        assert all(each["leader_count"] > 0 for each in facts["brokers"])

@@ -5,12 +5,10 @@ Method: as for the README (`test_readme`), whose blocks and dialogues are read h
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import pytest
-from tests.compat.test_readme import examples, exchanges, type_in
+from tests.compat.test_readme import environment_for, examples, exchanges, type_in
 
 from ottla.testing import EmbeddedCluster
 
@@ -20,11 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 @pytest.mark.timeout(240)
 def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
     with EmbeddedCluster(brokers=3) as cluster:
-        environment = {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "OTTLA_BOOTSTRAP_SERVER": cluster.bootstrap_servers,
-        }
+        environment = environment_for(cluster.bootstrap_servers)
         for example in examples(PAGE):
             assert example.language == "console", f"nobody checks a block of {example.language}"
             for exchange in exchanges(example.text):

@@ -17,14 +17,14 @@ def test_a_group_is_listed_described_reset_and_deleted(ottla: Ottla, ottla_boots
     read_with_confluent(ottla_bootstrap_servers, topic, group, 12)
     publish(ottla_bootstrap_servers, topic, 12, 6)
 
-    assert [group, "Empty"] in [line.split() for line in ottla("groups", "list").stdout.splitlines()]
+    assert [group, "classic", "Empty"] in [line.split() for line in ottla("groups", "list").stdout.splitlines()]
     assert group not in ottla("groups", "list", "--state", "stable").stdout
     described = json.loads(ottla("groups", "describe", group, "--json").stdout)
     assert described["state"] == "Empty"
     assert [(each["committed"], each["end"], each["lag"]) for each in described["partitions"]] == [(2, 3, 1)] * 6
     assert all(each["lag_seconds"] >= 0 for each in described["partitions"])
     text = ottla("groups", "describe", group).stdout
-    assert text.startswith(f"{group}: Empty, 0 members, coordinator 1, 6 messages behind, ")
+    assert text.startswith(f"{group}: Empty, classic protocol, 0 members, coordinator 1, 6 messages behind, ")
     assert text.splitlines()[3].split()[:5] == [topic, "0", "2", "3", "1"]
 
     shown = ottla("groups", "reset-offsets", group, "-t", f"{topic}:0,5", "--shift-by", "-1")

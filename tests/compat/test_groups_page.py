@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import pytest
-from tests.compat.test_readme import examples, exchanges, type_in
+from tests.compat.test_readme import environment_for, examples, exchanges, type_in
 
+from ottla.broker.groups.consumer import states
 from ottla.broker.groups.transitions import table
+from ottla.config.properties import parse
 from ottla.testing import EmbeddedCluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "groups.md"
@@ -17,16 +17,21 @@ PAGE = Path(__file__).parents[2] / "docs" / "groups.md"
 
 @pytest.mark.timeout(180)
 def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
-    with EmbeddedCluster() as cluster:
-        environment = {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "OTTLA_BOOTSTRAP_SERVER": cluster.bootstrap_servers,
-        }
+    with EmbeddedCluster(settings=parse(_settings(), "docs/groups.md")) as cluster:
+        environment = environment_for(cluster.bootstrap_servers)
         for example in examples(PAGE):
+            if example.language == "properties":
+                continue
             for exchange in exchanges(example.text):
                 type_in(exchange, f"docs/groups.md:{example.line}", tmp_path, environment)
 
 
-def test_the_table_of_states_is_the_one_that_holds() -> None:
-    assert table() in PAGE.read_text(encoding="utf-8")
+def _settings() -> str:
+    """What the page says that a broker is to be set to."""
+    return "\n".join(example.text for example in examples(PAGE) if example.language == "properties")
+
+
+def test_the_tables_of_states_are_those_that_hold() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert table() in text
+    assert states.table() in text

@@ -58,6 +58,15 @@ def exchanges(block: str) -> Iterator[Exchange]:
         yield Exchange(command, output or None)
 
 
+def environment_for(bootstrap_servers: str) -> dict[str, str]:
+    """One in which an example finds the commands of this installation, and they the brokers of the test."""
+    return {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "OTTLA_BOOTSTRAP_SERVER": bootstrap_servers,
+    }
+
+
 def type_in(exchange: Exchange, where: str, directory: Path, environment: dict[str, str]) -> None:
     shell = ["bash", "-o", "pipefail", "-c", exchange.command]
     done = subprocess.run(shell, cwd=directory, env=environment, capture_output=True, text=True, timeout=50, check=False)
@@ -69,11 +78,7 @@ def type_in(exchange: Exchange, where: str, directory: Path, environment: dict[s
 @pytest.mark.timeout(180)
 def test_the_examples_do_what_the_readme_says(tmp_path: Path) -> None:
     with EmbeddedCluster() as cluster:
-        environment = {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "OTTLA_BOOTSTRAP_SERVER": cluster.bootstrap_servers,
-        }
+        environment = environment_for(cluster.bootstrap_servers)
         for number, example in enumerate(examples()):
             where = f"README.md:{example.line}"
             if example.language == "console":

@@ -1,0 +1,30 @@
+"""docs/operations.md is true: its examples run, from the first to the last against one cluster of three brokers.
+
+Method: as for the README (`test_readme`). Blocks of `sh` are for another kind of machine (compose, servers); that the commands in them are
+ones that there are is looked at in tests/unit/deploy/test_commands_in_documents.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.compat.test_readme import environment_for, examples, exchanges, type_in
+
+from ottla.testing import EmbeddedCluster
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+@pytest.mark.timeout(240)
+def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
+    with EmbeddedCluster(brokers=3) as cluster:
+        environment = environment_for(cluster.bootstrap_servers)
+        for example in examples(PAGE):
+            assert example.language in ("console", "sh"), f"nobody checks a block of {example.language}"
+            for exchange in exchanges(example.text) if example.language == "console" else ():
+                type_in(exchange, f"docs/operations.md:{example.line}", tmp_path, environment)
+
+
+def test_there_are_examples() -> None:
+    assert sum(len(list(exchanges(each.text))) for each in examples(PAGE) if each.language == "console") >= 15
