@@ -5,16 +5,21 @@ PYTHON ?= $(firstword $(foreach each,python3.11 python3.12 python3.13 python3.14
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# Two workers even on one core: several tests wait for processes and sockets more than they compute.
-WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); if [ $$n -lt 2 ]; then echo 2; elif [ $$n -gt 4 ]; then echo 4; else echo $$n; fi)
+# One more than there are cores, for many tests wait for processes and sockets more than they compute; four at the most.
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); if [ $$n -lt 4 ]; then echo $$((n + 1)); else echo 4; fi)
 PROTOS := $(sort $(wildcard proto/ottla/rpc/v1/*.proto))
 PROTO_INTO ?= services
+PINNED := --generate-hashes --python-version 3.11 --python-platform linux --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart stop test compat chaos chaos-sabotage sim sim-sabotage bench golden docs proto lint format clean
+# How a person's own cluster in containers is called; PROFILES=ensemble,observability adds to it.
+export COMPOSE_PROJECT_NAME ?= ottla
+export PROFILES
+
+.PHONY: help install quickstart stop test compat chaos chaos-sabotage sim sim-sabotage bench golden docs rules dashboards helm-test k8s-test proto lint format clean base-image images requirements wheels up down logs ps demo integration
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## make .venv and install Ottla in it, with what tests and the quickstart need
 
@@ -32,11 +37,43 @@ quickstart: $(INSTALLED) ## start Ottla in the background and put 336,776 flight
 stop: $(INSTALLED) ## stop what the quickstart left running
 	$(BIN)/ottla quickstart --stop
 
+up: ## a cluster in containers: build what is missing, start it, wait until it is healthy; PROFILES=ensemble,observability
+	@sh deploy/compose.sh up
+
+down: ## stop that cluster and keep its data; VOLUMES=1 removes the data too
+	@sh deploy/compose.sh down $(if $(VOLUMES),--volumes)
+
+logs: ## follow its logs; SERVICE=broker-1
+	@sh deploy/compose.sh logs $(SERVICE)
+
+ps: ## what of it runs
+	@sh deploy/compose.sh ps
+
+demo: $(INSTALLED) ## 336,776 flights through that cluster while the leader's container is killed; none may be lost
+	$(BIN)/python -m tests.integration.demo
+
+images: ## build the images of the cluster
+	@sh deploy/images.sh
+
+base-image: ## make the image that they stand on from Debian's packages, where none can be pulled (as root, needs mmdebstrap)
+	@sh deploy/base/build.sh
+
+wheels: $(INSTALLED) ## put what the images install from the network into deploy/wheels, for building without one
+	@for each in requirements requirements-build; do $(BIN)/python -m pip download --quiet --disable-pip-version-check --only-binary=:all: \
+		--python-version 3.11 --require-hashes --dest deploy/wheels -r services/$$each.txt || exit 1; done
+
+requirements: $(INSTALLED) ## pin anew, with hashes, what the images install
+	$(BIN)/uv pip compile --quiet --upgrade $(PINNED) --extra server pyproject.toml -o services/requirements.txt
+	echo 'setuptools>=75' | $(BIN)/uv pip compile --quiet --upgrade $(PINNED) - -o services/requirements-build.txt
+
 test: $(INSTALLED) ## the tests that need nothing but this checkout, in under two minutes
 	$(BIN)/python -m pytest -n $(WORKERS) tests/unit tests/scenarios tests/chaos tests/simulation tests/paper tests/test_tidy.py
 
 compat: $(INSTALLED) ## real clients against a real broker: librdkafka, kafka-python, aiokafka, kcat
 	$(BIN)/python -m pytest -n $(WORKERS) tests/compat
+
+integration: $(INSTALLED) images ## clusters in containers under faults, seen from outside by real clients; leaves nothing running
+	$(BIN)/python -m pytest -p no:cacheprovider tests/integration
 
 chaos: $(INSTALLED) ## three brokers and a real ZooKeeper under faults, judged by what clients saw; SEED=n MINUTES=m
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
@@ -56,8 +93,22 @@ bench: $(INSTALLED) ## throughput, latency and memory against bare floors measur
 golden: $(INSTALLED) ## write the expected transcripts anew; commit only what you understand
 	OTTLA_GOLDEN=1 $(BIN)/python -m pytest -q tests/scenarios
 
-docs: $(INSTALLED) ## make docs/configuration.md anew from the declarations
+docs: $(INSTALLED) ## make docs/configuration.md, docs/metrics.md and the chart's tables anew from the declarations
 	$(BIN)/python -m ottla.config.document docs/configuration.md
+	$(BIN)/python -m ottla.metrics.document docs/metrics.md
+	$(BIN)/python helm/document.py
+
+rules: ## Prometheus' configuration and alert rules: checked and tested with promtool
+	sh deploy/prometheus/check.sh
+
+dashboards: $(INSTALLED) ## make deploy/grafana/dashboards anew
+	$(BIN)/python -m deploy.grafana.generate
+
+helm-test: $(INSTALLED) ## the chart as helm renders it: its schema, its promises, every release of Kubernetes from 1.25 on; no cluster
+	$(BIN)/python -m pytest -n $(WORKERS) tests/helm
+
+k8s-test: $(INSTALLED) ## the chart in the cluster that KUBECONFIG names: install, faults, upgrade, scale, uninstall; minutes
+	$(BIN)/python -m pytest -p no:cacheprovider -v -s tests/kubernetes
 
 proto: $(INSTALLED) ## make services/ottla/rpc/v1 anew from proto/
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I proto \

@@ -1,0 +1,134 @@
+#!/bin/sh
+# What `make up`, `make down`, `make logs` and `make ps` do, with docker-compose 1.29 and `docker compose` alike.
+#
+#   deploy/compose.sh up | down [--volumes] | logs [SERVICE …] | ps
+#
+#   PROFILES           ensemble, observability, or both with a comma
+#   OTTLA_UP_SECONDS   how long `up` waits until all is healthy (180)
+set -eu
+cd "$(dirname "$0")/.."
+started=$(date +%s)
+
+export COMPOSE_PROJECT_NAME="${COMPOSE_PROJECT_NAME:-ottla}"
+profiles=${PROFILES:-}
+case ,$profiles, in
+*,ensemble,*)
+    set -a
+    # shellcheck source=deploy/ensemble.env
+    . deploy/ensemble.env
+    set +a
+    ;;
+esac
+
+if docker compose version >/dev/null 2>&1; then
+    compose() { docker compose "$@"; }
+elif command -v docker-compose >/dev/null 2>&1; then
+    compose() { docker-compose "$@"; }
+else
+    echo "compose.sh: neither 'docker compose' nor 'docker-compose' is installed" >&2
+    exit 1
+fi
+
+# One line for each container of the project: its service and what its health check says.
+health() {
+    ids=$(docker ps --all --quiet --filter "label=com.docker.compose.project=$COMPOSE_PROJECT_NAME" --filter "label=com.docker.compose.oneoff=False")
+    [ -n "$ids" ] || return 0
+    # shellcheck disable=SC2086  # ids are words
+    docker inspect --format \
+        '{{index .Config.Labels "com.docker.compose.service"}} {{if ne .State.Status "running"}}{{.State.Status}}{{else if .State.Health}}{{.State.Health.Status}}{{else}}healthy{{end}} {{.Id}}' \
+        $ids 2>/dev/null | sort
+}
+
+# What a person would look for next: the last health check and the last lines of each that is not healthy.
+say_what_is_wrong() {
+    health | while read -r service state id; do
+        [ "$state" != healthy ] || continue
+        echo "--- $service is $state; its last health check and its last lines:" >&2
+        docker inspect --format '{{if .State.Health}}{{range .State.Health.Log}}{{.Output}}{{end}}{{end}}' "$id" 2>/dev/null | tail -n 1 >&2
+        docker logs --tail 15 "$id" >&2 2>&1
+    done
+}
+
+wait_until_healthy() {
+    limit=${OTTLA_UP_SECONDS:-180}
+    while :; do
+        states=$(health)
+        waiting=$(echo "$states" | awk '$2 != "healthy" { print $1 " (" $2 ")" }' | paste -sd ' ' -)
+        [ -n "$waiting" ] || return 0
+        if [ $(($(date +%s) - started)) -ge "$limit" ]; then
+            echo "After $limit s these are not healthy: $waiting" >&2
+            say_what_is_wrong
+            return 1
+        fi
+        sleep 0.3
+    done
+}
+
+address_of() {
+    docker port "$(docker ps --quiet --filter "label=com.docker.compose.project=$COMPOSE_PROJECT_NAME" --filter "label=com.docker.compose.service=$1" | head -n 1)" "$2" 2>/dev/null | head -n 1
+}
+
+say_where() {
+    row='  %-22s %-24s %s\n'
+    # shellcheck disable=SC2059
+    {
+        printf "$row" what 'in its network' 'on this machine'
+        servers=
+        for number in 1 2 3; do
+            address=$(address_of "broker-$number" 9094)
+            servers=$servers${servers:+,}$address
+            printf "$row" "broker $number" "broker-$number:9092" "$address"
+        done
+        for number in 1 2 3; do
+            printf "$row" "  metrics and health" "broker-$number:9404" "http://$(address_of "broker-$number" 9404)/metrics"
+        done
+        printf "$row" ZooKeeper zookeeper:2181 "$(address_of zookeeper 2181)"
+        printf "$row" Prometheus prometheus:9090 "http://$(address_of prometheus 9090)"
+        grafana=$(address_of grafana 3000)
+        [ -z "$grafana" ] || printf "$row" Grafana grafana:3000 "http://$grafana"
+    }
+    cat <<END
+
+  ottla cluster -b $servers
+  docker run --rm -i --network ${COMPOSE_PROJECT_NAME}_cluster ${OTTLA_BROKER_IMAGE:-ottla/broker:0.1.0} topics list -b broker-1:9092
+  make demo | make logs | make ps | make down
+END
+}
+
+command=${1:-}
+[ $# -eq 0 ] || shift
+case $command in
+up)
+    sh deploy/images.sh --missing
+    case ,$profiles, in
+    *,observability,*)
+        grafana=${OTTLA_GRAFANA_IMAGE:-grafana/grafana:11.4.0}
+        if ! docker image inspect "$grafana" >/dev/null 2>&1 && ! timeout 300 docker pull --quiet "$grafana"; then
+            echo "$grafana can not be pulled: Grafana is left out. Its dashboards are in deploy/grafana/dashboards."
+            profiles=$(echo ",$profiles," | sed 's/,observability,/,/; s/^,//; s/,$//')
+        fi
+        ;;
+    esac
+    if ! COMPOSE_PROFILES=$profiles compose up --detach --no-build --remove-orphans; then
+        say_what_is_wrong
+        exit 1
+    fi
+    wait_until_healthy
+    echo "All of it is healthy after $(($(date +%s) - started)) s."
+    echo
+    say_where
+    ;;
+down)
+    COMPOSE_PROFILES=ensemble,observability compose down --remove-orphans "$@"
+    ;;
+logs)
+    COMPOSE_PROFILES=ensemble,observability compose logs --follow --tail 100 "$@"
+    ;;
+ps)
+    COMPOSE_PROFILES=ensemble,observability compose ps "$@"
+    ;;
+*)
+    echo "usage: deploy/compose.sh up | down [--volumes] | logs [SERVICE …] | ps" >&2
+    exit 2
+    ;;
+esac

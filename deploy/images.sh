@@ -1,0 +1,90 @@
+#!/bin/sh
+# Builds the images of the cluster upon a base image that this machine has, can pull, or can make from Debian's packages.
+#
+#   deploy/images.sh [--missing] [broker|zookeeper|prometheus …]      all of them, if none is named
+#
+#   --missing    leave alone what is there
+#   BASE_IMAGE   the base to build upon; otherwise python:3.11-slim-bookworm if it is here or can be pulled, else ottla/base:bookworm
+set -eu
+cd "$(dirname "$0")/.."
+
+PUBLIC_BASE=python:3.11-slim-bookworm
+LOCAL_BASE=ottla/base:bookworm
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml | head -n 1)
+
+has() {
+    docker image inspect "$1" >/dev/null 2>&1
+}
+
+image_of() {
+    case $1 in
+    broker) echo "${OTTLA_BROKER_IMAGE:-ottla/broker:$version}" ;;
+    zookeeper) echo "${OTTLA_ZOOKEEPER_IMAGE:-ottla/zookeeper:3.8.0}" ;;
+    prometheus) echo "${OTTLA_PROMETHEUS_IMAGE:-ottla/prometheus:2.42.0}" ;;
+    *) echo "images.sh: there is no image '$1'; there are broker, zookeeper and prometheus" >&2; exit 2 ;;
+    esac
+}
+
+# Sets BASE_IMAGE. Asked for when the first image is to be built, as the answer may take a download.
+choose_base() {
+    [ -z "${BASE_IMAGE:-}" ] || return 0
+    if has "$PUBLIC_BASE"; then
+        BASE_IMAGE=$PUBLIC_BASE
+    elif has "$LOCAL_BASE"; then
+        BASE_IMAGE=$LOCAL_BASE
+    elif echo "Pulling $PUBLIC_BASE" && timeout 300 docker pull --quiet "$PUBLIC_BASE"; then
+        BASE_IMAGE=$PUBLIC_BASE
+    else
+        echo "It can not be pulled; making $LOCAL_BASE from Debian's packages"
+        sh deploy/base/build.sh "$LOCAL_BASE"
+        BASE_IMAGE=$LOCAL_BASE
+    fi
+}
+
+build() {
+    case $1 in
+    broker)
+        revision=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+        set -- --file services/Dockerfile --target broker --build-arg "VERSION=$version" --build-arg "REVISION=$revision" .
+        ;;
+    *) set -- "deploy/$1" ;;
+    esac
+    # --force-rm: the older builder keeps the container of a step that failed, otherwise.
+    docker build --quiet --force-rm --tag "$image" --build-arg "BASE_IMAGE=$BASE_IMAGE" "$@" >/dev/null
+}
+
+# An image is not built anew by itself when the source has changed, so that `make up` is quick and does what it did yesterday.
+say_if_older() {
+    revision=$(git rev-parse --short=12 HEAD 2>/dev/null) || return 0
+    built=$(docker image inspect --format '{{index .Config.Labels "org.opencontainers.image.revision"}}' "$image")
+    [ "$built" = "$revision" ] || echo "$image is of revision ${built:-unknown} and the source of $revision; 'make images' builds it anew"
+}
+
+only_missing=
+if [ "${1:-}" = --missing ]; then
+    only_missing=yes
+    shift
+fi
+[ $# -gt 0 ] || set -- broker zookeeper prometheus
+if ! docker version >/dev/null 2>&1; then
+    echo "images.sh: there is no Docker daemon to be reached: is it running, and may this user use it?" >&2
+    exit 1
+fi
+
+for name; do
+    image=$(image_of "$name")
+    if [ -n "$only_missing" ] && has "$image"; then
+        [ "$name" != broker ] || say_if_older
+        continue
+    fi
+    case $image in
+    ottla/*) ;;
+    *)  # Somebody else's image is named, so it is theirs to build.
+        has "$image" || docker pull --quiet "$image"
+        continue
+        ;;
+    esac
+    choose_base
+    echo "Building $image upon $BASE_IMAGE"
+    build "$name"
+done
