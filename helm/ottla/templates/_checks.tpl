@@ -1,0 +1,59 @@
+{{/* What no schema can say: values that contradict each other. Included once, by the brokers' StatefulSet. */}}
+
+{{- define "ottla.checkValues" -}}
+{{- $values := .Values -}}
+{{- $external := $values.externalAccess -}}
+{{- $replicas := int $values.broker.replicas -}}
+{{- $tls := include "ottla.tls.secret" . -}}
+
+{{- if and $values.zookeeper.enabled $values.zookeeper.connect -}}
+{{- fail "zookeeper.connect names servers that are there already: set zookeeper.enabled=false with it" -}}
+{{- end -}}
+{{- if not (or $values.zookeeper.enabled $values.zookeeper.connect) -}}
+{{- fail "zookeeper.enabled is false: say in zookeeper.connect where ZooKeeper is" -}}
+{{- end -}}
+{{- if contains "/" $values.zookeeper.connect -}}
+{{- fail "zookeeper.connect: the path belongs into zookeeper.chroot" -}}
+{{- end -}}
+
+{{- if gt (int (add $values.broker.drain.timeoutSeconds 30)) (int $values.broker.terminationGracePeriodSeconds) -}}
+{{- fail "broker.terminationGracePeriodSeconds must leave 30 s beside broker.drain.timeoutSeconds, for a clean shutdown" -}}
+{{- end -}}
+{{- if and $values.broker.rack.fromNode $values.broker.rack.values -}}
+{{- fail "broker.rack: either fromNode or values" -}}
+{{- end -}}
+
+{{- if and $values.tls.existingSecret $values.tls.certManager.enabled -}}
+{{- fail "tls.certManager makes the Secret itself: leave tls.existingSecret empty" -}}
+{{- end -}}
+{{- if and $values.tls.certManager.enabled (not $values.tls.certManager.issuerRef) -}}
+{{- fail "tls.certManager.enabled needs tls.certManager.issuerRef" -}}
+{{- end -}}
+{{- if and (not $tls) (ne $values.tls.clientAuth "none") -}}
+{{- fail "tls.clientAuth needs a certificate: tls.existingSecret or tls.certManager" -}}
+{{- end -}}
+
+{{- if $external.enabled -}}
+{{- if and $external.nodePorts (eq $external.type "NodePort") (lt (len $external.nodePorts) $replicas) -}}
+{{- fail (printf "externalAccess.nodePorts has %d ports for %d brokers" (len $external.nodePorts) $replicas) -}}
+{{- end -}}
+{{- if and $external.hosts (eq $external.type "LoadBalancer") (lt (len $external.hosts) $replicas) -}}
+{{- fail (printf "externalAccess.hosts has %d hosts for %d brokers, and each has a load balancer of its own" (len $external.hosts) $replicas) -}}
+{{- end -}}
+{{- if and (gt (len $external.hosts) 1) (lt (len $external.hosts) $replicas) -}}
+{{- fail (printf "externalAccess.hosts has %d hosts for %d brokers: give one for each, or one for all" (len $external.hosts) $replicas) -}}
+{{- end -}}
+{{- if and $external.loadBalancerIPs (lt (len $external.loadBalancerIPs) $replicas) -}}
+{{- fail (printf "externalAccess.loadBalancerIPs has %d addresses for %d brokers" (len $external.loadBalancerIPs) $replicas) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* A ZooKeeper that grows in place can elect two new, empty servers over the one that has the data. */ -}}
+{{- if and .Release.IsUpgrade $values.zookeeper.enabled -}}
+{{- with lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-zookeeper" (include "ottla.fullname" .)) -}}
+{{- if ne (int .spec.replicas) (int $values.zookeeper.replicas) -}}
+{{- fail (printf "zookeeper.replicas is %d and can not become %d in place: new, empty servers could outvote those that have the data" (int .spec.replicas) (int $values.zookeeper.replicas)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

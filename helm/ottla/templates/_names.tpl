@@ -1,0 +1,119 @@
+{{/* Names, labels and addresses that several objects share. */}}
+
+{{- define "ottla.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What selects pods may never change in the life of a StatefulSet. */}}
+{{- define "ottla.selector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "ottla.labels" -}}
+{{ include "ottla.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- with .Values.labels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Pods that may reach the brokers. */}}
+{{- define "ottla.clientLabel" -}}
+{{ include "ottla.fullname" . }}-client
+{{- end -}}
+
+{{- define "ottla.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "ottla.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ottla.image" -}}
+{{- with .image.registry }}{{ . }}/{{ end }}{{ .image.repository }}
+{{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .image.tag | default .defaultTag }}{{ end }}
+{{- end -}}
+
+{{- define "ottla.broker.image" -}}
+{{- include "ottla.image" (dict "image" .Values.image "defaultTag" .Chart.AppVersion) -}}
+{{- end -}}
+
+{{- define "ottla.pullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The domain of the brokers' own names: POD.<this>. */}}
+{{- define "ottla.broker.domain" -}}
+{{ include "ottla.fullname" . }}-broker-headless.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
+{{- end -}}
+
+{{- define "ottla.bootstrap" -}}
+{{ include "ottla.fullname" . }}.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:9092
+{{- end -}}
+
+{{- define "ottla.zookeeper.servers" -}}
+{{- if .Values.zookeeper.enabled -}}
+{{- $domain := printf "%s-zookeeper-headless.%s.svc.%s" (include "ottla.fullname" .) .Release.Namespace .Values.clusterDomain -}}
+{{- $servers := list -}}
+{{- range $ordinal := until (int .Values.zookeeper.replicas) -}}
+{{- $servers = append $servers (printf "%s-zookeeper-%d.%s:2181" (include "ottla.fullname" $) $ordinal $domain) -}}
+{{- end -}}
+{{- join "," $servers -}}
+{{- else -}}
+{{- .Values.zookeeper.connect -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The Secret with the brokers' certificate; empty without TLS. */}}
+{{- define "ottla.tls.secret" -}}
+{{- if .Values.tls.certManager.enabled -}}
+{{ include "ottla.fullname" . }}-tls
+{{- else -}}
+{{- .Values.tls.existingSecret -}}
+{{- end -}}
+{{- end -}}
+
+{{/* "SSL" or "PLAINTEXT" of a listener: (list $ "INTERNAL"). */}}
+{{- define "ottla.protocol" -}}
+{{- $root := index . 0 -}}
+{{- if and (include "ottla.tls.secret" $root) (has (index . 1) $root.Values.tls.listeners) -}}SSL{{- else -}}PLAINTEXT{{- end -}}
+{{- end -}}
+
+{{/* Whether the init container of a broker asks the API server for anything. */}}
+{{- define "ottla.asksForNodes" -}}
+{{- $external := .Values.externalAccess -}}
+{{- if or .Values.broker.rack.fromNode (and $external.enabled (eq $external.type "NodePort") $external.nodeExternalAddress) -}}true{{- end -}}
+{{- end -}}
+
+{{- define "ottla.asksForServices" -}}
+{{- $external := .Values.externalAccess -}}
+{{- if $external.enabled -}}
+{{- if or (and (eq $external.type "NodePort") (not $external.nodePorts)) (and (eq $external.type "LoadBalancer") (not $external.hosts)) -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ottla.storageClass" -}}
+{{- if eq . "-" }}
+storageClassName: ""
+{{- else if . }}
+storageClassName: {{ . }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,1 @@
+"""The chart, by what `helm template` makes of it; no cluster."""

@@ -1,0 +1,76 @@
+"""docs/kubernetes.md: its commands are ones that helm and Ottla take, and the values that it names are there.
+
+The commands themselves are run by tests/kubernetes, in a cluster; here it is their flags and names that are looked at.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from typing import Any, Final
+
+import pytest
+import yaml
+from tests.helm.charting import CHART, NAMESPACE, ROOT, helm, template
+
+PAGE: Final = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+VALUES: Final[dict[str, Any]] = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+# A command may go on in the next line.
+COMMANDS: Final = [line.strip() for line in PAGE.replace("\\\n", " ").splitlines() if line.startswith("    ")]
+CLUSTERS_OWN: Final = {"--wait", "--reset-then-reuse-values", "--create-namespace"}
+
+
+def flags(command: str) -> list[str]:
+    """What of a `helm install` or `upgrade` also means something to `helm template`."""
+    words = [each for each in shlex.split(command, comments=True) if each not in CLUSTERS_OWN]
+    return words[4:] if words[:1] == ["helm"] else words
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each.startswith(("helm install", "helm upgrade", "--set"))])
+def test_the_chart_takes_what_the_page_sets(command: str) -> None:
+    if command.startswith("helm"):
+        assert shlex.split(command)[2:4] == ["mine", "helm/ottla"]
+    given = [
+        str(ROOT / each) if each.startswith("helm/") else each for each in flags(command) if each not in ("-n", "--namespace", "streams")
+    ]
+    made = helm("template", "mine", str(CHART), "--namespace", NAMESPACE, *given)
+    assert made.returncode == 0, made.stderr
+
+
+def test_there_are_commands_to_look_at() -> None:
+    assert len([each for each in COMMANDS if each.startswith("helm")]) >= 6
+    assert len([each for each in COMMANDS if "ottla reassign" in each]) >= 2
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if "ottla reassign" in each])
+def test_ottla_knows_the_options_of_the_page(command: str) -> None:
+    words = re.search(r"ottla (reassign execute .*?)'?$", command)
+    assert words is not None
+    helped = subprocess.run(
+        [sys.executable, "-m", "ottla.cli", "reassign", "execute", "--help"], capture_output=True, text=True, timeout=30
+    )
+    for option in re.findall(r"--[a-z-]+", words[1]):
+        assert option in helped.stdout
+
+
+def test_every_value_that_the_page_names_is_there() -> None:
+    roots = "|".join(VALUES)
+    named = set(re.findall(rf"`((?:{roots})(?:\.[A-Za-z]+)+)", PAGE))
+    assert len(named) > 15
+    for name in named:
+        found: Any = VALUES
+        for part in name.split("."):
+            assert isinstance(found, dict) and part in found, name
+            found = found[part]
+
+
+def test_every_object_that_the_page_names_is_made() -> None:
+    rendered = template({"externalAccess.enabled": True}, "--is-upgrade")
+    made = {each["metadata"]["name"] for each in rendered}
+    table = PAGE.partition("## Who is who")[2].partition("| probe |")[0]
+    for kinds, name in re.findall(r"^\| (StatefulSet|Service|Services) `([a-z0-9-]+)`", table, re.MULTILINE):
+        assert name in made, f"{kinds} {name}"
+    assert "mine-ottla-scale-down-check" in PAGE
+    assert "mine-ottla-scale-down-check" in made

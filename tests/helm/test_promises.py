@@ -1,0 +1,314 @@
+"""What the chart promises, looked for in what it makes: safety, placement, networks, monitoring, hooks."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from tests.helm.charting import CHART, NAMESPACE, ROOT, VALUES_FILES, Manifest, Rendered, broker_container, helm, template
+
+CI: Final = CHART / "ci"
+
+
+def pod_specs(rendered: Rendered) -> dict[str, Manifest]:
+    return {name: each["spec"] for name, each in rendered.pod_templates().items()}
+
+
+def containers(spec: Manifest) -> list[Manifest]:
+    return [*spec.get("initContainers", ()), *spec["containers"]]
+
+
+@pytest.mark.parametrize("file", VALUES_FILES, ids=lambda each: each.stem)
+def test_every_pod_is_as_harmless_as_it_can_be(file: Path) -> None:
+    """The restricted profile of Kubernetes' pod security standards, a read-only root, no links of services, bounded memory."""
+    for name, spec in pod_specs(template(None, "--is-upgrade", file=file)).items():
+        assert spec["enableServiceLinks"] is False, name
+        assert spec["securityContext"]["runAsNonRoot"] is True, name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        for container in containers(spec):
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"] is True, name
+            assert context["allowPrivilegeEscalation"] is False, name
+            assert context["capabilities"] == {"drop": ["ALL"]}, name
+            assert container["resources"]["limits"]["memory"], name
+            assert container["resources"]["requests"]["cpu"], name
+            assert not container["image"].endswith(":latest"), name
+
+
+@pytest.mark.parametrize("file", VALUES_FILES, ids=lambda each: each.stem)
+def test_a_token_is_only_where_something_is_asked_for(file: Path) -> None:
+    """Brokers, ZooKeeper and the hook never have one; the init container has its own where it must ask; a killer of pods needs one."""
+    rendered = template(None, "--is-upgrade", file=file)
+    for name, spec in pod_specs(rendered).items():
+        assert spec["automountServiceAccountToken"] is ("check-failover" in name), name
+        for container in spec["containers"]:
+            assert not any("serviceaccount" in each["mountPath"] for each in container["volumeMounts"]), name
+    asks = any("-nodes" in each["metadata"]["name"] for each in rendered.all("ClusterRole")) or any(
+        "-services" in each["metadata"]["name"] for each in rendered.all("Role")
+    )
+    [init] = rendered.one("StatefulSet", "broker")["spec"]["template"]["spec"]["initContainers"]
+    assert any(each["name"] == "token" for each in init["volumeMounts"]) is asks
+
+
+def test_roles_are_no_wider_than_needed() -> None:
+    """By default the only role is that of the failover check, which is there for the time of a test."""
+    assert not template().all("ClusterRole")
+    [role] = template().all("Role")
+    assert role["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert "hook-failed" in role["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+    assert role["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"], "resourceNames": [f"mine-ottla-broker-{each}" for each in range(3)]}
+    ]
+    nodes = template(file=CI / "rack-from-node.yaml").all("ClusterRole")
+    assert [each["rules"] for each in nodes] == [[{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]]
+    [services] = [each for each in template(file=CI / "one-node.yaml").all("Role") if each["metadata"]["name"].endswith("-services")]
+    assert services["rules"][0]["verbs"] == ["get"]
+    assert len(services["rules"][0]["resourceNames"]) == 3
+
+
+def test_a_cold_start_does_not_deadlock_and_an_update_goes_one_by_one() -> None:
+    """All pods start at once and find each other before they are ready; RollingUpdate waits for each."""
+    rendered = template()
+    for each in rendered.all("StatefulSet"):
+        assert each["spec"]["podManagementPolicy"] == "Parallel"
+        assert each["spec"]["updateStrategy"] == {"type": "RollingUpdate"}
+        service = next(found for found in rendered.all("Service") if found["metadata"]["name"] == each["spec"]["serviceName"])
+        assert service["spec"]["clusterIP"] == "None"
+        assert service["spec"]["publishNotReadyAddresses"] is True
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        assert service["spec"]["selector"].items() <= labels.items()
+        assert each["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    bootstrap = next(found for found in rendered.all("Service") if found["metadata"]["name"] == "mine-ottla")
+    assert "publishNotReadyAddresses" not in bootstrap["spec"]
+
+
+def test_probes_ask_for_what_they_are_there_for() -> None:
+    container = broker_container(template())
+    startup, readiness, liveness = (container[f"{each}Probe"] for each in ("startup", "readiness", "liveness"))
+    assert startup["periodSeconds"] * startup["failureThreshold"] == 1800, "half an hour for the recovery of logs"
+    assert readiness["httpGet"]["path"] == "/readyz"
+    assert startup["httpGet"]["path"] == liveness["httpGet"]["path"] == "/healthz"
+    assert {"name": "http", "containerPort": 9404} in container["ports"]
+
+
+def test_exec_probes_have_the_time_that_they_need() -> None:
+    """The default is one second, and starting a process in a container alone takes a part of it."""
+    [container] = template().one("StatefulSet", "zookeeper")["spec"]["template"]["spec"]["containers"]
+    for each in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[each]["timeoutSeconds"] >= 5
+
+
+def test_a_broker_is_drained_within_its_grace() -> None:
+    spec = template().one("StatefulSet", "broker")["spec"]["template"]["spec"]
+    command = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert command[:2] == ["sh", "/etc/ottla/drain.sh"]
+    assert int(command[2]) + 30 <= spec["terminationGracePeriodSeconds"]
+    assert "lifecycle" not in broker_container(template(file=CI / "single-broker.yaml")), "nobody else can lead"
+    assert "lifecycle" not in broker_container(template(file=CI / "without-guards.yaml"))
+
+
+def test_zookeeper_outlasts_the_brokers_when_all_are_uninstalled() -> None:
+    spec = template().one("StatefulSet", "zookeeper")["spec"]["template"]["spec"]
+    command = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert command[1].endswith("wait_for_brokers.sh")
+    assert int(command[2]) + 30 <= spec["terminationGracePeriodSeconds"]
+
+
+def test_budgets_let_one_go_at_a_time() -> None:
+    budgets = {each["metadata"]["name"]: each["spec"]["maxUnavailable"] for each in template().all("PodDisruptionBudget")}
+    assert budgets == {"mine-ottla-broker": 1, "mine-ottla-zookeeper": 1}
+    assert not template(file=CI / "single-broker.yaml").all("PodDisruptionBudget")
+
+
+def test_brokers_stand_apart() -> None:
+    def terms(values: dict[str, Any]) -> dict[str, Any]:
+        spec = template(values).one("StatefulSet", "broker")["spec"]["template"]["spec"]
+        return dict(spec.get("affinity", {}).get("podAntiAffinity", {}))
+
+    assert list(terms({})) == ["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert list(terms({"broker.replicas": 2})) == ["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert list(terms({"broker.antiAffinity": "soft"})) == ["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert terms({"broker.antiAffinity": "none"}) == {}
+    scheduled = template(file=CI / "scheduling.yaml").one("StatefulSet", "broker")["spec"]["template"]["spec"]
+    assert set(scheduled["affinity"]) == {"nodeAffinity"}
+    assert "topologySpreadConstraints" not in scheduled
+    [spread] = template().one("StatefulSet", "broker")["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("topology.kubernetes.io/zone", "ScheduleAnyway")
+
+
+def test_each_broker_has_volumes_of_its_own_for_each_log_directory() -> None:
+    rendered = template(file=CI / "several-volumes.yaml")
+    claims = rendered.one("StatefulSet", "broker")["spec"]["volumeClaimTemplates"]
+    assert [each["metadata"]["name"] for each in claims] == ["data", "data-1", "data-2"]
+    assert {each["spec"]["storageClassName"] for each in claims} == {"fast"}
+    mounted = {each["mountPath"] for each in broker_container(rendered)["volumeMounts"]}
+    lines = rendered.one("ConfigMap", "broker")["data"]["server.properties"].splitlines()
+    [directories] = [line.partition("=")[2].split(",") for line in lines if line.startswith("log.dirs=")]
+    assert {str(Path(each).parent) for each in directories} <= mounted
+    assert rendered.one("StatefulSet", "zookeeper")["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] == ""
+
+
+def test_each_broker_has_an_address_outside() -> None:
+    def services(file: str) -> list[Manifest]:
+        found = template(file=CI / file).all("Service")
+        return [each for each in found if re.search(r"-broker-\d$", each["metadata"]["name"])]
+
+    ports = [each["spec"]["ports"][0] for each in services("node-port.yaml")]
+    assert [each["nodePort"] for each in ports] == [30092, 30093, 30094]
+    balanced = services("load-balancer-hosts.yaml")
+    assert [each["spec"]["loadBalancerIP"] for each in balanced] == ["192.0.2.10", "192.0.2.11", "192.0.2.12"]
+    assert [each["spec"]["ports"][0]["port"] for each in balanced] == [443] * 3
+    hosts = [each["metadata"]["annotations"]["external-dns.alpha.kubernetes.io/hostname"] for each in balanced]
+    assert hosts == ["b0.example.org", "b1.example.org", "b2.example.org"]
+    for ordinal, each in enumerate(balanced):
+        assert each["spec"]["selector"]["statefulset.kubernetes.io/pod-name"] == f"mine-ottla-broker-{ordinal}"
+    assert not services("default.yaml")
+
+
+def policy(rendered: Rendered, name: str = "broker") -> dict[str, list[Any]]:
+    """Who is let in, by port."""
+    found: dict[str, list[Any]] = {}
+    for rule in rendered.one("NetworkPolicy", name)["spec"]["ingress"]:
+        for port in rule["ports"]:
+            found.setdefault(port["port"], []).extend(rule.get("from", ["anybody"]))
+    return found
+
+
+def test_nobody_is_let_in_who_has_no_business_there() -> None:
+    own = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "ottla", "app.kubernetes.io/instance": "mine"}}}
+    labelled = {"podSelector": {"matchLabels": {"mine-ottla-client": "true"}}}
+    assert policy(template()) == {"internal": [own, labelled], "control": [own], "http": [own, "anybody"]}
+    assert policy(template(), "zookeeper")["client"] == [own]
+    opened = policy(template({"networkPolicy.clientLabelRequired": False, "externalAccess.enabled": True}))
+    assert opened["internal"] == [own, "anybody"]
+    assert opened["external"] == ["anybody"]
+    applications = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "applications"}}}
+    narrowed = policy(template(file=CI / "network.yaml"))
+    assert applications in narrowed["internal"]
+    assert "anybody" not in narrowed["http"]
+    for each in template().pod_templates().values():
+        labels = each["metadata"]["labels"]
+        assert labels["app.kubernetes.io/instance"] == "mine"
+    assert not template(file=CI / "without-guards.yaml").all("NetworkPolicy")
+
+
+def test_secrets_are_named_and_never_held() -> None:
+    """No Secret is made, and no value could hold a password."""
+    for file in VALUES_FILES:
+        assert not template(file=file).all("Secret")
+    rendered = template(file=CI / "external-zookeeper.yaml")
+    [init] = rendered.one("StatefulSet", "broker")["spec"]["template"]["spec"]["initContainers"]
+    password = next(each for each in init["env"] if each["name"] == "ZOOKEEPER_DIGEST_PASSWORD")
+    assert password["valueFrom"]["secretKeyRef"] == {"name": "zookeeper-credentials", "key": "password"}
+    volumes = template(file=CI / "tls.yaml").one("StatefulSet", "broker")["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "tls", "secret": {"secretName": "brokers-tls", "defaultMode": 0o440}} in volumes
+    [run] = [each for each in volumes if each["name"] == "run"]
+    assert run["emptyDir"]["medium"] == "Memory", "the private key touches no disk"
+
+
+def test_a_certificate_is_for_every_name_that_clients_are_told() -> None:
+    [certificate] = template(file=CI / "load-balancer-hosts.yaml").all("Certificate")
+    names = certificate["spec"]["dnsNames"]
+    assert {"*.mine-ottla-broker-headless.streams.svc.cluster.local", "mine-ottla.streams.svc.cluster.local", "b2.example.org"} <= set(
+        names
+    )
+    assert certificate["spec"]["ipAddresses"] == ["192.0.2.10", "192.0.2.11", "192.0.2.12"]
+    assert "client auth" in certificate["spec"]["usages"]
+
+
+def test_rules_and_dashboards_are_the_files_that_compose_uses() -> None:
+    """Not copies: links, which helm follows; but for the alert that was switched off."""
+    rendered = template(file=CI / "monitoring.yaml")
+    files = sorted((ROOT / "deploy" / "prometheus" / "rules").glob("*.yml"))
+    assert files
+    wanted = [group for file in files for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]]
+    made = [group for each in rendered.all("PrometheusRule") for group in each["spec"]["groups"]]
+    for group in wanted:
+        group["rules"] = [each for each in group["rules"] if each.get("alert") != "BrokerRestartsOften"]
+    assert sorted(made, key=lambda each: str(each["name"])) == sorted(wanted, key=lambda each: str(each["name"]))
+    boards = {
+        file.name: json.loads(file.read_text(encoding="utf-8")) for file in (ROOT / "deploy" / "grafana" / "dashboards").glob("*.json")
+    }
+    assert boards
+    held: dict[str, Any] = {}
+    for each in rendered.all("ConfigMap"):
+        if each["metadata"]["labels"].get("grafana_dashboard") == "1":
+            held |= {name: json.loads(text) for name, text in each["data"].items()}
+    assert held == boards
+
+
+def test_metrics_are_scraped_with_the_labels_that_the_rules_go_by() -> None:
+    """The job is the cluster, the instance is the broker, and `component` says that it is one (deploy/prometheus/prometheus.yml)."""
+    rendered = template(file=CI / "monitoring.yaml")
+    [monitor] = rendered.all("ServiceMonitor")
+    [endpoint] = monitor["spec"]["endpoints"]
+    labels = {each["targetLabel"]: each.get("replacement", each.get("sourceLabels")) for each in endpoint["relabelings"]}
+    assert labels == {"job": "mine-ottla", "instance": ["__meta_kubernetes_pod_name"], "component": "broker"}
+    chosen = [
+        each for each in rendered.all("Service") if monitor["spec"]["selector"]["matchLabels"].items() <= each["metadata"]["labels"].items()
+    ]
+    assert [each["metadata"]["name"] for each in chosen] == ["mine-ottla-broker-headless"]
+    assert endpoint["port"] in {each["name"] for each in chosen[0]["spec"]["ports"]}
+    assert "metrics.partition.enabled=true" in rendered.one("ConfigMap", "broker")["data"]["server.properties"]
+
+
+def test_every_listener_is_checked_by_helm_test_and_a_broker_killed() -> None:
+    names = {each["metadata"]["name"] for each in template(file=CI / "tls.yaml").all("Pod")}
+    assert names == {"mine-ottla-check-internal", "mine-ottla-check-external", "mine-ottla-check-failover"}
+    external = template(file=CI / "tls-everywhere.yaml").one("Pod", "check-external")["spec"]["containers"][0]
+    properties = json.loads(next(each["value"] for each in external["env"] if each["name"] == "CLIENT_PROPERTIES"))
+    assert properties == {
+        "security.protocol": "ssl",
+        "ssl.ca.location": "/etc/ottla-tls/authorities.pem",
+        "ssl.certificate.location": "/etc/ottla-tls/chain.pem",
+        "ssl.key.location": "/etc/ottla-tls/key.pem",
+    }
+    assert {each["metadata"]["name"] for each in template(file=CI / "without-guards.yaml").all("Pod")} == {"mine-ottla-check-internal"}
+
+
+def test_a_scale_down_is_looked_at_before_an_upgrade_and_only_then() -> None:
+    assert not template().all("Job")
+    [job] = template(None, "--is-upgrade").all("Job")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
+    assert job["spec"]["backoffLimit"] == 0
+    arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert arguments[1:] == ["mine-ottla.streams.svc.cluster.local:9092", "3", "100", "60"]
+    assert not template(None, "--is-upgrade", file=CI / "without-guards.yaml").all("Job")
+
+
+def test_scripts_in_pods_are_the_files_in_the_chart() -> None:
+    """As Python sees them: an indented block of YAML must not have changed a line."""
+    rendered = template(None, "--is-upgrade")
+    scripts = CHART / "files" / "scripts"
+    assert (
+        rendered.one("ConfigMap", "broker")["data"]["configure.py"].strip()
+        == (scripts / "configure.py").read_text(encoding="utf-8").strip()
+    )
+    assert rendered.one("ConfigMap", "broker")["data"]["drain.sh"].strip() == (scripts / "drain.sh").read_text(encoding="utf-8").strip()
+    ran = {each["spec"]["containers"][0]["args"][0].strip() for name, each in rendered.pod_templates().items() if "check" in name}
+    named = ("listener_check.py", "failover_check.py", "scale_down_check.py")
+    assert ran == {(scripts / name).read_text(encoding="utf-8").strip() for name in named}
+
+
+def test_the_package_holds_the_files_behind_the_links(tmp_path: Path) -> None:
+    packed = helm("package", str(CHART), "--destination", str(tmp_path))
+    assert packed.returncode == 0, packed.stderr
+    [archive] = tmp_path.glob("ottla-*.tgz")
+    made = helm("template", "mine", str(archive), "--namespace", NAMESPACE, "--set", "metrics.prometheusRule.enabled=true")
+    assert made.returncode == 0, made.stderr
+    assert "kind: PrometheusRule" in made.stdout
+    assert archive.stat().st_size < 400_000, "a release's record in Kubernetes holds the chart and may have a megabyte"
+
+
+def test_names_stay_within_what_kubernetes_takes() -> None:
+    """A label holds 63 characters, and a StatefulSet's name with its revision is one."""
+    rendered = template(
+        {"fullnameOverride": "a-name-that-is-far-too-long-for-what-is-made-of-it-afterwards", "externalAccess.enabled": True}
+    )
+    for each in rendered:
+        assert len(each["metadata"]["name"]) <= 63, each["metadata"]["name"]
+    assert all(len(each["metadata"]["name"]) <= 52 for each in rendered.all("StatefulSet"))

@@ -1,0 +1,152 @@
+"""The properties that a pod's broker is started with: the broker's own parser must take them, and they must say what was asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helm.charting import CHART, VALUES_FILES, Rendered, template
+from tests.helm.pod_script import script
+
+from ottla.config.broker import BrokerSettings, names_of_settings
+from ottla.config.properties import load
+
+configure = script("configure")
+
+
+def pod_environment(ordinal: int = 1) -> dict[str, str]:
+    return {
+        "POD_NAME": f"mine-ottla-broker-{ordinal}",
+        "POD_NAMESPACE": "streams",
+        "NODE_NAME": "node-a",
+        "HOST_IP": "192.0.2.7",
+        "ZOOKEEPER_DIGEST_USERNAME": "ottla",
+        "ZOOKEEPER_DIGEST_PASSWORD": "back\\slash and ü",
+    }
+
+
+def api_server(path: str) -> dict[str, Any]:
+    """A node in a zone with two addresses, and Services with what a cluster gives them."""
+    if path == "/api/v1/nodes/node-a":
+        addresses = [{"type": "InternalIP", "address": "192.0.2.7"}, {"type": "ExternalIP", "address": "203.0.113.7"}]
+        labels = {"topology.kubernetes.io/zone": "zone-1"}
+        return {"metadata": {"name": "node-a", "labels": labels}, "status": {"addresses": addresses}}
+    assert path == "/api/v1/namespaces/streams/services/mine-ottla-broker-1", path
+    return {"spec": {"ports": [{"nodePort": 31234}]}, "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.99"}]}}}
+
+
+def started_with(rendered: Rendered, tmp_path: Path, environment: Mapping[str, str] | None = None) -> BrokerSettings:
+    """What `ottla broker` reads in such a pod."""
+    source, into, secret = tmp_path / "from", tmp_path / "into", tmp_path / "secret"
+    for each in (source, into, secret):
+        each.mkdir(exist_ok=True)
+    for name, text in rendered.one("ConfigMap", "broker")["data"].items():
+        (source / name).write_text(text, encoding="utf-8")
+    tls = json.loads((source / "pod.json").read_text(encoding="utf-8")).get("tls", {})
+    for name, key in tls.items():
+        (secret / key).write_text(f"-----BEGIN {name}-----\n", encoding="ascii")
+    configure.configure(source, into, environment or pod_environment(), api_server, secret)
+    return BrokerSettings.from_properties(load(into / "server.properties"))
+
+
+@pytest.mark.parametrize("file", VALUES_FILES, ids=lambda each: each.stem)
+def test_the_broker_takes_what_it_is_started_with(file: Path, tmp_path: Path) -> None:
+    """Every values file, through the template and the init container, to the broker's own reading."""
+    rendered = template(file=file)
+    settings = started_with(rendered, tmp_path)
+    values = json.loads(rendered.one("ConfigMap", "broker")["data"]["pod.json"])
+    assert settings.broker_id == values["id_base"] + 1
+    assert settings.inter_broker_listener.name == "INTERNAL"
+    assert settings.control_address.port == 9095
+    assert not settings.without_effect()
+
+
+def test_what_the_chart_sets_itself_are_settings_that_there_are() -> None:
+    text = (CHART / "templates" / "_settings.tpl").read_text(encoding="utf-8")
+    owned = text.partition('"ottla.ownedSettings"')[2].partition("{{- end -}}")[0]
+    names = {line.partition(":")[0] for line in owned.splitlines()[1:] if line}
+    assert len(names) > 15
+    assert names <= set(names_of_settings())
+
+
+def test_copies_follow_the_number_of_brokers(tmp_path: Path) -> None:
+    """Three copies of which two must have a message; with fewer brokers as many as there are, as a topic could not be made otherwise."""
+    three = started_with(template(), tmp_path)
+    assert (three.default_replication_factor, three.min_insync_replicas, three.offsets_topic_replication_factor) == (3, 2, 3)
+    assert (three.transaction_state_log_replication_factor, three.transaction_state_log_min_isr) == (3, 2)
+    one = started_with(template({"broker.replicas": 1}), tmp_path)
+    assert (one.default_replication_factor, one.min_insync_replicas, one.offsets_topic_replication_factor) == (1, 1, 1)
+
+
+def test_a_person_s_settings_go_before_the_chart_s(tmp_path: Path) -> None:
+    given = {"min.insync.replicas": 1, "log.retention.bytes": 107374182400, "log.cleaner.min.cleanable.ratio": 0.25, "num.partitions": 6}
+    settings = started_with(template({"broker.settings": given}), tmp_path)
+    assert settings.min_insync_replicas == 1
+    assert settings.log_retention_bytes == 107374182400
+    assert settings.log_cleaner_min_cleanable_ratio == 0.25
+    assert settings.num_partitions == 6
+
+
+def test_other_settings_are_other_pods_and_other_values_are_not() -> None:
+    """A checksum of the ConfigMap is on the pods, so that `helm upgrade` rolls them exactly when it must."""
+
+    def checksum(values: dict[str, Any]) -> str:
+        annotations = template(values).one("StatefulSet", "broker")["spec"]["template"]["metadata"]["annotations"]
+        return str(annotations["checksum/configuration"])
+
+    assert checksum({}) != checksum({"broker.settings": {"num.partitions": 6}})
+    assert checksum({}) != checksum({"externalAccess": {"enabled": True}})
+    assert checksum({}) == checksum({"metrics.dashboards.enabled": True})
+    assert checksum({"broker.replicas": 3}) == checksum({"broker.replicas": 4}), "a broker more must not restart the others"
+
+
+def test_digest_credentials_reach_the_broker_as_they_are(tmp_path: Path) -> None:
+    file = CHART / "ci" / "external-zookeeper.yaml"
+    settings = started_with(template(file=file), tmp_path)
+    assert settings.zookeeper_digest_username == "ottla"
+    assert settings.zookeeper_digest_password is not None
+    assert settings.zookeeper_digest_password.value == "back\\slash and ü"
+    assert settings.zookeeper_set_acl
+    assert settings.zookeeper_connect == "zk-0.example.org:2181,zk-1.example.org:2181,zk-2.example.org:2181/clusters/mine"
+    assert (tmp_path / "into" / "server.properties").stat().st_mode & 0o777 == 0o440
+
+
+def advertised(settings: BrokerSettings) -> dict[str, str]:
+    return {each.listener_name: f"{each.host}:{each.port}" for each in settings.advertised_endpoints()}
+
+
+@pytest.mark.parametrize(
+    ("file", "address"),
+    [
+        ("node-port", "kafka.example.org:30093"),
+        ("node-port-asked", "203.0.113.7:31234"),
+        ("one-node", "192.0.2.7:31234"),
+        ("load-balancer", "203.0.113.99:9094"),
+        ("load-balancer-hosts", "b1.example.org:443"),
+    ],
+)
+def test_clients_outside_are_told_where_this_broker_is(file: str, address: str, tmp_path: Path) -> None:
+    settings = started_with(template(file=CHART / "ci" / f"{file}.yaml"), tmp_path)
+    inside = "mine-ottla-broker-1.mine-ottla-broker-headless.streams.svc.cluster.local:9092"
+    assert advertised(settings) == {"INTERNAL": inside, "EXTERNAL": address}
+
+
+def test_the_rack_is_the_node_s_or_the_next_of_the_list(tmp_path: Path) -> None:
+    assert started_with(template(file=CHART / "ci" / "rack-from-node.yaml"), tmp_path).broker_rack == "zone-1"
+    values = template(file=CHART / "ci" / "rack-values.yaml")
+    racks = [started_with(values, tmp_path, pod_environment(ordinal)).broker_rack for ordinal in range(4)]
+    assert racks == ["east", "west", "east", "west"]
+
+
+def test_tls_is_spoken_where_it_was_asked_for(tmp_path: Path) -> None:
+    settings = started_with(template(file=CHART / "ci" / "tls.yaml"), tmp_path)
+    assert {each.name: each.is_tls for each in settings.accepted_listeners} == {"INTERNAL": False, "EXTERNAL": True}
+    assert not settings.control_address.is_tls
+    everywhere = started_with(template(file=CHART / "ci" / "tls-everywhere.yaml"), tmp_path)
+    assert all(each.is_tls for each in everywhere.accepted_listeners)
+    assert everywhere.control_address.is_tls
+    keystore = (tmp_path / "into" / "keystore.pem").read_text(encoding="ascii")
+    assert keystore == "-----BEGIN private_key-----\n-----BEGIN certificate-----\n"

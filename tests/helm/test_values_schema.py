@@ -1,0 +1,178 @@
+"""values.schema.json: everything that can be set is known, and a slip of the pen is told before anything is installed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+import yaml
+from tests.helm.charting import CHART, ROOT, refusal
+
+SCHEMA: Final[dict[str, Any]] = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+VALUES: Final[dict[str, Any]] = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+# Kubernetes' own objects, whose fields differ from release to release, and Helm's `global`.
+OPEN: Final = {"kubernetes", "global"}
+
+
+def resolved(schema: Any) -> Any:
+    while isinstance(schema, dict) and "$ref" in schema:
+        schema = SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]]
+    return schema
+
+
+def properties(schema: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every path that the schema names, but for what a person names in it."""
+    found = resolved(schema)
+    for name, each in found.get("properties", {}).items():
+        if path == ("broker",) and name == "settings":
+            yield (*path, name)
+            continue
+        yield (*path, name)
+        yield from properties(each, (*path, name)) if isinstance(each, dict) else ()
+
+
+def objects(schema: Any, where: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every schema of an object in it, with where it stands."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "object":
+            yield where, schema
+        for name, each in schema.items():
+            yield from objects(each, f"{where}/{name}" if name not in ("properties", "$defs") else where)
+
+
+def paths(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if isinstance(values, dict):
+        for name, each in values.items():
+            yield (*path, name)
+            yield from paths(each, (*path, name))
+
+
+def test_every_object_is_closed_but_for_those_that_are_kubernetes() -> None:
+    for where, schema in objects(SCHEMA):
+        further = schema.get("additionalProperties", "left open")
+        named = where.rpartition("/")[2]
+        assert further is False or isinstance(further, dict) or (named in OPEN and further is True), f"{where}: {further}"
+
+
+def test_values_yaml_and_the_schema_name_the_same_values() -> None:
+    """But for parts of Kubernetes' objects, which have no names in the schema, and those that values.yaml leaves empty."""
+    in_schema = set(properties(SCHEMA)) - {("global",)}
+    in_values = set(paths(VALUES))
+    unknown = {
+        each for each in in_values - in_schema if not any(part in each for part in ("podSecurityContext", "containerSecurityContext"))
+    }
+    assert {each for each in unknown if each[-3:-1] not in ((("resources", "requests")), ("resources", "limits"))} == set()
+    missing = {
+        each
+        for each in in_schema - in_values
+        if each[:-1] in in_values and isinstance(_at(VALUES, each[:-1]), dict) and _at(VALUES, each[:-1])
+    }
+    assert missing <= {("broker", "updateStrategy", "rollingUpdate"), ("zookeeper", "persistence", "volumes")}
+
+
+def _at(values: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        values = values[name]
+    return values
+
+
+def test_every_value_is_explained() -> None:
+    """The README's table is made from the comments, so a value without one would be missing in it."""
+    page = (CHART / "README.md").read_text(encoding="utf-8")
+    documented = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
+    for path in paths(VALUES):
+        name = ".".join(path)
+        covered = any(".".join(path[:length]) in documented for length in range(1, len(path) + 1))
+        assert covered or any(each.startswith(f"{name}.") for each in documented), f"{name} has no comment"
+    assert not [each for each in documented if tuple(each.split(".")) not in set(paths(VALUES))]
+
+
+def test_no_value_is_without_effect() -> None:
+    """Each is read by a template; what is Kubernetes' own is handed on whole."""
+    templates = "".join(path.read_text(encoding="utf-8") for path in (CHART / "templates").rglob("*") if path.is_file())
+    whole = {"resources", "updateStrategy", "podSecurityContext", "containerSecurityContext"}
+    for path in paths(VALUES):
+        if not whole & set(path[:-1]):
+            assert re.search(rf"\.{path[-1]}\b", templates), f"no template reads {'.'.join(path)}"
+
+
+def test_what_is_made_from_values_and_settings_is_what_is_in_the_tree() -> None:
+    """`make docs` makes it anew."""
+    checked = subprocess.run([sys.executable, "helm/document.py", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_the_chart_has_the_version_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert chart["version"] == chart["appVersion"] == project["version"]
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"broker.replica": 3}, "Additional property replica is not allowed"),
+        ({"brokers.replicas": 3}, "Additional property brokers is not allowed"),
+        ({"broker.replicas": "3"}, "broker.replicas: Invalid type"),
+        ({"broker.replicas": 0}, "broker.replicas: Must be greater than or equal to 1"),
+        ({"broker.idBase": 999}, "broker.idBase"),
+        ({"broker.settings": {"log.segment.byte": 1}}, "Additional property log.segment.byte is not allowed"),
+        ({"broker.settings": {"log.segment.bytes": [1]}}, "broker.settings.log.segment.bytes"),
+        ({"broker.settings": {"process.roles": "broker"}}, "Additional property process.roles is not allowed"),
+        ({"broker.persistence.size": "20GB"}, "broker.persistence.size"),
+        ({"broker.persistence.accessModes": ["ReadWriteMany"]}, "broker.persistence.accessModes"),
+        ({"broker.antiAffinity": "strict"}, "broker.antiAffinity"),
+        ({"broker.resources": {"request": {}}}, "Additional property request is not allowed"),
+        ({"broker.resources": {"requests": {"memory": "one gigabyte"}}}, "broker.resources.requests.memory"),
+        ({"broker.probes.startup.timeoutSeconds": 1}, "Additional property timeoutSeconds is not allowed"),
+        ({"broker.updateStrategy": {"type": "Recreate"}}, "broker.updateStrategy.type"),
+        ({"broker.affinity": {"podAntiAffinity": {}}}, "Additional property podAntiAffinity is not allowed"),
+        ({"image.digest": "latest"}, "image.digest"),
+        ({"image.pullPolicy": "Sometimes"}, "image.pullPolicy"),
+        ({"tls.listeners": ["CONTROLLER"]}, "tls.listeners"),
+        ({"tls.keystorePassword": "secret"}, "Additional property keystorePassword is not allowed"),
+        ({"externalAccess.type": "Ingress"}, "externalAccess.type"),
+        ({"externalAccess.nodePorts": [30092, 30092]}, "externalAccess.nodePorts"),
+        ({"externalAccess.sourceRanges": ["10.0.0.1"]}, "externalAccess.sourceRanges"),
+        ({"zookeeper.replicas": 2}, "zookeeper.replicas"),
+        ({"zookeeper.chroot": "/ottla/"}, "zookeeper.chroot"),
+        ({"zookeeper.digest.password": "secret"}, "Additional property password is not allowed"),
+        ({"networkPolicy.clientsFrom": [{"pods": {}}]}, "Additional property pods is not allowed"),
+        ({"metrics.serviceMonitor.interval": "15"}, "metrics.serviceMonitor.interval"),
+        ({"labels": {"team": 7}}, "labels.team"),
+        ({"nameOverride": "My_Name"}, "nameOverride"),
+    ],
+    ids=lambda each: str(each)[:60] if isinstance(each, dict) else "",
+)
+def test_a_value_that_can_not_be_is_refused(values: dict[str, Any], named: str) -> None:
+    assert named in refusal(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"zookeeper.connect": "zk:2181"}, "set zookeeper.enabled=false with it"),
+        ({"zookeeper.enabled": False}, "say in zookeeper.connect where ZooKeeper is"),
+        ({"zookeeper.enabled": False, "zookeeper.connect": "zk:2181/chroot"}, "the path belongs into zookeeper.chroot"),
+        ({"broker.drain.timeoutSeconds": 100}, "must leave 30 s beside broker.drain.timeoutSeconds"),
+        ({"broker.rack": {"fromNode": True, "values": ["a"]}}, "either fromNode or values"),
+        ({"broker.settings": {"broker.id": 7}}, "broker.id is set by the chart; see the value broker.idBase"),
+        ({"broker.settings": {"zookeeper.connect": "zk:2181"}}, "see the value zookeeper.connect"),
+        ({"tls.clientAuth": "required"}, "tls.clientAuth needs a certificate"),
+        ({"tls": {"existingSecret": "a", "certManager": {"enabled": True, "issuerRef": {"name": "b"}}}}, "leave tls.existingSecret empty"),
+        ({"tls.certManager.enabled": True}, "needs tls.certManager.issuerRef"),
+        ({"externalAccess": {"enabled": True, "nodePorts": [30092]}}, "has 1 ports for 3 brokers"),
+        ({"externalAccess": {"enabled": True, "type": "LoadBalancer", "hosts": ["a"]}}, "has 1 hosts for 3 brokers"),
+        ({"externalAccess": {"enabled": True, "hosts": ["a", "b"]}}, "give one for each, or one for all"),
+        ({"externalAccess": {"enabled": True, "type": "LoadBalancer", "loadBalancerIPs": ["192.0.2.1"]}}, "has 1 addresses for 3 brokers"),
+    ],
+    ids=lambda each: str(each)[:60] if isinstance(each, dict) else "",
+)
+def test_values_that_contradict_each_other_are_refused_with_what_to_do(values: dict[str, Any], told: str) -> None:
+    assert told in refusal(values)
