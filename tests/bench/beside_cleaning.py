@@ -2,6 +2,9 @@
 
 The cleaner's process is the broker's child and so on the broker's CPU, which it has to give way on. The log to be cleaned
 has every key twice; cleaning is set off by `min.cleanable.dirty.ratio`, and only what was due meanwhile is counted.
+
+One stall of some milliseconds, of which a virtual machine has one now and then, decides the p99 of a round. So the target is
+for all rounds' messages together.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any, Final
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from tests.bench import wire
 from tests.bench.connection import Connection
-from tests.bench.figures import Figure, figure, percentile, ratios
+from tests.bench.figures import Figure, figure, percentile
 from tests.bench.keyed_batches import KeyedBatches, every_key_twice
 from tests.bench.latency import pace_of, percentile_ms, run_pace
 from tests.bench.options import Options
@@ -25,7 +28,7 @@ TABLE: Final = "table"
 PRODUCER_TOPIC: Final = "bench"
 RECORDS_PER_BATCH: Final = 1_000
 CLEANED_SECONDS: Final = 300.0
-MOST_ROUNDS: Final = 3
+MOST_ROUNDS: Final = 5
 PROPERTIES: Final = {"log.cleaner.backoff.ms": "100"}
 NEVER: Final = "1.0"
 AT_ONCE: Final = "0.01"
@@ -66,6 +69,8 @@ def run(options: Options) -> list[Figure]:
     keys = 100_000 if options.quick else 1_000_000
     alone: list[float] = []
     beside: list[float] = []
+    all_alone: list[float] = []
+    all_beside: list[float] = []
     medians: list[float] = []
     lengths: list[float] = []
     with options.servers.data_directory("beside-cleaning") as directory, options.servers.running(directory, PROPERTIES) as server:
@@ -78,7 +83,9 @@ def run(options: Options) -> list[Figure]:
         endless = pace_of(options, server.port, server.pid, version, seconds=2 * CLEANED_SECONDS, warm_up_seconds=0.0)
         for number in range(min(options.rounds, MOST_ROUNDS)):
             fill(server, version, keys)
-            alone.append(percentile_ms(run_pace(pace)["samples"], 0.99))
+            quiet = run_pace(pace)["samples"]
+            all_alone += [latency for _, latency in quiet]
+            alone.append(percentile_ms(quiet, 0.99))
             producer = start_module("tests.bench.pace", asdict(endless), cpu=LOAD_CPU)
             try:
                 time.sleep(1)  # its own start shall not count
@@ -89,6 +96,7 @@ def run(options: Options) -> list[Figure]:
             samples = collect(producer, timeout=60, end_now=True)["samples"]
             ends_at = outcome["begun_at"] + outcome["seconds"]
             latencies = [latency for due, latency in samples if outcome["begun_at"] <= due <= ends_at]
+            all_beside += latencies
             beside.append(1000 * percentile(latencies, 0.99))
             medians.append(1000 * percentile(latencies, 0.5))
             lengths.append(outcome["seconds"])
@@ -100,6 +108,12 @@ def run(options: Options) -> list[Figure]:
         figure(bench, "p99 alone", alone, "ms"),
         figure(bench, "p99 while a log is cleaned", beside, "ms"),
         figure(bench, "p50 while a log is cleaned", medians, "ms"),
-        figure(bench, "p99 while cleaning to p99 alone", ratios(beside, alone), at_most=1.5),
+        figure(
+            bench,
+            "p99 while cleaning to p99 alone",
+            [percentile(all_beside, 0.99) / percentile(all_alone, 0.99)],
+            at_most=1.5,
+            note="of all rounds' messages together",
+        ),
         figure(bench, f"cleaning {2 * keys:,} records took", lengths, "s"),
     ]

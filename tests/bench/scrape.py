@@ -4,6 +4,9 @@ Rounds alternate: the same load while nobody scrapes, and while somebody scrapes
 `metrics.partition.enabled`. The longest slice is what the broker itself measures and tells in the next scrape: in wall time,
 so on a machine with other things to do it has those in it too. Another broker therefore measures it in CPU time
 (`cpu_slices`), which says what the rendering itself takes.
+
+One stall of some milliseconds, of which a virtual machine has one now and then, decides the p99 of a round. So the target is
+for all rounds' messages together.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Any, Final
 
 from tests.bench import wire
 from tests.bench.connection import Connection
-from tests.bench.figures import Figure, figure, ratios
+from tests.bench.figures import Figure, figure
 from tests.bench.latency import percentile_ms, run_pace
 from tests.bench.options import MESSAGE_SIZE, MIB, Options
 from tests.bench.pace import Pace
@@ -153,6 +156,8 @@ def run(options: Options) -> Iterator[Figure]:
     alone = in_cpu_time(options)
     quiet: list[float] = []
     scraped: list[float] = []
+    all_quiet: list[tuple[float, float]] = []
+    all_scraped: list[tuple[float, float]] = []
     cpu: list[float] = []
     http_port = free_port()
     properties = {"http.listener": f"127.0.0.1:{http_port}", **PROPERTIES}
@@ -167,6 +172,8 @@ def run(options: Options) -> Iterator[Figure]:
             with scraper:
                 outcome = loaded(options, server, version)
             scraper = Scraper(http_port, scraper.slices_ms, scraper.took, scraper.last)
+            all_quiet += without["samples"]
+            all_scraped += outcome["samples"]
             quiet.append(percentile_ms(without["samples"], 0.99))
             scraped.append(percentile_ms(outcome["samples"], 0.99))
             cpu.append(100 * (outcome["server_cpu_seconds"] / outcome["seconds"] - without["server_cpu_seconds"] / without["seconds"]))
@@ -179,7 +186,10 @@ def run(options: Options) -> Iterator[Figure]:
     yield figure(bench, "longest slice", scraper.slices_ms, "ms", at_most=2.0, note="of a scrape under load, in wall time")
     yield figure(bench, "longest slice, CPU time", alone.slices_ms, "ms", at_most=2.0)
     yield figure(bench, "CPU time of a scrape", alone.took, "s")
-    yield figure(bench, "produce p99, ratio to without", ratios(scraped, quiet), at_most=1.2, note=f"every {EVERY_SECONDS:g} s")
+    ratio = percentile_ms(all_scraped, 0.99) / percentile_ms(all_quiet, 0.99)
+    yield figure(
+        bench, "produce p99, ratio to without", [ratio], at_most=1.2, note=f"every {EVERY_SECONDS:g} s; all rounds' messages together"
+    )
     yield figure(bench, f"p99 at {RATE:,.0f}/s, scraped", scraped, "ms")
     yield figure(bench, f"p99 at {RATE:,.0f}/s, not scraped", quiet, "ms")
     yield figure(bench, "time until rendered", scraper.took, "s")

@@ -25,8 +25,8 @@ from ottla.config.topic import TopicSettings
 from ottla.errors import ApiError, CorruptMessage, KafkaStorageError, RecordListTooLarge
 from ottla.model import TopicPartition
 from ottla.record.batch import CRC_START, HEADER_SIZE, PREFIX_SIZE, batches, read_header
+from ottla.storage.delayed_deletes import rename_to_deleted
 from ottla.storage.file_names import (
-    DELETED_SUFFIX,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -450,12 +450,11 @@ class AppendingLog:
             for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
                 path = segment.path(suffix)
                 try:
-                    Path(path).rename(path + DELETED_SUFFIX)
+                    renamed.append(rename_to_deleted(path))
                 except FileNotFoundError:
                     continue
                 except OSError as error:
                     raise self._storage_error(f"deleting {path}", error) from error
-                renamed.append(path + DELETED_SUFFIX)
         self._directory_changed = True
         self._context.delete_later(renamed, self.settings.file_delete_delay_ms)
 

@@ -1,9 +1,9 @@
 """The process that cleans logs for a broker: `python -m ottla.storage.cleaning_process`, a job a line, an answer a line.
 
-It gives way to everything else: a broker answers while it cleans. It ends when its input does, and within a buffer's time when
-its broker has died, so that it never writes into a log directory that another broker has taken.
+It ends when its input does, and within a buffer's time when its broker has died, so that it never writes into a log directory
+that another broker has taken.
 
-Only a broker starts it (`cleaning_runner`).
+Only a broker starts it (`cleaning_runner`), which has it give way to everything else: a broker answers while it cleans.
 """
 
 from __future__ import annotations
@@ -20,16 +20,12 @@ from ottla.storage.cleaning import clean
 from ottla.storage.cleaning_job import CleaningInterrupted, CleaningJob, StillAtWork, decode, encode, failure_of
 from ottla.storage.pace import Pace
 
-NICENESS: Final = 19
 SIGN_OF_LIFE_SECONDS: Final = 5.0
 
 
 def main() -> None:
     """Cleans what it is told to until its input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which then ends this
-    os.nice(NICENESS)
-    if hasattr(os, "SCHED_BATCH"):
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     serve(sys.stdin.buffer, sys.stdout.buffer, SystemClock(), os.getppid())
 
 

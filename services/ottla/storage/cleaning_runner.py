@@ -39,6 +39,7 @@ MODULE: Final = "ottla.storage.cleaning_process"
 # A process that works says so every few seconds; a disk may keep it for longer.
 SILENCE_SECONDS: Final = 300.0
 EXIT_SECONDS: Final = 5.0
+LOWEST_PRIORITY: Final = 19
 
 
 class CleaningRunner(Protocol):
@@ -138,6 +139,7 @@ class ProcessRunner:
             )
         except OSError as error:
             raise CleaningInterrupted(f"no process to clean in: {error}") from error
+        _let_give_way(process.pid)
         log.info("the cleaner's process %d has started", process.pid)
         return process
 
@@ -170,6 +172,17 @@ class ProcessRunner:
             ) from None
         except (OSError, ValueError) as error:  # a pipe that is broken, a line that does not end
             raise CleaningInterrupted(f"{job.name}: the cleaner's process {process.pid} does not listen: {error}") from error
+
+
+def _let_give_way(process_id: int) -> None:
+    """Whoever else wants the CPU has it at once. Said from here, so that it holds while the process still imports its modules.
+
+    Linux has a policy for that; a low priority alone still takes turns of milliseconds.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.setpriority(os.PRIO_PROCESS, process_id, LOWEST_PRIORITY)
+        if sys.platform == "linux":
+            os.sched_setscheduler(process_id, os.SCHED_IDLE, os.sched_param(0))
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:

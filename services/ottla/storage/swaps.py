@@ -15,6 +15,7 @@ microseconds. Source: Kafka's `LocalLog.replaceSegments` and `LogLoader`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Sequence
@@ -22,9 +23,9 @@ from pathlib import Path
 from typing import Final
 
 from ottla.storage.batch_walk import headers
+from ottla.storage.delayed_deletes import rename_to_deleted
 from ottla.storage.file_names import (
     CLEANED_SUFFIX,
-    DELETED_SUFFIX,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -56,12 +57,8 @@ def swap(directory: str, base_offset: int, replaced: Sequence[int]) -> list[str]
     for old_offset in replaced:
         gone = () if old_offset == base_offset else (SNAPSHOT_SUFFIX,)
         for suffix in (LOG_SUFFIX, *COMPANION_SUFFIXES, *gone):
-            path = f"{directory}/{segment_file_name(old_offset, suffix)}"
-            try:
-                os.rename(path, path + DELETED_SUFFIX)  # noqa: PTH104
-            except FileNotFoundError:
-                continue
-            deleted.append(path + DELETED_SUFFIX)
+            with contextlib.suppress(FileNotFoundError):
+                deleted.append(rename_to_deleted(f"{directory}/{segment_file_name(old_offset, suffix)}"))
     for suffix in (LOG_SUFFIX, *there):
         os.rename(stem + suffix + SWAP_SUFFIX, stem + suffix)  # noqa: PTH104
     return deleted

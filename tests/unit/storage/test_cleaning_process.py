@@ -161,6 +161,9 @@ def test_a_real_process_cleans_and_is_used_again(make_log: LogMaker, clock: Manu
         assert runner.process_ids == []
         await clean(log, clock, runner=runner)
         first = runner.process_ids
+        assert os.getpriority(os.PRIO_PROCESS, first[0]) == 19
+        if sys.platform == "linux":
+            assert os.sched_getscheduler(first[0]) == os.SCHED_IDLE, "a producer's p99 may not feel it"
         assert len(first) == 1
         assert sorted(values_of(log)) == [45, 46, 47, 48, 49]
         put(log, ("key 0", "new"))

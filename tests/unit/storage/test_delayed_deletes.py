@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ottla.lifecycle import offload_nothing
-from ottla.storage.delayed_deletes import DelayedDeletes
+from ottla.storage.delayed_deletes import DelayedDeletes, rename_to_deleted
 from ottla.storage.periodic import Periodic
 from ottla.testing import ManualClock
 
@@ -37,6 +37,19 @@ def test_files_and_directories_go_when_they_are_due_and_not_before(tmp_path: Pat
         assert len(deletes) == 0
 
     asyncio.run(scene())
+
+
+def test_a_name_that_still_waits_is_not_taken(tmp_path: Path) -> None:
+    """A rename onto it would free its data at once, for which the loop would wait."""
+    path = tmp_path / "00000000000000000000.log"
+    renamed = []
+    for content in ("first", "second", "third"):
+        path.write_text(content)
+        renamed.append(Path(rename_to_deleted(str(path))))
+    assert [each.name for each in renamed] == [f"{path.name}.deleted", f"{path.name}.2.deleted", f"{path.name}.3.deleted"]
+    assert [each.read_text() for each in renamed] == ["first", "second", "third"]
+    with pytest.raises(FileNotFoundError):
+        rename_to_deleted(str(path))
 
 
 def test_a_round_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture) -> None:
