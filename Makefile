@@ -49,9 +49,6 @@ logs: ## follow its logs; SERVICE=broker-1
 ps: ## what of it runs
 	@sh deploy/compose.sh ps
 
-demo: $(INSTALLED) ## 336,776 flights through that cluster while the leader's container is killed; none may be lost
-	$(BIN)/python -m tests.integration.demo
-
 images: ## build the images of the cluster
 	@sh deploy/images.sh
 
@@ -72,8 +69,17 @@ test: $(INSTALLED) ## the tests that need nothing but this checkout, in under tw
 compat: $(INSTALLED) ## real clients against a real broker: librdkafka, kafka-python, aiokafka, kcat
 	$(BIN)/python -m pytest -n $(WORKERS) tests/compat
 
+# What needs Python beside Docker runs in a container that has both, where this machine has Docker alone.
+ifneq ($(shell $(or $(PYTHON),false) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),)
+demo: $(INSTALLED) ## 336,776 flights through that cluster while the leader's container is killed; none may be lost
+	$(BIN)/python -m tests.integration.demo
+
 integration: $(INSTALLED) images ## clusters in containers under faults, seen from outside by real clients; leaves nothing running
 	$(BIN)/python -m pytest -p no:cacheprovider tests/integration
+else
+demo integration:
+	@sh deploy/development/run.sh make VENV=.development/venv $@
+endif
 
 chaos: $(INSTALLED) ## three brokers and a real ZooKeeper under faults, judged by what clients saw; SEED=n MINUTES=m
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
@@ -127,6 +133,6 @@ format: $(INSTALLED) ## ruff's formatting and its safe corrections
 	$(BIN)/ruff format
 
 clean: ## remove .venv and everything that was made; stop the quickstart first
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .bench .chaos .quickstart
+	rm -rf $(VENV) .development .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .bench .chaos .quickstart
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf services/*.egg-info

@@ -4,7 +4,7 @@
 #   deploy/compose.sh up | down [--volumes] | logs [SERVICE …] | ps
 #
 #   PROFILES           ensemble, observability, or both with a comma
-#   OTTLA_UP_SECONDS   how long `up` waits until all is healthy (180)
+#   OTTLA_UP_SECONDS   how long `up` waits until all is healthy, once the images are there (180)
 set -eu
 cd "$(dirname "$0")/.."
 started=$(date +%s)
@@ -51,12 +51,13 @@ say_what_is_wrong() {
 
 wait_until_healthy() {
     limit=${OTTLA_UP_SECONDS:-180}
+    deadline=$(($(date +%s) + limit))
     while :; do
         states=$(health)
         waiting=$(echo "$states" | awk '$2 != "healthy" { print $1 " (" $2 ")" }' | paste -sd ' ' -)
         [ -n "$waiting" ] || return 0
-        if [ $(($(date +%s) - started)) -ge "$limit" ]; then
-            echo "After $limit s these are not healthy: $waiting" >&2
+        if [ "$(date +%s)" -ge "$deadline" ]; then
+            echo "$limit s after they were started these are not healthy: $waiting" >&2
             say_what_is_wrong
             return 1
         fi

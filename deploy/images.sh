@@ -1,7 +1,8 @@
 #!/bin/sh
-# Builds the images of the cluster upon a base image that this machine has, can pull, or can make from Debian's packages.
+# Builds the images of the cluster, side by side, upon a base image that this machine has, can pull, or can make from Debian's
+# packages.
 #
-#   deploy/images.sh [--missing] [broker|zookeeper|prometheus …]      all of them, if none is named
+#   deploy/images.sh [--missing] [broker|zookeeper|prometheus|development …]      the first three, if none is named
 #
 #   --missing    leave alone what is there
 #   BASE_IMAGE   the base to build upon; otherwise python:3.11-slim-bookworm if it is here or can be pulled, else ottla/base:bookworm
@@ -21,7 +22,8 @@ image_of() {
     broker) echo "${OTTLA_BROKER_IMAGE:-ottla/broker:$version}" ;;
     zookeeper) echo "${OTTLA_ZOOKEEPER_IMAGE:-ottla/zookeeper:3.8.0}" ;;
     prometheus) echo "${OTTLA_PROMETHEUS_IMAGE:-ottla/prometheus:2.42.0}" ;;
-    *) echo "images.sh: there is no image '$1'; there are broker, zookeeper and prometheus" >&2; exit 2 ;;
+    development) echo "ottla/development:$version" ;;
+    *) echo "images.sh: there is no image '$1'; there are broker, zookeeper, prometheus and development" >&2; exit 2 ;;
     esac
 }
 
@@ -41,7 +43,9 @@ choose_base() {
     fi
 }
 
+# Becomes the command that builds image $2, for name $1.
 build() {
+    image=$2
     case $1 in
     broker)
         revision=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
@@ -50,7 +54,7 @@ build() {
     *) set -- "deploy/$1" ;;
     esac
     # --force-rm: the older builder keeps the container of a step that failed, otherwise.
-    docker build --quiet --force-rm --tag "$image" --build-arg "BASE_IMAGE=$BASE_IMAGE" "$@" >/dev/null
+    exec docker build --quiet --force-rm --tag "$image" --build-arg "BASE_IMAGE=$BASE_IMAGE" "$@" >/dev/null
 }
 
 # An image is not built anew by itself when the source has changed, so that `make up` is quick and does what it did yesterday.
@@ -71,6 +75,13 @@ if ! docker version >/dev/null 2>&1; then
     exit 1
 fi
 
+# Those that are being built, each a word: the process, a colon, the image. What the shell starts in the background does not hear Ctrl-C.
+builds=
+stop_builds() {
+    for each in $builds; do kill "${each%%:*}" 2>/dev/null || true; done
+}
+trap 'stop_builds; exit 130' INT TERM
+
 for name; do
     image=$(image_of "$name")
     if [ -n "$only_missing" ] && has "$image"; then
@@ -86,5 +97,15 @@ for name; do
     esac
     choose_base
     echo "Building $image upon $BASE_IMAGE"
-    build "$name"
+    build "$name" "$image" &
+    builds="$builds $!:$image"
 done
+
+failed=0
+for each in $builds; do
+    wait "${each%%:*}" || {
+        echo "images.sh: ${each#*:} could not be built" >&2
+        failed=1
+    }
+done
+exit $failed
