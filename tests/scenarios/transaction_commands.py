@@ -18,7 +18,7 @@ show                             every id
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -61,7 +61,9 @@ class _Log:
     def is_committed(self, partition: Any, end_offset: int) -> bool:
         return True
 
-    async def chunks(self, key: TopicPartition, leader_epoch: int, chunk_bytes: int) -> AsyncIterator[bytes]:
+    async def chunks(
+        self, key: TopicPartition, leader_epoch: int, chunk_bytes: int, passed_over: Callable[[int], None]
+    ) -> AsyncIterator[bytes]:
         for each in list(self.batches):
             yield each
 

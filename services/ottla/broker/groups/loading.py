@@ -52,7 +52,7 @@ class OffsetsLoader:
 
     Attributes:
         records: how many there were.
-        corrupt_records: how many of them could not be read.
+        corrupt_records: how many could not be read.
     """
 
     def __init__(self, partition: TopicPartition) -> None:
@@ -77,7 +77,7 @@ class OffsetsLoader:
                     continue
                 found = read_key_values(batch)
             except Exception as error:
-                self._skip(header.base_offset, error, header.record_count)
+                self._skip(header.base_offset, error, header.last_offset - header.base_offset + 1)
                 continue
             self.records += len(found)
             if header.is_transactional:
@@ -108,6 +108,10 @@ class OffsetsLoader:
                 self._values.pop(key, None)
             else:
                 self._values[key] = (offset, value)
+
+    def pass_over(self, count: int) -> None:
+        """Takes note of records that are not in any chunk, since no batch could be made out there."""
+        self.corrupt_records += count
 
     def groups(self) -> dict[str, LoadedGroup]:
         """The groups that there are, once everything has been fed."""

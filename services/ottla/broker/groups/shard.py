@@ -109,7 +109,7 @@ class OffsetsPartition:
         """
         loader = OffsetsLoader(self.key)
         begin = self._clock.monotonic()
-        async for chunk in self._internal.chunks(self.key, self.leader_epoch, self._settings.load_buffer_bytes):
+        async for chunk in self._internal.chunks(self.key, self.leader_epoch, self._settings.load_buffer_bytes, loader.pass_over):
             await offload(loader.feed, chunk)
         loaded = await offload(loader.groups)
         if self._is_closed:

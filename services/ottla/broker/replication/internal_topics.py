@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, TypeAlias
 
 from ottla.broker.purgatory import Purgatory
@@ -83,8 +83,6 @@ class InternalTopics:
         self._produces = produces
         self._clock = clock
         self._offload = offload
-        # How often a stretch of a log had to be passed over, because no batch could be made out in it.
-        self.corrupt_stretches = 0
 
     def append(self, key: TopicPartition, records: Sequence[KeyValue], codec: int = 0) -> tuple[int, Partition]:
         """Appends the records as one batch.
@@ -164,11 +162,16 @@ class InternalTopics:
         finally:
             self._produces.forget(commit)
 
-    async def chunks(self, key: TopicPartition, leader_epoch: int, chunk_bytes: int) -> AsyncIterator[bytes]:
+    async def chunks(
+        self, key: TopicPartition, leader_epoch: int, chunk_bytes: int, passed_over: Callable[[int], None]
+    ) -> AsyncIterator[bytes]:
         """All that is committed, from the log's start, in chunks of whole batches.
 
         What is committed while this goes on is read too; at the end there is nothing left up to the high watermark. Where no
         batch can be made out the rest of its segment is passed over, loudly: the state of others is worth more than a stop.
+
+        Args:
+            passed_over: told how many offsets were.
 
         Raises:
             NotLeaderOrFollower: the partition is led by somebody else, or in another epoch, by now.
@@ -197,7 +200,7 @@ class InternalTopics:
             if end <= offset:
                 later = [each.base_offset for each in partition_log.segments if each.base_offset > offset]
                 end = min([*later, partition.high_watermark])
-                self.corrupt_stretches += 1
+                passed_over(end - offset)
                 log.error("%s: no batch can be made out at offset %d, all up to offset %d is passed over", key, offset, end)
                 offset = end
                 continue

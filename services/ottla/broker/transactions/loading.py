@@ -25,13 +25,13 @@ class TransactionsLoader:
     """Takes chunks of the log in order.
 
     Attributes:
-        skipped: how many records, or batches of them, could not be read.
+        corrupt_records: how many, or batches of them, could not be read.
     """
 
     def __init__(self, partition: TopicPartition) -> None:
         self._partition = partition
         self._values: dict[bytes, tuple[int, bytes]] = {}
-        self.skipped = 0
+        self.corrupt_records = 0
 
     def feed(self, chunk: bytes) -> None:
         """Reads the whole batches of a chunk."""
@@ -53,6 +53,10 @@ class TransactionsLoader:
                 elif key is not None:
                     self._values.pop(key, None)
 
+    def pass_over(self, count: int) -> None:
+        """Takes note of records that are not in any chunk, since no batch could be made out there."""
+        self.corrupt_records += count
+
     def transactions(self) -> list[Transaction]:
         """What there is, once everything has been fed."""
         found: list[Transaction] = []
@@ -66,5 +70,5 @@ class TransactionsLoader:
         return found
 
     def _skip(self, offset: int, error: ApiError) -> None:
-        self.skipped += 1
+        self.corrupt_records += 1
         log.error("%s: the record at offset %d can not be read and is passed over: %s", self._partition, offset, error)

@@ -110,15 +110,15 @@ class TransactionPartition:
             ApiError: the leadership went meanwhile, or the partition can not be read.
         """
         loader = TransactionsLoader(self.key)
-        async for chunk in self._internal.chunks(self.key, self.leader_epoch, self._limits.load_buffer_bytes):
+        async for chunk in self._internal.chunks(self.key, self.leader_epoch, self._limits.load_buffer_bytes, loader.pass_over):
             await offload(loader.feed, chunk)
         transactions = await offload(loader.transactions)
-        self.corrupt_records = loader.skipped
+        self.corrupt_records = loader.corrupt_records
         if self._is_closed:
             return
         self._entries = {each.transactional_id: _Entry(each) for each in transactions}
         self.is_loaded = True
-        self._counts.records_corrupt += loader.skipped
+        self._counts.records_corrupt += loader.corrupt_records
         prepared = [each for each in self._entries.values() if each.transaction.state in PREPARED]
         for entry in prepared:
             self._begin_beside(self._complete(entry))

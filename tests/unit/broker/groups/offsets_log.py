@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -80,7 +80,9 @@ class OffsetsLog:
         if self.failure is not None:
             raise self.failure
 
-    async def chunks(self, key: TopicPartition, leader_epoch: int, chunk_bytes: int) -> AsyncIterator[bytes]:
+    async def chunks(
+        self, key: TopicPartition, leader_epoch: int, chunk_bytes: int, passed_over: Callable[[int], None]
+    ) -> AsyncIterator[bytes]:
         for each in list(self.batches):
             yield each
 
