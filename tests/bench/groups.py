@@ -16,6 +16,7 @@ TOPIC: Final = "bench"
 MEMBERS: Final = 500
 PARTITIONS: Final = 1_000
 OFFSETS_A_COMMIT: Final = 10
+PROPERTIES: Final = {"offsets.topic.replication.factor": "1"}
 
 
 def run(options: Options) -> list[Figure]:
@@ -24,7 +25,7 @@ def run(options: Options) -> list[Figure]:
     commits: list[float] = []
     p99: list[float] = []
     cpu: list[float] = []
-    with options.servers.data_directory("groups") as directory, options.servers.running(directory) as server:
+    with options.servers.data_directory("groups") as directory, options.servers.running(directory, PROPERTIES) as server:
         with Connection(server.port) as connection:
             connection.create_topic(TOPIC, PARTITIONS)
         for number in range(min(options.rounds, 3)):
