@@ -129,7 +129,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def said_by(containers: Containers, service: str) -> str:
+    """A container's last check, what it warned of lately, and its last lines: few, so that the failure itself stays in sight."""
     try:
-        return f"{containers.last_checks(service)[-500:]}\n{containers.logs(service)}"
+        lines = containers.logs(service, tail=1000).splitlines()
+        warnings = [line for line in lines if '"level": "WARNING"' in line or '"level": "ERROR"' in line or "Traceback" in line]
+        return "\n".join([containers.last_checks(service)[-500:], *warnings[-15:], "…", *lines[-5:]])
     except (DockerFailed, AssertionError) as error:
         return str(error)
