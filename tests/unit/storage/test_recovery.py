@@ -329,6 +329,7 @@ def test_what_interrupted_deletions_and_cleanings_left_is_swept(make_log: LogMak
     directory = make_log.directory
     (directory / f"{99:020d}.log.deleted").write_bytes(b"x")
     (directory / f"{0:020d}.index.deleted").write_bytes(b"x")
+    (directory / f"{0:020d}.log.2.deleted").write_bytes(b"x")
     (directory / f"{2:020d}.log.cleaned").write_bytes(b"x")
     (directory / f"{77:020d}.timeindex").write_bytes(b"x" * 12)
     (directory / f"{0:020d}.log").rename(directory / f"{0:020d}.log.swap")
