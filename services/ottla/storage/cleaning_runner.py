@@ -177,9 +177,9 @@ class ProcessRunner:
 def _let_give_way(process_id: int) -> None:
     """Whoever else wants the CPU has it at once. Said from here, so that it holds while the process still imports its modules.
 
-    Linux has a policy for that; a low priority alone still takes turns of milliseconds.
+    Linux has a policy for that; a low priority alone still takes turns of milliseconds. Where neither may be said it is not.
     """
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, process_id, LOWEST_PRIORITY)
         if sys.platform == "linux":
             os.sched_setscheduler(process_id, os.SCHED_IDLE, os.sched_param(0))
