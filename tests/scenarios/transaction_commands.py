@@ -61,6 +61,9 @@ class _Log:
     def is_committed(self, partition: Any, end_offset: int) -> bool:
         return True
 
+    async def check_still_led(self, key: TopicPartition, leader_epoch: int, timeout_seconds: float) -> None:
+        """It does: what becomes of a coordinator of the past is told in tests/unit/broker/transactions."""
+
     async def chunks(
         self, key: TopicPartition, leader_epoch: int, chunk_bytes: int, passed_over: Callable[[int], None]
     ) -> AsyncIterator[bytes]:

@@ -270,6 +270,22 @@ class OffsetsPartition:
         else:
             self._ended_meanwhile.append((producer_id, is_commit))
 
+    async def check_still_coordinates(self) -> None:
+        """Returns once it is certain that no other broker coordinated these groups when this was called.
+
+        What a group has committed is told out of memory, and a coordinator that is cut off does not know what has been
+        committed at another one since: who begins there reads again what has been dealt with.
+
+        Raises:
+            CoordinatorLoadInProgress: the partition is being read.
+            NotCoordinator: another broker coordinates, or it can not be found out.
+        """
+        self._check()
+        try:
+            await self._internal.check_still_led(self.key, self.leader_epoch, self._settings.commit_timeout_seconds)
+        except ApiError as error:
+            raise NotCoordinator(error.message) from error
+
     def offsets(self, group_id: str, member_id: str | None = None, member_epoch: int = -1) -> GroupOffsets:
         """What the group has committed; nothing for one that is not known. Raises why a member may not be told."""
         self._check()

@@ -2,11 +2,13 @@
 
 v2 asks for everything with null topics, and has an error for the whole group; v5 adds leader epochs (KIP-320), v7
 require_stable (KIP-447), v8 takes several groups (KIP-709), v9 the member's epoch (KIP-848). A partition without a
-committed offset is answered with -1.
+committed offset is answered with -1. Unlike Kafka's, a coordinator that was cut off does not answer: it asks first whether
+it still leads (`leadership_question`).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -39,24 +41,29 @@ class Found:
 
 
 @handles(ApiKey.OFFSET_FETCH, 1, 9)
-def offset_fetch(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+async def offset_fetch(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
     version = context.api_version
     schema = messages.response_schema(ApiKey.OFFSET_FETCH, version)
     require_stable = getattr(request, "require_stable", False)
     if version >= FIRST_WITH_SEVERAL_GROUPS:
         groups = []
-        for each in request.groups:
-            member = getattr(each, "member_id", None), getattr(each, "member_epoch", -1)
-            found = _find(each.group_id, each.topics, require_stable, context, parts, *member)
+        members = [(getattr(each, "member_id", None), getattr(each, "member_epoch", -1)) for each in request.groups]
+        all_found = await asyncio.gather(
+            *(
+                _find(each.group_id, each.topics, require_stable, context, parts, *member)
+                for each, member in zip(request.groups, members, strict=True)
+            )
+        )
+        for each, found in zip(request.groups, all_found, strict=True):
             topics = _topics(found, schema, "OffsetFetchResponseTopics", "OffsetFetchResponsePartitions")
             groups.append(schema("OffsetFetchResponseGroup", group_id=each.group_id, topics=topics, error_code=found.error_code))
         return schema("OffsetFetchResponse", throttle_time=0, groups=groups)
-    found = _find(request.group_id, request.topics, require_stable, context, parts)
+    found = await _find(request.group_id, request.topics, require_stable, context, parts)
     topics = _topics(found, schema, "OffsetFetchResponseTopic", "OffsetFetchResponsePartition")
     return schema("OffsetFetchResponse", throttle_time=0, topics=topics, error_code=found.error_code)
 
 
-def _find(
+async def _find(
     group_id: str,
     topics: Iterable[Any] | None,
     require_stable: bool,
@@ -68,7 +75,9 @@ def _find(
     found = Found()
     try:
         check_group(parts, context, Operation.DESCRIBE, group_id)
-        offsets = parts.groups.of_any(group_id).offsets(group_id, member_id, member_epoch)
+        coordinated = parts.groups.of_any(group_id)
+        await coordinated.check_still_coordinates()
+        offsets = coordinated.offsets(group_id, member_id, member_epoch)
     except ApiError as error:
         if context.api_version >= FIRST_WITH_GROUP_ERROR:
             found.error_code = error.code

@@ -18,6 +18,7 @@ from ottla.broker.control import AlteredPartition, IsrChange, IsrMember, Partiti
 from ottla.broker.replication import isr as decisions
 from ottla.broker.replication.follower_progress import FollowerProgress
 from ottla.broker.replication.isr import Outcome
+from ottla.broker.replication.leadership_question import LeadershipQuestion
 from ottla.broker.state_changes import state_changes
 from ottla.errors import NotLeaderOrFollower
 from ottla.model import BrokerId, TopicPartition
@@ -39,6 +40,7 @@ class InSyncReplicas:
         "isr",
         "leader_epoch",
         "partition_epoch",
+        "question",
         "removing_replicas",
         "replicas",
     )
@@ -52,6 +54,7 @@ class InSyncReplicas:
         self.partition_epoch = -1  # the version of the state that the controller keeps
         self.epoch_start_offset = 0  # where the leader's log ended when its epoch began
         self.followers: dict[BrokerId, FollowerProgress] = {}  # all other replicas; empty where another leads
+        self.question: LeadershipQuestion | None = None  # whether this broker still leads; the last that was asked
         self._topic_partition: Final = topic_partition
         self._broker_id: Final = broker_id
         self._proposal: IsrChange | None = None  # on its way to the controller
@@ -65,6 +68,8 @@ class InSyncReplicas:
         if state.leader_epoch > self.leader_epoch or assignment.partition_epoch > self.partition_epoch:
             # A proposal carries the partition epoch that it was made for, so none of ours can come true any more.
             self._proposal = None
+        if state.leader_epoch > self.leader_epoch:
+            self.forget_question()
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = assignment.partition_epoch
         self.isr = state.isr
@@ -72,6 +77,7 @@ class InSyncReplicas:
         self.adding_replicas, self.removing_replicas = assignment.adding_replicas, assignment.removing_replicas
         self.followers = {}
         self._recount()
+        self._restrict_question()
 
     def lead(self, former: dict[BrokerId, FollowerProgress], epoch_start_offset: int, now_ms: int) -> None:
         """Looks after followers from now on.
@@ -160,6 +166,23 @@ class InSyncReplicas:
                 each.is_joining = False
         self._recount()
 
+    # Whether this broker still leads.
+
+    def ask(self) -> LeadershipQuestion:
+        """Asks those who may have been made the leader."""
+        self.question = LeadershipQuestion(self._maximal() - {self._broker_id})
+        return self.question
+
+    def forget_question(self) -> None:
+        """Nobody can say any more."""
+        if self.question is not None:
+            self.question.give_up()
+            self.question = None
+
+    def _restrict_question(self) -> None:
+        if self.question is not None:
+            self.question.keep(self._maximal())
+
     # Proposals.
 
     def is_proposed(self, change: IsrChange) -> bool:
@@ -237,6 +260,7 @@ class InSyncReplicas:
             return outcome is Outcome.UNKNOWN
         self._proposal = None
         self._recount()
+        self._restrict_question()
         return False
 
     def _propose(self, isr: tuple[BrokerId, ...]) -> IsrChange:
@@ -247,8 +271,12 @@ class InSyncReplicas:
 
     def _recount(self) -> None:
         """Whom the high watermark waits for: the maximal ISR, and those about to join."""
-        maximal = {*self.isr, *(() if self._proposal is None else _ids(self._proposal))}
+        maximal = self._maximal()
         self._counted = [each for each in self.followers.values() if each.is_joining or each.broker_id in maximal]
+
+    def _maximal(self) -> set[BrokerId]:
+        """The ISR, and who is in it if the controller has agreed to what was proposed."""
+        return {*self.isr, *(() if self._proposal is None else _ids(self._proposal))}
 
 
 def _ids(change: IsrChange) -> tuple[BrokerId, ...]:

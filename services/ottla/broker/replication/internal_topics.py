@@ -8,6 +8,7 @@ state by reading the partition from its start.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, TypeAlias
@@ -161,6 +162,29 @@ class InternalTopics:
             await commit.done
         finally:
             self._produces.forget(commit)
+
+    async def check_still_led(self, key: TopicPartition, leader_epoch: int, timeout_seconds: float) -> None:
+        """Returns once it is certain that nobody else led the partition when this was called.
+
+        What was known here at that time was the truth then, and not only what a leader of the past remembers.
+
+        Raises:
+            NotLeaderOrFollower: another broker leads, or it can not be found out in time.
+        """
+        partition = self._replicas.get(*key)
+        is_certain = False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                earlier = partition.in_sync.question
+                if earlier is not None and not earlier.settled.done():
+                    await asyncio.wait([earlier.settled])  # it was asked before this call
+                if partition.is_leader and partition.leader_epoch == leader_epoch:
+                    question = partition.in_sync.question
+                    if question is None or question is earlier:
+                        question = self._replicas.ask_whether_leading(partition)
+                    is_certain = await asyncio.shield(question.settled)
+        if not is_certain:
+            raise NotLeaderOrFollower(f"{key}: whether this broker still leads in epoch {leader_epoch} can not be told")
 
     async def chunks(
         self, key: TopicPartition, leader_epoch: int, chunk_bytes: int, passed_over: Callable[[int], None]

@@ -184,6 +184,7 @@ class Replica:
         """
         self.is_leader = False
         self.leader = NO_LEADER
+        self.in_sync.forget_question()
 
     def _is_news(self, assignment: PartitionAssignment) -> bool:
         state = assignment.state

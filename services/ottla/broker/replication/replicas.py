@@ -20,6 +20,7 @@ from ottla.broker.replication.following import Follow
 from ottla.broker.replication.group_commit import GroupCommit
 from ottla.broker.replication.isr_alterations import AlterPartition
 from ottla.broker.replication.isr_rounds import IsrRounds
+from ottla.broker.replication.leadership_question import LeadershipQuestion
 from ottla.broker.replication.partition import Partition
 from ottla.broker.state_changes import state_changes
 from ottla.clock import Clock, SystemClock
@@ -356,6 +357,12 @@ class ReplicaManager:
             self._isr_rounds.fetched(partition, now_ms)
         if self.deletes.is_watched(key):
             self.deletes.check(key)
+
+    def ask_whether_leading(self, partition: Partition) -> LeadershipQuestion:
+        """Asks the followers of a partition; those whose fetches wait are answered, so that they fetch anew."""
+        question = partition.in_sync.ask()
+        self._fetches.check(partition.topic_partition)
+        return question
 
     async def shrink_isrs(self) -> None:
         """Asks for ISRs without the followers that have lagged for too long; done by itself in rounds."""

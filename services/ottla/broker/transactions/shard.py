@@ -176,9 +176,9 @@ class TransactionPartition:
 
     async def add_partitions(self, transactional_id: str, producer_id: int, epoch: int, partitions: Collection[TopicPartition]) -> None:
         """AddPartitionsToTxn and AddOffsetsToTxn: the producer is about to write to these. Raises as `decisions.with_partitions`."""
-        entry = self._known(transactional_id)
-        self._check_free(entry)
-        changed = decisions.with_partitions(entry.transaction, producer_id, epoch, partitions, self._clock.time_ms())
+        entry, changed = await self._decided(
+            transactional_id, lambda of: decisions.with_partitions(of, producer_id, epoch, partitions, self._clock.time_ms())
+        )
         if changed is not None:
             await self._write(entry, changed)
 
@@ -203,9 +203,9 @@ class TransactionPartition:
 
     async def end(self, transactional_id: str, producer_id: int, epoch: int, is_commit: bool) -> None:
         """EndTxn: returns when the decision is written; the markers follow. Raises as `decisions.ended`."""
-        entry = self._known(transactional_id)
-        self._check_free(entry)
-        changed = decisions.ended(entry.transaction, producer_id, epoch, is_commit, self._clock.time_ms())
+        entry, changed = await self._decided(
+            transactional_id, lambda of: decisions.ended(of, producer_id, epoch, is_commit, self._clock.time_ms())
+        )
         if changed is None:
             return
         await self._write(entry, changed)
@@ -254,6 +254,33 @@ class TransactionPartition:
                 entry.is_busy = False
 
     # How.
+
+    async def _decided(
+        self, transactional_id: str, decide: Callable[[Transaction], Transaction | None]
+    ) -> tuple[_Entry, Transaction | None]:
+        """The entry of an id, and what a request makes of its transaction.
+
+        What is written is committed by nobody but who leads. But that there is nothing to write, or that the request is wrong,
+        is said out of memory: a coordinator that was cut off would call a commit done since an earlier one was.
+        """
+        try:
+            entry = self._known(transactional_id)
+            self._check_free(entry)
+            changed = decide(entry.transaction)
+        except (NotCoordinator, CoordinatorLoadInProgress, ConcurrentTransactions):
+            raise  # which is asked again, wherever the coordinator is by then
+        except ApiError:
+            await self._check_still_led()
+            raise
+        if changed is None:
+            await self._check_still_led()
+        return entry, changed
+
+    async def _check_still_led(self) -> None:
+        try:
+            await self._internal.check_still_led(self.key, self.leader_epoch, self._limits.write_timeout_seconds)
+        except ApiError as error:
+            raise _as_transaction_error(error) from error
 
     async def _abort(self, entry: _Entry, fenced: Transaction) -> None:
         """Aborts for a producer that is shut out. The entry is busy already."""

@@ -13,7 +13,7 @@ from tests.unit.broker.groups.known_topics import KnownTopics
 from ottla.broker.groups.entries import ShardSettings
 from ottla.broker.groups.group import GroupLimits
 from ottla.broker.groups.shard import OffsetsPartition
-from ottla.errors import ApiError
+from ottla.errors import ApiError, NotLeaderOrFollower
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
@@ -40,6 +40,7 @@ class OffsetsLog:
         self.commits = asyncio.Event()
         self.commits.set()
         self.failure: ApiError | None = None
+        self.is_of_the_past = False
 
     def append(self, key: TopicPartition, records: Sequence[tuple[bytes | None, bytes | None]], codec: int = 0) -> tuple[int, Any]:
         if self.refusal is not None:
@@ -79,6 +80,10 @@ class OffsetsLog:
         await self.commits.wait()
         if self.failure is not None:
             raise self.failure
+
+    async def check_still_led(self, key: TopicPartition, leader_epoch: int, timeout_seconds: float) -> None:
+        if self.is_of_the_past:
+            raise NotLeaderOrFollower(f"{key} is led elsewhere")
 
     async def chunks(
         self, key: TopicPartition, leader_epoch: int, chunk_bytes: int, passed_over: Callable[[int], None]

@@ -350,3 +350,47 @@ def test_a_batch_with_a_wrong_checksum_is_passed_over_and_counted_and_the_others
         assert (again_id, again) != (other_id, epoch)
 
     run(test)
+
+
+def test_a_coordinator_of_the_past_calls_nothing_done_that_it_only_remembers() -> None:
+    """Found by `make chaos SEED=41`: one that was cut off had a former commit in its memory, and answered the next one with it."""
+
+    async def test(world: World) -> None:
+        former = await world.coordinator(epoch=5)
+        producer_id, epoch = await ongoing(former)
+        await former.end("t", producer_id, epoch, is_commit=True)
+        await settled(former)
+        present = await world.coordinator(epoch=6)
+        await present.add_partitions("t", producer_id, epoch, [VIEWS])
+        world.log.is_of_the_past = True
+        with pytest.raises(NotCoordinator):
+            await former.end("t", producer_id, epoch, is_commit=True)
+        world.log.is_of_the_past = False
+        await present.end("t", producer_id, epoch, is_commit=True)
+        assert await settled(present) is TransactionState.COMPLETE_COMMIT
+
+    run(test)
+
+
+def test_a_coordinator_of_the_past_does_not_stop_a_producer_for_what_it_does_not_know() -> None:
+    """An invalid state, an epoch that is over and an unknown id end a producer's life: only who coordinates may say so."""
+
+    async def test(world: World) -> None:
+        former = await world.coordinator(epoch=5)
+        producer_id, epoch = await former.initialise("t", MINUTE_MS, None)
+        world.log.is_of_the_past = True
+        with pytest.raises(NotCoordinator):
+            await former.end("t", producer_id, epoch, is_commit=False)
+        with pytest.raises(NotCoordinator):
+            await former.add_partitions("t", producer_id, epoch + 1, [CLICKS])
+        with pytest.raises(NotCoordinator):
+            await former.end("unknown", producer_id, epoch, is_commit=True)
+        world.log.is_of_the_past = False
+        with pytest.raises(InvalidTransactionState):
+            await former.end("t", producer_id, epoch, is_commit=False)
+        with pytest.raises(ProducerFenced):
+            await former.add_partitions("t", producer_id, epoch + 1, [CLICKS])
+        with pytest.raises(InvalidProducerIdMapping):
+            await former.end("unknown", producer_id, epoch, is_commit=True)
+
+    run(test)
