@@ -253,3 +253,21 @@ def test_a_static_member_is_known_by_its_instance_at_the_next_coordinator() -> N
         assert synced.assignment == b"all"
 
     run(test)
+
+
+def test_a_coordinator_of_the_past_knows_that_it_can_not_tell_offsets() -> None:
+    """Found by `make chaos SEED=41`: a copier that asked one went back to where it had been before the cut."""
+
+    async def test() -> None:
+        log = OffsetsLog()
+        shard = await loaded(log)
+        await shard.check_still_coordinates()
+        log.is_of_the_past = True
+        with pytest.raises(NotCoordinator):
+            await shard.check_still_coordinates()
+        shard.close()
+        log.is_of_the_past = False
+        with pytest.raises(NotCoordinator):
+            await shard.check_still_coordinates()
+
+    run(test)
