@@ -7,7 +7,8 @@ leads a newer epoch, or follows in one, does not.
 
 A fetch counts that was sent after the question was asked. A follower sends one when it has the answer to the one before, so
 the session's epoch tells (KIP-227): the first fetch that is looked at is answered at once, and the one after that answer
-counts. One that lay in a socket while this process was stopped proves nothing.
+counts. One that lay in a socket while this process was stopped proves nothing. Of a follower that was given no session, as there
+are too few of them (`max.incremental.fetch.session.cache.slots`), the second fetch has to do.
 
 It is Raft's ReadIndex (Ongaro, 'Consensus: Bridging Theory and Practice', 6.4), with fetches for heartbeats.
 """
@@ -22,10 +23,14 @@ from ottla.model import BrokerId
 
 
 class FetchPlace(NamedTuple):
-    """Where a fetch stands in the order of its follower's fetches."""
+    """Where a fetch stands in the order of its follower's fetches; session 0 is none."""
 
     session_id: int
     session_epoch: int
+
+    def follows(self, answered: FetchPlace) -> bool:
+        """Whether it was sent when the answer to that one was there."""
+        return not self.session_id or self == (answered.session_id, answered.session_epoch + 1)
 
 
 class LeadershipQuestion:
@@ -48,7 +53,7 @@ class LeadershipQuestion:
         if broker_id not in self._unheard:
             return False
         answered = self._unheard[broker_id]
-        if answered is not None and place == (answered.session_id, answered.session_epoch + 1):
+        if answered is not None and place.follows(answered):
             del self._unheard[broker_id]
             self._settle_if_all_were_heard()
             return False

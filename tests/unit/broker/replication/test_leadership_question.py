@@ -50,7 +50,7 @@ def test_every_member_has_to_fetch_again_after_an_answer() -> None:
     scene(test)
 
 
-@pytest.mark.parametrize("place", [FetchPlace(7, 4), FetchPlace(8, 5), FetchPlace(8, 0), FetchPlace(0, 0), FetchPlace(7, 6)])
+@pytest.mark.parametrize("place", [FetchPlace(7, 4), FetchPlace(8, 5), FetchPlace(8, 0), FetchPlace(7, 6)])
 def test_a_fetch_that_does_not_follow_the_answer_may_be_an_old_one(place: FetchPlace) -> None:
     """It may have lain in a socket since before the question: of another session, or the same one looked at again."""
 
@@ -60,6 +60,16 @@ def test_a_fetch_that_does_not_follow_the_answer_may_be_an_old_one(place: FetchP
         assert question.fetched(TWO, place)
         _is(question, None)
         assert not question.fetched(TWO, FetchPlace(place.session_id, place.session_epoch + 1))
+        _is(question, True)
+
+    scene(test)
+
+
+def test_without_a_session_the_second_fetch_has_to_do() -> None:
+    def test() -> None:
+        question = LeadershipQuestion([TWO])
+        assert question.fetched(TWO, FetchPlace(0, -1))
+        assert not question.fetched(TWO, FetchPlace(0, -1))
         _is(question, True)
 
     scene(test)
