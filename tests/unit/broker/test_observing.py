@@ -215,10 +215,14 @@ def test_while_logs_are_read_the_state_says_so_and_while_it_stops_too(tmp_path: 
 
             return hold
 
-        async def state_of(work: asyncio.Future[None]) -> tuple[str, int]:
+        async def state_of(work: asyncio.Future[None], expected: int) -> tuple[str, int]:
             await reached.wait()
             status, said = await loop.run_in_executor(None, ready, broker.http_port)
             found = await loop.run_in_executor(None, metrics, broker.http_port)
+            deadline = loop.time() + 20
+            while found["ottla_broker_state"] != expected and loop.time() < deadline:  # an earlier scrape is given again for a while
+                await asyncio.sleep(0.05)
+                found = await loop.run_in_executor(None, metrics, broker.http_port)
             go_on.set()
             await work
             reached.clear()
@@ -229,9 +233,9 @@ def test_while_logs_are_read_the_state_says_so_and_while_it_stops_too(tmp_path: 
         broker = Broker(settings)
         monkeypatch.setattr(LogManager, "start", held(LogManager.start))
         monkeypatch.setattr(LogManager, "shutdown", held(LogManager.shutdown))
-        assert await state_of(asyncio.ensure_future(broker.start())) == ("recovering", 1)
+        assert await state_of(asyncio.ensure_future(broker.start()), 1) == ("recovering", 1)
         assert (await loop.run_in_executor(None, ready, broker.http_port))[0] == 200
-        assert await state_of(asyncio.ensure_future(broker.stop())) == ("stopping", 4)
+        assert await state_of(asyncio.ensure_future(broker.stop()), 4) == ("stopping", 4)
 
     asyncio.run(run())
 
