@@ -62,12 +62,12 @@ def ignore_epoch() -> None:
     replace(ControlApplier, "_check", check)
 
 
-SABOTAGES: Final[Mapping[str, Callable[[], None]]] = {
+OF_REPLICATION: Final[Mapping[str, Callable[[], None]]] = {
     "acknowledges-early": acknowledge_early,
     "skips-truncation": skip_truncation,
     "ignores-the-epoch": ignore_epoch,
-    **sabotaged_transactions.SABOTAGES,
 }
+SABOTAGES: Final[Mapping[str, Callable[[], None]]] = {**OF_REPLICATION, **sabotaged_transactions.SABOTAGES}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`python -m tests.simulation --sabotage NAME`: brokers that are broken on purpose, each of which has to be found out.
 
 Those of `tests.chaos.sabotaged` take away what keeps acknowledged messages on several brokers; those here take away what
-keeps them on one disk, which no process that is killed would ever miss.
+keeps them on one disk, which no process that is killed would ever miss. There are no transactions in the simulation.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tests.chaos.sabotaged import SABOTAGES as OF_REPLICATION
+from tests.chaos.sabotaged import OF_REPLICATION
 
-from ottla.storage import checkpoints, log, log_directory, log_sync
+from ottla.storage import checkpoints, log_directory, log_sync
 
 
 def skip_fsync() -> None:
@@ -21,7 +21,7 @@ def skip_fsync() -> None:
     def sync(job: object, operations: object) -> log_sync.Synced:
         return log_sync.Synced(indexes=True, small_files=True)
 
-    _replace(log, "sync", sync)
+    _replace(log_sync, "sync", sync)
 
 
 def forget_the_directory() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.simulation.faults import draw
+from tests.simulation.sabotage import SABOTAGES
 from tests.simulation.seeds import REGRESSIONS
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +54,13 @@ def test_a_broker_that_breaks_a_promise_is_found_out(name: str) -> None:
     ran = simulate("--seed", "1", "--count", "40", "--sabotage", name)
     assert ran.returncode == 0, ran.stdout
     assert "found out" in ran.stdout
+
+
+@pytest.mark.parametrize("name", SABOTAGES)
+def test_every_sabotage_breaks_what_is_there(name: str) -> None:
+    """What is taken away is looked up by its name, which may change. With no seed to run nothing is noticed."""
+    ran = simulate("--count", "0", "--sabotage", name)
+    assert f"{name}: NOT NOTICED by 0 seeds" in ran.stdout, ran.stderr[-2000:]
 
 
 def test_seeds_that_once_failed_are_told_with_what_was_wrong() -> None:
