@@ -22,7 +22,7 @@ image_of() {
     broker) echo "${OTTLA_BROKER_IMAGE:-ottla/broker:$version}" ;;
     zookeeper) echo "${OTTLA_ZOOKEEPER_IMAGE:-ottla/zookeeper:3.8.0}" ;;
     prometheus) echo "${OTTLA_PROMETHEUS_IMAGE:-ottla/prometheus:2.42.0}" ;;
-    development) echo "ottla/development:$version" ;;
+    development) echo ottla/development:1 ;; # not of a release: it has nothing of Ottla in it
     *) echo "images.sh: there is no image '$1'; there are broker, zookeeper, prometheus and development" >&2; exit 2 ;;
     esac
 }

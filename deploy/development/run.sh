@@ -9,7 +9,6 @@ set -eu
 cd "$(dirname "$0")/../.."
 
 sh deploy/images.sh --missing development
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml | head -n 1)
 socket=$(docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null | sed -n 's|^unix://||p')
 socket=${socket:-/var/run/docker.sock}
 mkdir -p .development/home
@@ -25,4 +24,4 @@ done
 exec docker run --rm --init $options --network host \
     --user "$(id -u):$(stat -c %g "$socket")" --env "HOME=$PWD/.development/home" \
     --volume "$socket:/var/run/docker.sock" --volume "$PWD:$PWD" --volume /tmp:/tmp --workdir "$PWD" \
-    "ottla/development:$version" "$@"
+    ottla/development:1 "$@"

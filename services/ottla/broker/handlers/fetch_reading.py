@@ -14,7 +14,7 @@ from ottla.broker.fetch_sessions import FetchScope, Key
 from ottla.broker.handlers.authorization import cluster_allowed
 from ottla.broker.handlers.registry import BrokerParts, EncodedBody, Pieces, RequestContext
 from ottla.broker.measuring.request_meters import FETCH_FOLLOWER
-from ottla.broker.replication.leadership_question import FetchPlace
+from ottla.broker.replication.leadership_question import FetchPlace, LeadershipQuestion
 from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.read_replica import preferred_read_replica
 from ottla.broker.replication.throttles import is_throttled
@@ -85,8 +85,8 @@ class Reading:
             self._find_all()
         for (key, asked), found in zip(self._scope.partitions, self._found, strict=True):
             if self._replica is not None:
-                if not isinstance(found, ApiError) and found.in_sync.question is not None and self._tells_who_leads(asked, found):
-                    immediate = True
+                if not isinstance(found, ApiError) and found.in_sync.question is not None:
+                    immediate |= self._tells_who_leads(found.in_sync.question, self._replica, asked, found)
                 if self._is_idle(key, asked, found):
                     continue
             # The first partition with anything gives at least one batch, so that a large one can not block (KIP-74).
@@ -169,12 +169,11 @@ class Reading:
             )
         )
 
-    def _tells_who_leads(self, asked: FetchPartition, partition: Partition) -> bool:
-        """A follower still takes this broker for the leader; says whether its next fetch is wanted at once, to be sure of it."""
-        question = partition.in_sync.question
-        if question is None or self._replica is None or not partition.is_leader or asked.current_leader_epoch != partition.leader_epoch:
+    def _tells_who_leads(self, question: LeadershipQuestion, follower: BrokerId, asked: FetchPartition, partition: Partition) -> bool:
+        """Whether a follower takes this broker for the leader, and its next fetch is wanted at once, to be sure of it."""
+        if not partition.is_leader or asked.current_leader_epoch != partition.leader_epoch:
             return False
-        return question.fetched(self._replica, FetchPlace(self._scope.session_id, self._request.session_epoch))
+        return question.fetched(follower, FetchPlace(self._scope.session_id, self._request.session_epoch))
 
     def _read(
         self, key: Key, asked: FetchPartition, partition: Partition | ApiError, max_bytes: int, at_least_one_batch: bool

@@ -46,17 +46,14 @@ async def offset_fetch(request: Any, context: RequestContext, parts: BrokerParts
     schema = messages.response_schema(ApiKey.OFFSET_FETCH, version)
     require_stable = getattr(request, "require_stable", False)
     if version >= FIRST_WITH_SEVERAL_GROUPS:
-        groups = []
-        members = [(getattr(each, "member_id", None), getattr(each, "member_epoch", -1)) for each in request.groups]
-        all_found = await asyncio.gather(
-            *(
-                _find(each.group_id, each.topics, require_stable, context, parts, *member)
-                for each, member in zip(request.groups, members, strict=True)
-            )
-        )
-        for each, found in zip(request.groups, all_found, strict=True):
+
+        async def of_group(each: Any) -> Any:
+            member = getattr(each, "member_id", None), getattr(each, "member_epoch", -1)
+            found = await _find(each.group_id, each.topics, require_stable, context, parts, *member)
             topics = _topics(found, schema, "OffsetFetchResponseTopics", "OffsetFetchResponsePartitions")
-            groups.append(schema("OffsetFetchResponseGroup", group_id=each.group_id, topics=topics, error_code=found.error_code))
+            return schema("OffsetFetchResponseGroup", group_id=each.group_id, topics=topics, error_code=found.error_code)
+
+        groups = await asyncio.gather(*map(of_group, request.groups))
         return schema("OffsetFetchResponse", throttle_time=0, groups=groups)
     found = await _find(request.group_id, request.topics, require_stable, context, parts)
     topics = _topics(found, schema, "OffsetFetchResponseTopic", "OffsetFetchResponsePartition")
