@@ -38,6 +38,7 @@ class LogCheckpoints:
         paths: the directories.
         logs: all logs, as they are at the time.
         high_watermarks: those that are known, as they are at the time.
+        left: the log directories that logs have moved out of and not given up yet, as they are at the time.
         offload: where files are written.
 
     Every method that writes raises OSError when it could not.
@@ -48,10 +49,12 @@ class LogCheckpoints:
         paths: Sequence[Path],
         logs: Mapping[TopicPartition, Log],
         high_watermarks: Callable[[], Mapping[TopicPartition, int]],
+        left: Mapping[TopicPartition, Path],
         offload: Offload,
     ) -> None:
         self._logs = logs
         self._high_watermarks = high_watermarks
+        self._left = left
         self._offload = offload
         self._writing: Final = {path: asyncio.Lock() for path in paths}
         self._under_way: dict[Path, asyncio.Task[None]] = {}
@@ -83,11 +86,11 @@ class LogCheckpoints:
 
     def forget_now(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
         """As `forget`, of one partition, without a wait for others: it blocks."""
-        for name, offsets_of in self._sources.items():
+        for name in self._sources:
             if self.speaks_of(directory, topic_partition, name):
                 if self._writing[directory.path].locked():
                     raise InterruptedError(errno.EINTR, "the checkpoint is being written", str(directory.path / name))
-                offsets = _begin(directory, name, offsets_of(directory.path))
+                offsets = _begin(directory, name, self._offsets(directory, name))
                 write_checkpoint(directory.path, name, offsets)
                 _end(directory, name, offsets)
 
@@ -114,11 +117,17 @@ class LogCheckpoints:
 
     async def _write(self, directory: LogDirectory, name: str) -> None:
         async with self._writing[directory.path]:  # or an older one could come last
-            offsets = self._sources[name](directory.path)
+            offsets = self._offsets(directory, name)
             if directory.written.get(name) != offsets or name in directory.writing:  # an idle broker writes nothing
                 _begin(directory, name, offsets)
                 await self._offload(write_checkpoint, directory.path, name, offsets)
                 _end(directory, name, offsets)
+
+    def _offsets(self, directory: LogDirectory, name: str) -> dict[TopicPartition, int]:
+        """What a file is to say: of a log that has moved out what it said, until no start can find it there any more."""
+        written = directory.written.get(name, {})
+        kept = {key: written[key] for key, path in self._left.items() if path == directory.path and key in written}
+        return kept | self._sources[name](directory.path)
 
     def _logs_in(self, path: Path) -> Iterator[Log]:
         return (each for each in self._logs.values() if each.directory.parent == path)

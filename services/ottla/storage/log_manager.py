@@ -99,7 +99,8 @@ class LogManager:
         self._recorded_high_watermarks: dict[TopicPartition, int] = {}
         self._held: set[Path] = set()  # partitions' directories that a move between log directories has yet to give up
         self._damaged: dict[TopicPartition, str] = {}
-        self._checkpoints: Final = LogCheckpoints(self._paths, self._logs, self._known_high_watermarks, offload)
+        self._left: dict[TopicPartition, Path] = {}  # the log directories that logs have moved out of and not given up yet
+        self._checkpoints: Final = LogCheckpoints(self._paths, self._logs, self._known_high_watermarks, self._left, offload)
         self._sealed: dict[TopicPartition, None] = {}  # logs that rolled and wait for an fsync, in order
         self._sealed_event = asyncio.Event()
         self._periodic: Final = Periodic()
@@ -443,6 +444,7 @@ class LogManager:
         """Goes on with a log in another directory, where all of it lies already. What it leaves is to be given up (`give_up`)."""
         former = self._logs.pop(topic_partition)
         self._held.add(former.directory)
+        self._left[topic_partition] = former.directory.parent
         self._held.discard(directory)
         self._partition_counts[former.directory.parent] -= 1
         former.retire()
@@ -462,6 +464,7 @@ class LogManager:
             self._fail_directory(path, error)
         finally:
             self._held.discard(former.directory)
+            self._left.pop(former.topic_partition, None)
 
     async def delete(self, topic_partition: TopicPartition) -> None:
         """Takes a partition's log away. Its directory gets another name at once; the files go later."""
