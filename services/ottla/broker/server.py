@@ -286,7 +286,7 @@ class Broker:
             groups=groups,
             transactions=transactions,
         )
-        self._observation.watch(broker_id, service, applier, replicas, metadata, transport.show_ready)
+        self._observation.watch(broker_id, service, applier, replicas, logs, metadata, transport.show_ready)
         handlers.load()
         dispatcher = Dispatcher(parts, produces, settings.queued_max_requests)
         self._observation.measure(stack, Measured(parts, dispatcher, produces, self._listeners, service, sessions, fetchers, cleaner))
