@@ -5,13 +5,13 @@ not deleted on request are there, from offset 0 on, whatever the former one left
 of an incarnation that was read from its first offset to its end:
 
 lost                 acknowledged, not before where the log begins, and not there
-begins too late      the log begins beyond everything that DeleteRecords was asked for
+begins too late      the log begins beyond everything that DeleteRecords was asked for, or was asked for of a former one without an answer
 came back            the log begins before what a DeleteRecords was answered
 of another topic     a message that another incarnation acknowledged, or that nobody sent
 inconsistent offset  another message lies at the offset that was acknowledged
 
-A message of unknown end may come late, when its request has waited at a broker that was frozen: then it is written to whatever has the
-name by then, as with Kafka. Those are counted, and are no anomaly. Nothing here does I/O but loading and saving.
+A request may come late, when it has waited at a broker that was frozen: then it is done to whatever has the name by then, as with Kafka.
+So a message of unknown end may be in a later incarnation; those are counted, and are no anomaly. Nothing here does I/O but loading and saving.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class PartitionLife:
         acknowledged: the offset of each message that was acknowledged, by its number.
         asked: the largest offset that DeleteRecords was asked for.
         answered: the largest low watermark that it was answered with.
+        unanswered: the largest offset of which it is not known whether it was done.
         read: the offset, incarnation and number of each message, when all was read.
         begin: where the log began when it was read; None when it was not read to its end.
     """
@@ -54,6 +55,7 @@ class PartitionLife:
     acknowledged: dict[int, int] = field(default_factory=dict)
     asked: int = 0
     answered: int = 0
+    unanswered: int = 0
     read: list[tuple[int, int, int]] = field(default_factory=list)
     begin: int | None = None
 
@@ -130,8 +132,10 @@ def _check_partition(
             where = f"partition {index} of incarnation {life.number}"
             verdict.findings.append(Finding(wrong, life.began_at, f"{where}: {explanation}"))
 
-    if begin > partition.asked:
-        tell(Wrong.BEGINS_TOO_LATE, f"it begins at {begin}, and records were to be deleted up to {partition.asked} at most")
+    former = [each for number, each in by_number.items() if number < life.number]
+    asked = max(partition.asked, *(each.partitions[index].unanswered for each in former), 0)
+    if begin > asked:
+        tell(Wrong.BEGINS_TOO_LATE, f"it begins at {begin}, and records were to be deleted up to {asked} at most")
     if begin < partition.answered:
         tell(Wrong.CAME_BACK, f"it begins at {begin}, and records were deleted up to {partition.answered}")
     at = {offset: (incarnation, number) for offset, incarnation, number in partition.read}

@@ -34,6 +34,7 @@ _READ_SECONDS: Final = 60.0
 _LAST_READ_SECONDS: Final = 100.0
 _RETRY_SECONDS: Final = 0.3
 _PADDING: Final = b"." * 200
+_NO_ANSWER: Final = (KafkaException, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,8 @@ class Worker:
             try:
                 if attempt():
                     return True
-            except KafkaException as error:
-                self._note(error.args[0])
+            except _NO_ANSWER as error:
+                self._note(error)
             time.sleep(_RETRY_SECONDS)
         return False
 
@@ -99,7 +100,7 @@ class Worker:
         admin = self._admin()
         config = {"min.insync.replicas": str(self._told.min_insync_replicas)}
         topic = NewTopic(TOPIC, PARTITIONS, self._told.replication_factor, config=config)
-        with suppress(KafkaException):  # it may have been made by a call whose answer was lost
+        with suppress(*_NO_ANSWER):  # it may have been made by a call whose answer was lost
             admin.create_topics([topic], operation_timeout=5, request_timeout=_REQUEST_SECONDS)[TOPIC].result(2 * _REQUEST_SECONDS)
         topic_id = self._known_id(admin)
         if topic_id in ("", self._topic_id):
@@ -154,8 +155,10 @@ class Worker:
         try:
             deleted = self._admin().delete_records([key], operation_timeout=5, request_timeout=_REQUEST_SECONDS)[key]
             partition.answered = max(partition.answered, deleted.result(2 * _REQUEST_SECONDS).low_watermark)
-        except KafkaException as error:
-            self._note(error.args[0])
+        except _NO_ANSWER as error:
+            # It may be done later, and by then to the next topic: a request names a topic, not its id.
+            partition.unanswered = max(partition.unanswered, offset)
+            self._note(error)
 
     def _read(self, life: Incarnation, seconds: float) -> bool:
         """Reads each partition from its first offset to its end; says whether that could be done."""
@@ -166,8 +169,8 @@ class Worker:
                     return False
                 try:
                     partition.begin, partition.read = self._all_of(index, deadline)
-                except KafkaException as error:
-                    self._note(error.args[0])
+                except _NO_ANSWER as error:
+                    self._note(error)
                     time.sleep(_RETRY_SECONDS)
         return True
 
@@ -195,13 +198,13 @@ class Worker:
         try:
             listen(seconds)
         except KafkaException as error:
-            self._note(error.args[0])
+            self._note(error)
 
     def _producer_configuration(self, life: Incarnation) -> dict[str, Any]:
         def delivered(error: KafkaError | None, message: Message) -> None:
             offset = message.offset()
             if error is not None:
-                self._note(error)
+                self._count(error)
             elif offset is not None and offset >= 0:
                 number = int((message.value() or b"").split(b" ")[1])
                 life.partitions[message.partition() or 0].acknowledged[number] = offset
@@ -218,7 +221,7 @@ class Worker:
             "topic.metadata.refresh.interval.ms": 2_000,
             "topic.metadata.propagation.max.ms": _MESSAGE_TIMEOUT_MS,  # a topic that is just made is not known everywhere
             "on_delivery": delivered,
-            "error_cb": self._note,
+            "error_cb": self._count,
             "log_level": 0,
         }
 
@@ -235,7 +238,13 @@ class Worker:
             "log_level": 0,
         }
 
-    def _note(self, error: KafkaError) -> None:
+    def _note(self, error: KafkaException | TimeoutError) -> None:
+        if isinstance(error, KafkaException):
+            self._count(error.args[0])
+        else:
+            self._errors[type(error).__name__] += 1
+
+    def _count(self, error: KafkaError) -> None:
         self._errors[error.name()] += 1
 
     def _report(self) -> None:
