@@ -10,8 +10,9 @@ came back            the log begins before what a DeleteRecords was answered
 of another topic     a message that another incarnation acknowledged, or that nobody sent
 inconsistent offset  another message lies at the offset that was acknowledged
 
-A request may come late, when it has waited at a broker that was frozen: then it is done to whatever has the name by then, as with Kafka.
-So a message of unknown end may be in a later incarnation; those are counted, and are no anomaly. Nothing here does I/O but loading and saving.
+A request may come late, when it has waited at a broker that was frozen: then it is done to whatever has the name by then, as with
+Kafka. So a message of unknown end may be in a later incarnation; those are counted, and are no anomaly. Nothing here does I/O but
+loading and saving.
 """
 
 from __future__ import annotations

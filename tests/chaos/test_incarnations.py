@@ -87,7 +87,7 @@ def test_a_deletion_of_unknown_end_may_come_to_the_next_topic_too() -> None:
     former = written(0, 9, begin=0, asked=6, unanswered=6)
     assert check([life(0, former), life(1, written(1, 8, begin=6))]).is_sound
     assert wrong(life(0, former), life(1, written(1, 8, begin=7))) == {Wrong.BEGINS_TOO_LATE: 1}
-    assert wrong(life(0, written(0, 8, begin=6)), life(1, former)) == {Wrong.BEGINS_TOO_LATE: 1}
+    assert wrong(life(0, written(0, 8, begin=6)), life(1, written(1, 9, asked=6, unanswered=6))) == {Wrong.BEGINS_TOO_LATE: 1}
 
 
 def test_of_many_some_are_told_with_their_place() -> None:
