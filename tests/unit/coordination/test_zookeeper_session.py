@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -28,13 +27,6 @@ from ottla.testing.zookeeper import ZooKeeperServer
 from ottla.testing.zookeeper_proxy import ZooKeeperProxy
 
 Events = list[WatchedEvent]
-
-
-@pytest.fixture
-def own_server(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> Iterator[ZooKeeperServer]:
-    """A server that a test may mistreat. (The other fixture says what to do where there is none.)"""
-    with ZooKeeperServer(tmp_path / "own") as server:
-        yield server
 
 
 def run(scenario: Coroutine[object, object, None]) -> None:
@@ -158,19 +150,19 @@ def test_a_session_that_is_silent_for_its_timeout_expires(zookeeper_server: ZooK
     run(scenario())
 
 
-def test_a_session_outlives_a_restart_of_the_server(own_server: ZooKeeperServer) -> None:
+def test_a_session_outlives_a_restart_of_the_server(own_zookeeper_server: ZooKeeperServer) -> None:
     """Ephemerals, watches and what was asked meanwhile: all are there when the server is."""
 
     async def scenario() -> None:
-        async with session_with(options_for(own_server.address, 20)) as session:
+        async with session_with(options_for(own_zookeeper_server.address, 20)) as session:
             await session.create("/live", b"1", ephemeral=True)
             told: Events = []
             await session.get("/live", told.append)
             seen, until = events_of(session)
-            await asyncio.to_thread(own_server.kill)
+            await asyncio.to_thread(own_zookeeper_server.kill)
             await until(SessionEvent.SUSPENDED)
             reading = asyncio.ensure_future(session.get("/live"))
-            await asyncio.to_thread(own_server.start)
+            await asyncio.to_thread(own_zookeeper_server.start)
             data, stat = await reading
             assert (data, stat.ephemeral_owner) == (b"1", session.session_id)
             await session.set("/live", b"2")
@@ -195,14 +187,16 @@ def test_a_session_outlives_a_connection_that_is_taken_and_never_answered(zookee
     run(scenario())
 
 
-def test_a_frozen_server_holds_nobody_up_for_longer_than_the_timeout(own_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_server_holds_nobody_up_for_longer_than_the_timeout(
+    own_zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not even the end of the session: that goes without an answer."""
     monkeypatch.setattr(zookeeper_session, "CLOSE_SECONDS", 0.2)
 
     async def scenario() -> None:
-        session = await open_session(options_for(own_server.address, 1.5))
+        session = await open_session(options_for(own_zookeeper_server.address, 1.5))
         await session.create("/a", b"0")
-        own_server.pause()
+        own_zookeeper_server.pause()
         writing = asyncio.ensure_future(session.set("/a", b"1"))
         with pytest.raises(ConnectionLoss):
             await writing
@@ -210,7 +204,7 @@ def test_a_frozen_server_holds_nobody_up_for_longer_than_the_timeout(own_server:
         await session.close()
         await until(SessionEvent.CLOSED)
         assert closed[-1] is SessionEvent.CLOSED
-        own_server.resume()
+        own_zookeeper_server.resume()
 
     run(scenario())
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.errors import CorruptMessage, KafkaStorageError, OffsetOutOfRange
 from ottla.record.batch import batches
@@ -146,7 +147,7 @@ def test_more_readers_than_are_remembered_still_read_right(make_log: LogMaker) -
             assert (read(log, offset, len(filled[0])) or b"") == filled[offset]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.data())
 def test_reads_agree_with_a_model(data: st.DataObject) -> None:
     """Any offset, limit and end, over segments of any size, with and without what was remembered; appends go on between."""
