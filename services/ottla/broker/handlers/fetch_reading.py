@@ -13,11 +13,11 @@ from uuid import UUID
 from ottla.broker.fetch_sessions import FetchScope, Key
 from ottla.broker.handlers.authorization import cluster_allowed
 from ottla.broker.handlers.registry import BrokerParts, EncodedBody, Pieces, RequestContext
-from ottla.broker.measuring.request_meters import FETCH_FOLLOWER
 from ottla.broker.replication.leadership_question import FetchPlace, LeadershipQuestion
 from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.read_replica import preferred_read_replica
 from ottla.broker.replication.throttles import is_throttled
+from ottla.broker.request_meters import FETCH_FOLLOWER
 from ottla.broker.security.authorizer import Operation, topic
 from ottla.config.cluster import RACK_AWARE_SELECTOR
 from ottla.errors import (

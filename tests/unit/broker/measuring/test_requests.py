@@ -14,7 +14,7 @@ from tests.unit.broker.measuring.scraped import Scraped
 from tests.unit.broker.wired import BROKER, NOW, Wired, batch, fetch, framed, produce, run, until
 
 from ottla.broker.control import PartitionToStop
-from ottla.broker.measuring.request_meters import STAGES, ApiMeter
+from ottla.broker.request_meters import STAGES, ApiMeter
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.record.records import Record, build_batch
