@@ -20,7 +20,8 @@ async def refusals(broker: Any, version: int) -> list[list[tuple[int, str | None
     created = await broker.ask(ApiKey.CREATE_ACLS, version, creations=[RULE, RULE])
     deleted = await broker.ask(ApiKey.DELETE_ACLS, version, filters=[FILTER, FILTER])
     assert all(each.matching_acls == () for each in deleted.filter_results)
-    return [[(int(each.error_code), each.error_message) for each in found] for found in ([described], created.results, deleted.filter_results)]
+    answers = ([described], created.results, deleted.filter_results)
+    return [[(int(each.error_code), each.error_message) for each in found] for found in answers]
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

@@ -104,7 +104,7 @@ def test_this_broker_is_described_and_no_other(run: Any) -> None:
         assert [each.name for each in result.configs] == list(BrokerSettings.definitions())
         assert await value(broker, BROKER, "1", "broker.id") == ("1", 4)
         assert (await describe(broker, BROKER, "")).configs == ()
-        wrong = [await describe(broker, BROKER, "2"), await describe(broker, BROKER, "one"), await describe(broker, BROKER_LOGGER, "1")]
+        wrong = [await describe(broker, BROKER, "2"), await describe(broker, BROKER, "one"), await describe(broker, 16, "1")]
         assert [each.error_code for each in wrong] == [42, 42, 42]
         assert wrong[0].error_message == "Unexpected broker id, expected 1 or empty string, but received 2"
 
@@ -206,7 +206,8 @@ def test_a_brokers_fixed_unknown_or_badly_set_setting_is_refused(run: Any) -> No
         asked = [("broker.id", "7"), ("no.such", "1"), ("log.retention.ms", "soon")]
         assert [await change(broker, BROKER, "1", (name, SET, text)) for name, text in asked] == [42, 42, 42]
         assert await change(broker, BROKER, "2", ("log.retention.ms", SET, "1")) == 42
-        assert await change(broker, BROKER_LOGGER, "1", ("root", SET, "DEBUG")) == 42
+        assert await change(broker, 16, "1", ("root", SET, "DEBUG")) == 42
+        assert (await replace(broker, BROKER_LOGGER, "1", root="DEBUG"))[0] == 42
 
     run(scenario)
 
