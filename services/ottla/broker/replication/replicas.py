@@ -233,6 +233,7 @@ class ReplicaManager:
         self._follow(follow, unfollow)
         for key in changed:
             self._role_changed(key)
+            self._commit_what_was_found(self._partitions[key])
         return errors
 
     def _follow(self, follow: Mapping[TopicPartition, Follow], unfollow: Iterable[TopicPartition]) -> None:
@@ -300,6 +301,7 @@ class ReplicaManager:
         for key, partition in self._partitions.items():
             if key.topic == topic:
                 partition.update_settings(settings)
+                self._commit_what_was_found(partition)
                 self._note_opens_batches(partition)
                 if partition.advance_high_watermark():
                     self._check(key)
@@ -384,6 +386,11 @@ class ReplicaManager:
     def _check_fetches(self, key: TopicPartition) -> None:
         if self._fetches.is_watched(key):
             self._fetches.check(key)
+
+    def _commit_what_was_found(self, partition: Partition) -> None:
+        """A leader whose high watermark waits for the fsync flushes what it had before: the next append may never come."""
+        if partition.is_leader and partition.waits_for_flush and partition.log.unflushed_messages > 0:
+            self.group_commit.written(partition)
 
     def _written(self, partition: Partition) -> None:
         """A group of appends is in the file."""
