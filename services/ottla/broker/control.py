@@ -105,11 +105,17 @@ class UpdateMetadataRequest:
 
 @dataclass(frozen=True, slots=True)
 class PartitionToStop:
-    """A replica that a broker is to give up, and whether its files go too."""
+    """A replica that a broker is to give up, and whether its files go too.
+
+    Attributes:
+        topic_id: of the topic that is meant. A request that arrives late must not take the replica of a new topic of that
+            name. None from a controller of a release that did not say.
+    """
 
     topic_partition: TopicPartition
     leader_epoch: int
     delete: bool
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

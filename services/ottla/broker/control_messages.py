@@ -254,7 +254,10 @@ def stop_replica_message(request: StopReplicaRequest) -> broker_pb2.StopReplicaR
         broker_epoch=request.broker_epoch,
         partitions=[
             broker_pb2.PartitionToStop(
-                topic_partition=topic_partition_message(each.topic_partition), leader_epoch=each.leader_epoch, delete=each.delete
+                topic_partition=topic_partition_message(each.topic_partition),
+                leader_epoch=each.leader_epoch,
+                delete=each.delete,
+                topic_id=None if each.topic_id is None else each.topic_id.bytes,
             )
             for each in request.partitions
         ],
@@ -266,7 +269,15 @@ def stop_replica_of(message: broker_pb2.StopReplicaRequest) -> StopReplicaReques
         BrokerId(message.controller_id),
         message.controller_epoch,
         message.broker_epoch,
-        tuple(PartitionToStop(topic_partition_of(each.topic_partition), each.leader_epoch, each.delete) for each in message.partitions),
+        tuple(
+            PartitionToStop(
+                topic_partition_of(each.topic_partition),
+                each.leader_epoch,
+                each.delete,
+                UUID(bytes=each.topic_id) if each.HasField("topic_id") else None,
+            )
+            for each in message.partitions
+        ),
     )
 
 

@@ -98,7 +98,9 @@ def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
     registrations = (BrokerRegistration(TWO, (Endpoint("SSL", "b", 1, "SSL"),), "rack-1", 8, "b:2", 6),)
     leader_and_isr = LeaderAndIsrRequest(ONE, 4, 5, (assignment,), registrations, {"orders": {"retention.ms": "1"}})
     metadata = UpdateMetadataRequest(ONE, 4, 5, (assignment,), registrations, ("gone",), {"orders": {"retention.ms": "1"}})
-    stop = StopReplicaRequest(ONE, 4, 5, (PartitionToStop(ORDERS, 7, True),))
+    stop = StopReplicaRequest(
+        ONE, 4, 5, (PartitionToStop(ORDERS, 7, True, UUID(int=9)), PartitionToStop(TopicPartition("clicks", 1), -2, False))
+    )
     marker = TransactionMarker(2**40, 3, True, 9, (ORDERS,))
     question = TransactionQuestion("copier", 2**40, 3, (ORDERS,))
     broker = Recording(

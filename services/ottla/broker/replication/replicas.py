@@ -25,7 +25,7 @@ from ottla.broker.replication.partition import Partition
 from ottla.broker.state_changes import state_changes
 from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
-from ottla.errors import NONE, ApiError, FencedLeaderEpoch, KafkaStorageError, UnknownTopicOrPartition
+from ottla.errors import NONE, ApiError, FencedLeaderEpoch, InconsistentTopicId, KafkaStorageError, UnknownTopicOrPartition
 from ottla.model import INTERNAL_TOPICS, NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
 from ottla.storage.log import Log
 from ottla.storage.log_manager import LogManager
@@ -277,7 +277,15 @@ class ReplicaManager:
 
     async def _stop(self, to_stop: PartitionToStop) -> None:
         key = to_stop.topic_partition
-        partition = self._partitions.get(key)
+        partition, opened = self._partitions.get(key), self._logs.get(key)
+        held = partition.topic_id if partition is not None else None if opened is None else opened.topic_id
+        if held not in (None, ZERO_TOPIC_ID, to_stop.topic_id):
+            if to_stop.topic_id is not None:
+                # It came late: of the topic that it means there is nothing here any more.
+                log.warning("%s: the replica of topic %s is kept, topic %s was to be stopped", key, held, to_stop.topic_id)
+                return
+            if to_stop.delete:
+                raise InconsistentTopicId(f"{key}: to be deleted, and the controller does not say which topic; {held} is here")
         if partition is not None:
             # A deletion has no epoch: whoever leads, the topic goes.
             if 0 <= to_stop.leader_epoch < partition.leader_epoch:

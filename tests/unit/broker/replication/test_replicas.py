@@ -56,7 +56,7 @@ def test_a_removed_topic_is_gone_and_its_name_is_free_again(tmp_path: Path) -> N
         broker.topic("events", 2)
         stage(broker, "events", batch(b"a"))
         broker.parts.replicas.appends.complete()
-        to_stop = [PartitionToStop(TopicPartition("events", index), -1, delete=True) for index in range(2)]
+        to_stop = [PartitionToStop(TopicPartition("events", index), -1, delete=True, topic_id=topic_id("events")) for index in range(2)]
         assert set((await broker.parts.replicas.stop(to_stop)).values()) == {0}
         assert not broker.parts.replicas.partitions
         broker.topic("events", 2)
