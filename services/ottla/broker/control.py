@@ -80,9 +80,13 @@ class LeaderAndIsrRequest:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrResponse:
-    """The error code of each partition; 0 where the broker does as it was told."""
+    """The error code of each partition; 0 where the broker does as it was told.
+
+    `written_epochs` has the latest leader epoch of each log that is ahead of the epoch given: nobody can lead in that one.
+    """
 
     errors: Mapping[TopicPartition, int]
+    written_epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

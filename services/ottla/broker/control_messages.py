@@ -24,6 +24,7 @@ from ottla.broker.control import (
     IsrChange,
     IsrMember,
     LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
     NewTopic,
     OngoingReassignment,
     PartitionAssignment,
@@ -219,6 +220,21 @@ async def leader_and_isr_of(message: broker_pb2.LeaderAndIsrRequest) -> LeaderAn
         topic_configs_of(message.topic_configs),
         all_replicas_of(message.all_replicas) if message.HasField("all_replicas") else None,
     )
+
+
+def leader_and_isr_answer(response: LeaderAndIsrResponse) -> broker_pb2.LeaderAndIsrResponse:
+    return broker_pb2.LeaderAndIsrResponse(
+        errors=error_messages(response.errors),
+        written_epochs=[
+            broker_pb2.WrittenEpoch(topic_partition=topic_partition_message(key), leader_epoch=epoch)
+            for key, epoch in response.written_epochs.items()
+        ],
+    )
+
+
+def leader_and_isr_answer_of(message: broker_pb2.LeaderAndIsrResponse) -> LeaderAndIsrResponse:
+    written = {topic_partition_of(epoch.topic_partition): epoch.leader_epoch for epoch in message.written_epochs}
+    return LeaderAndIsrResponse(errors_of(message.errors), written)
 
 
 async def update_metadata_message(request: UpdateMetadataRequest) -> broker_pb2.UpdateMetadataRequest:

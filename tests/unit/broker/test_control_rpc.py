@@ -105,7 +105,7 @@ def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
     question = TransactionQuestion("copier", 2**40, 3, (ORDERS,))
     broker = Recording(
         {
-            "leader_and_isr": LeaderAndIsrResponse({ORDERS: 56}),
+            "leader_and_isr": LeaderAndIsrResponse({ORDERS: 74}, {ORDERS: 2**31 - 2}),
             "stop_replica": StopReplicaResponse({ORDERS: 0}),
             "write_transaction_marker": {ORDERS: 52},
             "verify_transaction": {ORDERS: 48},
@@ -115,7 +115,7 @@ def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
     async def run() -> None:
         async with two_brokers(broker) as (control, registration):
             remote = control.broker(registration)
-            assert await remote.leader_and_isr(leader_and_isr) == LeaderAndIsrResponse({ORDERS: 56})
+            assert await remote.leader_and_isr(leader_and_isr) == LeaderAndIsrResponse({ORDERS: 74}, {ORDERS: 2**31 - 2})
             await remote.update_metadata(metadata)
             assert await remote.stop_replica(stop) == StopReplicaResponse({ORDERS: 0})
             await remote.drain()

@@ -97,6 +97,7 @@ class ReplicaManager:
         # False on most brokers, and then the produce path looks no further.
         self.some_open_batches = False
         self.appends = Appends(self._written)
+        logs.high_watermarks = self.high_watermarks
         self.group_commit = GroupCommit(self._flushed)
 
     def start(self, alter_partition: AlterPartition, broker_epoch: Callable[[], int]) -> None:
@@ -140,6 +141,29 @@ class ReplicaManager:
         return self._isr_rounds.now_ms()
 
     # What the controller says.
+
+    def written_epochs(self, partitions: Iterable[PartitionAssignment]) -> dict[TopicPartition, int]:
+        """The latest leader epoch of each log that can not go on in the epoch that the controller gives.
+
+        It gives such a one when the coordination service was restored from an older copy. Two leaders would have written
+        in one epoch, and followers could not tell their logs apart (KIP-101).
+        """
+        found = {}
+        for assignment in partitions:
+            key, state = assignment.topic_partition, assignment.state
+            partition, opened = self._partitions.get(key), self._logs.get(key)
+            if opened is None or opened.topic_id not in (None, ZERO_TOPIC_ID, assignment.topic_id):
+                continue
+            latest = opened.leader_epochs.latest_epoch
+            if partition is not None and partition.topic_id == assignment.topic_id:
+                if partition.leader_epoch == state.leader_epoch:
+                    continue  # it is told again
+                latest = max(latest, partition.leader_epoch)
+            # A replica that nobody shares the partition with led in that epoch itself.
+            may_be_its_own = state.leader != self._broker_id or len(state.replicas) == 1
+            if state.leader_epoch < latest or (state.leader_epoch == latest and not may_be_its_own):
+                found[key] = latest
+        return found
 
     async def apply(
         self, partitions: Sequence[PartitionAssignment], live_leaders: Sequence[BrokerRegistration]

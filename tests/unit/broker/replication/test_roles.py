@@ -142,6 +142,36 @@ def test_a_log_goes_with_its_topic_even_if_nobody_has_said_what_it_was_for(tmp_p
 
 
 @pytest.mark.parametrize("is_hosted", [True, False])
+def test_a_leader_epoch_that_the_log_has_already_is_named_with_the_one_to_be_above(tmp_path: Path, is_hosted: bool) -> None:
+    """ZooKeeper was restored from a copy. In an epoch in which somebody else has led, followers could not tell two logs apart."""
+
+    async def scenario(broker: Wired) -> None:
+        followed_by(broker)
+        replicas = broker.parts.replicas
+
+        def named(assignment: PartitionAssignment) -> int | None:
+            return replicas.written_epochs([assignment]).get(KEY)
+
+        assert named(told(BROKER, epoch=0)) is None, "there is no log yet"
+        if is_hosted:
+            await replicas.apply([told(BROKER, epoch=7, partition_epoch=9)], LIVING)
+            assert named(told(BROKER, epoch=7, partition_epoch=10)) is None, "it is told again"
+            append(broker, b"a")
+        else:
+            broker.parts.logs.create(KEY, topic_id("events")).append_as_received(memoryview(batch(b"a", leader_epoch=7)))
+            assert named(told(BROKER, epoch=7)) == 7, "another may have led in it"
+            alone = PartitionState(BROKER, 7, (BROKER,), (BROKER,))
+            assert named(PartitionAssignment("events", topic_id("events"), 0, alone, 3)) is None, "nobody else has"
+        assert named(told(BROKER, epoch=4)) == 7
+        assert named(told(TWO, epoch=4)) == 7, "nor can it follow in that"
+        assert named(told(TWO, epoch=7)) is None
+        assert named(told(BROKER, epoch=8)) is None
+        assert named(told(BROKER, epoch=4, id_of="events of last year")) is None, "it is another topic's"
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_hosted", [True, False])
 @pytest.mark.parametrize("leader_epoch", [-2, 0, 9])
 def test_a_stop_that_arrives_late_leaves_the_replica_of_a_new_topic_of_that_name_alone(
     tmp_path: Path, leader_epoch: int, is_hosted: bool
