@@ -245,7 +245,6 @@ class Broker:
             broker_id, broker_epoch, settings, self._clock, connect, replicas.partitions.get, throttles.follower
         )
         replicas.following = fetchers
-        logs.high_watermarks = replicas.high_watermarks
         logs.directory_failed = self._directory_failed
         log_moves = LogMoves(logs, settings.log_directories, offload, replicas.log_moved)
         # Whoever brings an offload has no processes to start.
