@@ -10,18 +10,19 @@ Runs in threads, many logs at a time. Source: Kafka's `LogLoader` and `LogSegmen
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from ottla.record.batch import BatchHeader
 from ottla.storage.batch_scan import BASE_OFFSET_AND_LENGTH, LAST_OFFSET_DELTA, LAST_OFFSET_DELTA_POSITION
 from ottla.storage.batch_walk import SoundBatches, Stop, headers
-from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, MalformedCheckpoint
+from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, MalformedCheckpoint, sync_directory
 from ottla.storage.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -31,11 +32,13 @@ from ottla.storage.file_names import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     offset_in,
+    partition_of_directory,
+    stray_directory_name,
 )
 from ottla.storage.index_check import offset_index_problem, time_index_problem
 from ottla.storage.indexes import TAIL
 from ottla.storage.leader_epochs import LeaderEpochCache
-from ottla.storage.partition_metadata import PARTITION_METADATA, MalformedPartitionMetadata, read_topic_id
+from ottla.storage.partition_metadata import PARTITION_METADATA, MalformedPartitionMetadata, keep_damaged_aside, read_topic_id
 from ottla.storage.producer_replay import restore_producers
 from ottla.storage.producers import ProducerStates
 from ottla.storage.segment import MAX_RELATIVE_OFFSET, Segment
@@ -43,6 +46,8 @@ from ottla.storage.swaps import COMPANION_SUFFIXES, complete_swaps
 from ottla.storage.transaction_index_recovery import check_transaction_indexes, note_batch_and_abort
 
 log = logging.getLogger(__name__)
+
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 
 
 @dataclass(slots=True)
@@ -134,11 +139,14 @@ def load_log(
         )
         recovery_point = min(recovery_point, log_end_offset)
     if log_end_offset < log_start_offset:
-        log.warning(
-            "%s: the log ends at %d, before its start offset %d: it begins again there", directory.name, log_end_offset, log_start_offset
+        kept = keep_segments_aside(directory, segments)
+        log.error(
+            "%s: the log ends at %d, before its start offset %d: it begins again there; what it had is in %s, to be looked at and deleted",
+            directory.name,
+            log_end_offset,
+            log_start_offset,
+            kept,
         )
-        for segment in segments:
-            _remove(segment)
         segments = [Segment.create(str(directory), log_start_offset)]
         log_end_offset = recovery_point = snapshot_offset = log_start_offset
         leader_epochs.clear()
@@ -410,7 +418,12 @@ def _load_topic_id(directory: Path, names: set[str]) -> UUID | None:
     try:
         return read_topic_id(directory)
     except MalformedPartitionMetadata as error:
-        log.warning("The topic id is passed over: %s", error)
+        log.error(
+            "%s: the topic of the log is not known: %s; the file is renamed to %s",
+            directory.name,
+            error,
+            keep_damaged_aside(directory).name,
+        )
         return None
 
 
@@ -428,8 +441,24 @@ def _cut(segment: Segment, size: int) -> None:
 
 
 def _remove(segment: Segment) -> None:
-    for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+    for suffix in SEGMENT_SUFFIXES:
         Path(segment.path(suffix)).unlink(missing_ok=True)
+
+
+def keep_segments_aside(directory: Path, segments: Sequence[Segment]) -> Path:
+    """Moves segments out of a log into a directory beside it that has a stray's name and is returned; nobody deletes it but a person."""
+    topic_partition = partition_of_directory(directory.name)
+    assert topic_partition is not None, directory
+    aside = directory.parent / stray_directory_name(topic_partition, uuid4())
+    aside.mkdir()
+    for segment in reversed(segments):  # a start in the middle of it finds a log that ends before its start still
+        for suffix in SEGMENT_SUFFIXES:
+            with contextlib.suppress(FileNotFoundError):
+                path = Path(segment.path(suffix))
+                path.rename(aside / path.name)
+    for each in (aside, directory, directory.parent):
+        sync_directory(each)
+    return aside
 
 
 def _remove_stray_snapshots(directory: Path, names: set[str], segments: Sequence[Segment], newest: int) -> None:

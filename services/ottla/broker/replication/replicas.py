@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
+from uuid import UUID
 
 from ottla.broker.control import AllReplicas, PartitionAssignment, PartitionToStop
 from ottla.broker.purgatory import Purgatory
@@ -21,6 +22,7 @@ from ottla.broker.replication.group_commit import GroupCommit
 from ottla.broker.replication.isr_alterations import AlterPartition
 from ottla.broker.replication.isr_rounds import IsrRounds
 from ottla.broker.replication.leadership_question import LeadershipQuestion
+from ottla.broker.replication.log_owner import Found, Owner, owner_of
 from ottla.broker.replication.partition import Partition
 from ottla.broker.state_changes import state_changes
 from ottla.clock import Clock, SystemClock
@@ -176,7 +178,9 @@ class ReplicaManager:
         leaders = {each.broker_id: each for each in live_leaders}
         async with self._one_at_a_time:
             for begin in range(0, len(partitions), APPLIED_AT_ONCE):
-                errors |= self.apply_at_once(partitions[begin : begin + APPLIED_AT_ONCE], leaders)
+                some = partitions[begin : begin + APPLIED_AT_ONCE]
+                await self._open_logs(some)
+                errors |= self.apply_at_once(some, leaders)
                 await asyncio.sleep(0)
         return errors
 
@@ -272,19 +276,11 @@ class ReplicaManager:
     def _hosted(self, assignment: PartitionAssignment) -> Partition:
         """The partition; hosted from now on if it was not."""
         key = assignment.topic_partition
+        self._make_room(assignment)
         found = self._partitions.get(key)
-        if found is not None and found.topic_id == assignment.topic_id:
-            return found
         if found is not None:
-            found.stop_leading()
-            self._follow({}, [key])
-            del self._partitions[key]
-            self._role_changed(key)
+            return found
         opened = self._logs.get(key)
-        if opened is not None and opened.topic_id not in (None, ZERO_TOPIC_ID, assignment.topic_id):
-            # The topic was deleted and made anew while this broker was away: these are the records of another.
-            self._logs.set_aside(key)
-            opened = None
         if opened is None:
             opened = self._logs.create(key, assignment.topic_id, is_new=assignment.is_new)
         partition = Partition(
@@ -298,6 +294,42 @@ class ReplicaManager:
         self._partitions[key] = partition
         self._note_opens_batches(partition)
         return partition
+
+    async def _open_logs(self, assignments: Sequence[PartitionAssignment]) -> None:
+        """Does beforehand, and in threads, what of `_hosted` waits for the disk."""
+        missing: dict[TopicPartition, UUID] = {}
+        known: dict[TopicPartition, UUID] = {}
+        for each in assignments:
+            self._make_room(each)
+            opened = self._logs.get(each.topic_partition)
+            if opened is None:
+                if each.is_new or not self._logs.offline_directories:
+                    missing[each.topic_partition] = each.topic_id
+            elif opened.topic_id is None and each.topic_id != ZERO_TOPIC_ID and self._owner_of(opened, each) is Owner.TOPIC:
+                known[each.topic_partition] = each.topic_id
+        if missing:
+            await self._logs.create_all(missing)
+        if known:
+            await self._logs.write_topic_ids(known)
+
+    def _make_room(self, assignment: PartitionAssignment) -> None:
+        """Gives up what a former topic of that name has left here; its records stay, under another name."""
+        key = assignment.topic_partition
+        opened = self._logs.get(key)
+        is_foreign = opened is not None and self._owner_of(opened, assignment) is Owner.ANOTHER_TOPIC
+        hosted = self._partitions.get(key)
+        if hosted is not None and (is_foreign or hosted.topic_id != assignment.topic_id):
+            hosted.stop_leading()
+            self._follow({}, [key])
+            del self._partitions[key]
+            self._role_changed(key)
+        if is_foreign:
+            self._logs.set_aside(key)
+
+    def _owner_of(self, opened: Log, assignment: PartitionAssignment) -> Owner:
+        predates = self._logs.may_predate_topic_ids(assignment.topic_partition)
+        found = Found(opened.topic_id, opened.log_end_offset, opened.leader_epochs.latest_epoch, predates)
+        return owner_of(found, assignment, self._broker_id)
 
     async def _stop(self, to_stop: PartitionToStop) -> None:
         key = to_stop.topic_partition
