@@ -164,6 +164,7 @@ def load_logs(directory: LogDirectory, partitions: Sequence[tuple[TopicPartition
             recovery_point=directory.recovery_points.get(key, 0),
             log_start_offset=directory.log_start_offsets.get(key, 0),
             cleaned_up_to=directory.cleaned.get(key, 0),
+            high_watermark=directory.high_watermarks.get(key, 0),
             clean=directory.is_clean,
         )
         for (key, path), interval in zip(partitions, intervals, strict=True)

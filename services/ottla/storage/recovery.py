@@ -76,6 +76,7 @@ def load_log(
     recovery_point: int = 0,
     log_start_offset: int = 0,
     cleaned_up_to: int = 0,
+    high_watermark: int = 0,
     clean: bool = False,
 ) -> LoadedLog:
     """Loads a partition's log, and repairs it where it has to be.
@@ -86,6 +87,7 @@ def load_log(
         recovery_point: everything before it is on the disk, says the checkpoint.
         log_start_offset: the checkpointed one.
         cleaned_up_to: the checkpointed one.
+        high_watermark: the checkpointed one.
         clean: the last stop was a clean one.
 
     Raises:
@@ -125,7 +127,15 @@ def load_log(
     else:
         _check_indexes([each for each in segments if each.base_offset < recovery_point], names, index_interval_bytes)
         log_end_offset, snapshot_offset, checked_bytes, has_wrong_checksum = _recover(
-            directory, segments, recovery_point, leader_epochs, producers, snapshots, index_interval_bytes, cleaned_up_to
+            directory,
+            segments,
+            recovery_point,
+            leader_epochs,
+            producers,
+            snapshots,
+            index_interval_bytes,
+            cleaned_up_to,
+            high_watermark,
         )
         recovery_point = min(recovery_point, log_end_offset)
     if log_end_offset < log_start_offset:
@@ -240,6 +250,7 @@ def _recover(
     snapshots: Sequence[int],
     index_interval_bytes: int,
     cleaned_up_to: int,
+    high_watermark: int,
 ) -> tuple[int, int, int, bool]:
     """Checks every batch from the recovery point on.
 
@@ -263,7 +274,7 @@ def _recover(
                 break
             position = 0
             _drop_indexes(segment)
-        stop = _recover_segment(segment, position, next_offset, leader_epochs, producers, index_interval_bytes)
+        stop = _recover_segment(segment, position, next_offset, leader_epochs, producers, index_interval_bytes, high_watermark)
         next_offset = stop.next_offset
         checked_bytes += stop.position - position
         has_wrong_checksum |= stop.is_wrong_checksum
@@ -320,6 +331,7 @@ def _recover_segment(
     leader_epochs: LeaderEpochCache,
     producers: ProducerStates,
     index_interval_bytes: int,
+    high_watermark: int,
 ) -> Stop:
     builder = _IndexBuilder(segment, index_interval_bytes)
     index = segment.transaction_index
@@ -327,13 +339,20 @@ def _recover_segment(
     descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
     try:
         sound = SoundBatches(
-            descriptor, position, segment.size, next_offset, segment.base_offset + MAX_RELATIVE_OFFSET, leader_epochs.latest_epoch
+            descriptor,
+            position,
+            segment.size,
+            next_offset,
+            segment.base_offset + MAX_RELATIVE_OFFSET,
+            leader_epochs.latest_epoch,
+            high_watermark,
         )
         for at, last_offset, fields in sound:
             base_offset, _, leader_epoch, _, _, _, _, _, max_timestamp, producer_id, _, _, _ = fields
             if max_timestamp > builder.max_timestamp or at > builder.next_entry_at:
                 builder.add(at, last_offset, max_timestamp)
-            if leader_epoch > leader_epochs.latest_epoch:
+            if leader_epoch >= 0 and leader_epoch != leader_epochs.latest_epoch:
+                # A lower one, too: should these batches have been cut once and come back, the leader's epochs say so.
                 leader_epochs.assign(leader_epoch, base_offset)
             if producer_id >= 0:
                 header = BatchHeader._make(fields)

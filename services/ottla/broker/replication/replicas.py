@@ -27,7 +27,7 @@ from ottla.broker.replication.partition import Partition
 from ottla.broker.state_changes import state_changes
 from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
-from ottla.errors import NONE, ApiError, FencedLeaderEpoch, KafkaStorageError, UnknownTopicOrPartition
+from ottla.errors import NONE, ApiError, FencedLeaderEpoch, InconsistentTopicId, KafkaStorageError, UnknownTopicOrPartition
 from ottla.model import INTERNAL_TOPICS, NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
 from ottla.storage.log import Log
 from ottla.storage.log_manager import LogManager
@@ -99,6 +99,7 @@ class ReplicaManager:
         # False on most brokers, and then the produce path looks no further.
         self.some_open_batches = False
         self.appends = Appends(self._written)
+        logs.high_watermarks = self.high_watermarks
         self.group_commit = GroupCommit(self._flushed)
 
     def start(self, alter_partition: AlterPartition, broker_epoch: Callable[[], int]) -> None:
@@ -142,6 +143,29 @@ class ReplicaManager:
         return self._isr_rounds.now_ms()
 
     # What the controller says.
+
+    def written_epochs(self, partitions: Iterable[PartitionAssignment]) -> dict[TopicPartition, int]:
+        """The latest leader epoch of each log that can not go on in the epoch that the controller gives.
+
+        It gives such a one when the coordination service was restored from an older copy. Two leaders would have written
+        in one epoch, and followers could not tell their logs apart (KIP-101).
+        """
+        found = {}
+        for assignment in partitions:
+            key, state = assignment.topic_partition, assignment.state
+            partition, opened = self._partitions.get(key), self._logs.get(key)
+            if opened is None or opened.topic_id not in (None, ZERO_TOPIC_ID, assignment.topic_id):
+                continue
+            latest = opened.leader_epochs.latest_epoch
+            if partition is not None and partition.topic_id == assignment.topic_id:
+                if partition.leader_epoch == state.leader_epoch:
+                    continue  # it is told again
+                latest = max(latest, partition.leader_epoch)
+            # A replica that nobody shares the partition with led in that epoch itself.
+            may_be_its_own = state.leader != self._broker_id or len(state.replicas) == 1
+            if state.leader_epoch < latest or (state.leader_epoch == latest and not may_be_its_own):
+                found[key] = latest
+        return found
 
     async def apply(
         self, partitions: Sequence[PartitionAssignment], live_leaders: Sequence[BrokerRegistration]
@@ -237,6 +261,7 @@ class ReplicaManager:
         self._follow(follow, unfollow)
         for key in changed:
             self._role_changed(key)
+            self._commit_what_was_found(self._partitions[key])
         return errors
 
     def _follow(self, follow: Mapping[TopicPartition, Follow], unfollow: Iterable[TopicPartition]) -> None:
@@ -308,7 +333,15 @@ class ReplicaManager:
 
     async def _stop(self, to_stop: PartitionToStop) -> None:
         key = to_stop.topic_partition
-        partition = self._partitions.get(key)
+        partition, opened = self._partitions.get(key), self._logs.get(key)
+        held = partition.topic_id if partition is not None else None if opened is None else opened.topic_id
+        if held not in (None, ZERO_TOPIC_ID, to_stop.topic_id):
+            if to_stop.topic_id is not None:
+                # It came late: of the topic that it means there is nothing here any more.
+                log.warning("%s: the replica of topic %s is kept, topic %s was to be stopped", key, held, to_stop.topic_id)
+                return
+            if to_stop.delete:
+                raise InconsistentTopicId(f"{key}: to be deleted, and the controller does not say which topic; {held} is here")
         if partition is not None:
             # A deletion has no epoch: whoever leads, the topic goes.
             if 0 <= to_stop.leader_epoch < partition.leader_epoch:
@@ -332,6 +365,7 @@ class ReplicaManager:
         for key, partition in self._partitions.items():
             if key.topic == topic:
                 partition.update_settings(settings)
+                self._commit_what_was_found(partition)
                 self._note_opens_batches(partition)
                 if partition.advance_high_watermark():
                     self._check(key)
@@ -416,6 +450,11 @@ class ReplicaManager:
     def _check_fetches(self, key: TopicPartition) -> None:
         if self._fetches.is_watched(key):
             self._fetches.check(key)
+
+    def _commit_what_was_found(self, partition: Partition) -> None:
+        """A leader whose high watermark waits for the fsync flushes what it had before: the next append may never come."""
+        if partition.is_leader and partition.waits_for_flush and partition.log.unflushed_messages > 0:
+            self.group_commit.written(partition)
 
     def _written(self, partition: Partition) -> None:
         """A group of appends is in the file."""
