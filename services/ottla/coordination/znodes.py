@@ -54,7 +54,8 @@ BROKER_IDS: Final = Znode("/brokers/ids", PERSISTENT, "The brokers that live are
 BROKER: Final = Znode(
     "/brokers/ids/[id]",
     EPHEMERAL,
-    "A live broker: where its listeners are reached. Its czxid is the broker's epoch.",
+    "A live broker: where its listeners are reached. Its czxid is the broker's epoch. "
+    "Its broker writes it again when `advertised.listeners` changes.",
     b'{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://kafka.example:9092"],'
     b'"rack":"r1","jmx_port":-1,"port":9092,"host":"kafka.example","version":5,"timestamp":"1733000000000",'
     b'"control_endpoint":"kafka.example:9093","previous_broker_epoch":-1}',
