@@ -16,6 +16,10 @@ class OttlaError(Exception):
     """Anything Ottla raises on purpose."""
 
 
+class PortInUse(OttlaError):
+    """Another program listens where a broker is to listen."""
+
+
 class ConfigurationError(OttlaError):
     """A setting is unknown, malformed or out of its bounds; the message says where and what would be right."""
 

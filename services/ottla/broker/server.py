@@ -7,6 +7,7 @@ parts, hands each what it needs, and takes them down again in reverse, whatever 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
@@ -47,7 +48,7 @@ from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.errors import ConnectionLoss, SessionExpired
 from ottla.coordination.interface import Coordination
-from ottla.errors import OttlaError
+from ottla.errors import OttlaError, PortInUse
 from ottla.lifecycle import Offload, ThreadOffload, speaking, speaking_broker
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, TopicPartition
 from ottla.network.buffers import ReceiveBuffers
@@ -454,7 +455,9 @@ class Broker:
                     send_buffer_bytes=settings.socket_send_buffer_bytes,
                 )
             except OSError as error:
-                raise OttlaError(f"{each}: can not listen there: {error.strerror or error}") from error
+                if error.errno == errno.EADDRINUSE:
+                    raise PortInUse(f"{each}: port {each.port} is in use") from error
+                raise OttlaError(f"{each}: cannot listen there: {error.strerror or error}") from error
             stack.push_async_callback(listener.close)
             self._listeners[each.name] = listener
 
