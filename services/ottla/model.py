@@ -46,6 +46,9 @@ class Endpoint:
     port: int
     security_protocol: str = "PLAINTEXT"
 
+    def __str__(self) -> str:
+        return f"{self.listener_name}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:

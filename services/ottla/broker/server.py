@@ -7,6 +7,7 @@ parts, hands each what it needs, and takes them down again in reverse, whatever 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
@@ -47,7 +48,7 @@ from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.errors import ConnectionLoss, SessionExpired
 from ottla.coordination.interface import Coordination
-from ottla.errors import OttlaError
+from ottla.errors import OttlaError, PortInUse
 from ottla.lifecycle import Offload, ThreadOffload, speaking, speaking_broker
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, TopicPartition
 from ottla.network.buffers import ReceiveBuffers
@@ -195,7 +196,7 @@ class Broker:
     @property
     def bootstrap_servers(self) -> str:
         """`host:port` of the first listener, as clients take it."""
-        endpoint = self._endpoints()[0]
+        endpoint = self._endpoints(self._settings)[0]
         return f"{endpoint.host}:{endpoint.port}"
 
     @property
@@ -316,7 +317,7 @@ class Broker:
         await service.start(
             BrokerRegistration(
                 broker_id,
-                self._endpoints(),
+                self._endpoints(service.settings),
                 settings.broker_rack,
                 control_endpoint=control_endpoint,
                 previous_broker_epoch=logs.clean_shutdown_epoch,
@@ -328,9 +329,7 @@ class Broker:
         await self._first_word()
         for listener in self._listeners.values():
             await listener.start()
-        log.info(
-            "broker %d serves %s", broker_id, ", ".join(f"{each.listener_name}://{each.host}:{each.port}" for each in self._endpoints())
-        )
+        log.info("broker %d serves %s", broker_id, ", ".join(map(str, self._endpoints(service.settings))))
         await self._observation.health.enter(Phase.RUNNING)
 
     async def _first_word(self) -> None:
@@ -413,6 +412,7 @@ class Broker:
                 self._limits.update(settings.max_connections, settings.max_connections_per_ip, settings.connections_per_address)
                 log.info("settings changed while running: %s", ", ".join(sorted(overrides)) or "none is overridden any more")
                 _tell_without_effect(overrides)
+                self._begin_beside(self._service.advertise(self._endpoints(settings)))
 
     def _over_sockets(self) -> Connect:
         """How followers here reach the leaders of their partitions: as the listener between brokers is reached."""
@@ -423,8 +423,8 @@ class Broker:
             tls = client_context(_tls_settings(settings), check_host_name=bool(settings.ssl_endpoint_identification_algorithm))
         return socket_connect(lambda: self._service.settings, tls)
 
-    def _endpoints(self) -> tuple[Endpoint, ...]:
-        return self._settings.advertised_endpoints(self._host, {name: each.port for name, each in self._listeners.items()})
+    def _endpoints(self, settings: BrokerSettings) -> tuple[Endpoint, ...]:
+        return settings.advertised_endpoints(self._host, {name: each.port for name, each in self._listeners.items()})
 
     async def _bind(self, stack: AsyncExitStack, dispatcher: Dispatcher, offload: Offload) -> None:
         settings = self._settings
@@ -454,7 +454,9 @@ class Broker:
                     send_buffer_bytes=settings.socket_send_buffer_bytes,
                 )
             except OSError as error:
-                raise OttlaError(f"{each}: can not listen there: {error.strerror or error}") from error
+                if error.errno == errno.EADDRINUSE:
+                    raise PortInUse(f"{each}: port {each.port} is in use") from error
+                raise OttlaError(f"{each}: cannot listen there: {error.strerror or error}") from error
             stack.push_async_callback(listener.close)
             self._listeners[each.name] = listener
 

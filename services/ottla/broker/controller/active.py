@@ -190,6 +190,9 @@ class ActiveController:
     def settings_noticed(self, entity: str) -> None:
         """A notice says that something was set for a topic or broker."""
         self._turns.take_beside(f"reading the settings of {entity}", lambda: self._configs.read_again(entity))
+        if entity.startswith("brokers/"):
+            # A broker that is to be found elsewhere now has written that to its registration.
+            self._turns.take_beside("looking for brokers", self._external.look_for_brokers)
 
     # What can be asked for: see ControllerControl.
 

@@ -183,7 +183,8 @@ class Channels:
         """Has a channel to each life of a broker that lives, and none else. Gives the brokers whose channel is new."""
         registrations = {each.broker_id: each for each in living}
         for broker_id, channel in list(self._channels.items()):
-            if registrations.get(broker_id) != channel.registration:
+            found = registrations.get(broker_id)
+            if found is None or found.broker_epoch != channel.registration.broker_epoch:
                 self._close(self._channels.pop(broker_id))
         new = [each for each in registrations if each not in self._channels]
         for broker_id in new:
