@@ -79,6 +79,10 @@ class NoTransactions:
         raise BrokerNotAvailable("this broker starts")
 
 
+def _nobody_told(deleted: Sequence[str], all_known: bool) -> None:
+    """For a broker that has yet to be put together."""
+
+
 class Drains(Protocol):
     """What hands over, and takes part again: `ottla.broker.controller.service.ControllerService`."""
 
@@ -115,6 +119,8 @@ class ControlApplier:
         self._settings = settings
         self._drains = drains
         self.transactions: TransactionControl = NoTransactions()  # who does what other brokers ask of transactions
+        # Given the topics that are gone, and whether all that there are are known by now.
+        self.topics_changed: Callable[[Sequence[str], bool], None] = _nobody_told
         self.told_epoch = NOT_REGISTERED  # the broker epoch under which all that there is was told
         self.drained_epoch = NOT_REGISTERED  # the one under which this broker was asked to hand over
         self._controller_epoch = -1
@@ -154,6 +160,8 @@ class ControlApplier:
             if request.all_replicas is not None:
                 self._check(request)  # its controller may have been replaced meanwhile, and this is not to be undone
                 await self._replicas.set_strays_aside(request.all_replicas)
+            if request.all_topics_known:
+                self.topics_changed((), True)
             return LeaderAndIsrResponse(errors)
 
     async def update_metadata(self, request: UpdateMetadataRequest) -> None:
@@ -165,7 +173,8 @@ class ControlApplier:
             self._settings.forget_topics(deleted)
             self._settings.learn_topic_overrides(request.topic_configs)
             self._metadata.put_brokers(request.brokers)
-            self._metadata.update(request.partitions, deleted, is_all=request.all_topics is not None)
+            replaced = self._metadata.update(request.partitions, deleted, is_all=request.all_topics is not None)
+            self.topics_changed([*deleted, *replaced], request.all_topics_known)
             if request.all_topics is not None:  # the last word of those that a registration is told
                 self.told_epoch = max(self.told_epoch, request.broker_epoch)
 

@@ -76,6 +76,7 @@ class LeaderAndIsrRequest:
     live_leaders: tuple[BrokerRegistration, ...]
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of its topics that set any for themselves
     all_replicas: AllReplicas | None = None  # None says nothing of others
+    all_topics_known: bool = False  # whether no UpdateMetadata waits to be sent to the broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,7 @@ class UpdateMetadataRequest:
     deleted_topics: tuple[str, ...] = ()
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of the topics whose settings changed
     all_topics: tuple[str, ...] | None = None  # the names of all that there are; None says nothing of others
+    all_topics_known: bool = False  # whether with this the broker has been sent all topics that the controller knows of
 
 
 @dataclass(frozen=True, slots=True)

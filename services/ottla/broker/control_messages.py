@@ -206,6 +206,7 @@ async def leader_and_isr_message(request: LeaderAndIsrRequest) -> broker_pb2.Lea
         live_leaders=map(registration_message, request.live_leaders),
         topic_configs=topic_config_messages(request.topic_configs),
         all_replicas=None if request.all_replicas is None else all_replicas_message(request.all_replicas),
+        all_topics_known=request.all_topics_known,
     )
 
 
@@ -218,6 +219,7 @@ async def leader_and_isr_of(message: broker_pb2.LeaderAndIsrRequest) -> LeaderAn
         tuple(map(registration_of, message.live_leaders)),
         topic_configs_of(message.topic_configs),
         all_replicas_of(message.all_replicas) if message.HasField("all_replicas") else None,
+        message.all_topics_known,
     )
 
 
@@ -231,6 +233,7 @@ async def update_metadata_message(request: UpdateMetadataRequest) -> broker_pb2.
         deleted_topics=request.deleted_topics,
         topic_configs=topic_config_messages(request.topic_configs),
         all_topics=None if request.all_topics is None else broker_pb2.TopicNames(names=request.all_topics),
+        all_topics_known=request.all_topics_known,
     )
 
 
@@ -244,6 +247,7 @@ async def update_metadata_of(message: broker_pb2.UpdateMetadataRequest) -> Updat
         tuple(message.deleted_topics),
         topic_configs_of(message.topic_configs),
         tuple(message.all_topics.names) if message.HasField("all_topics") else None,
+        message.all_topics_known,
     )
 
 

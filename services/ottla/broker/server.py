@@ -269,6 +269,7 @@ class Broker:
         )
         applier.transactions, self._transactions = transactions.calls, transactions.coordinator
         replicas.leads_internal = self._leads_internal
+        applier.topics_changed = groups.topics_changed
         parts = BrokerParts(
             settings=settings,
             clock=self._clock,

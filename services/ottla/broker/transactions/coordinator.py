@@ -13,7 +13,7 @@ from typing import Final
 
 from ottla.broker.control import TransactionMarker, TransactionQuestion
 from ottla.broker.replication.internal_keys import partition_of
-from ottla.broker.replication.internal_topics import InternalTopics
+from ottla.broker.replication.internal_topics import InternalTopics, loaded_at_last
 from ottla.broker.transactions.counts import TransactionCounts
 from ottla.broker.transactions.shard import TransactionLimits, TransactionPartition
 from ottla.broker.transactions.transaction import Transaction
@@ -25,7 +25,6 @@ from ottla.model import TopicPartition
 log: Final = logging.getLogger(__name__)
 
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
-_RETRY_SECONDS: Final = 1.0
 
 
 class TransactionCoordinator:
@@ -124,16 +123,7 @@ class TransactionCoordinator:
             ending.add_done_callback(self._ending.discard)
 
     async def _load(self, partition: TransactionPartition) -> None:
-        while True:
-            try:
-                await partition.load(self._offload)
-                return
-            except NotCoordinator:
-                return
-            except ApiError as error:
-                # As long as this broker leads there is nobody else to ask; when it does not, `resign` ends this.
-                log.error("%s can not be loaded, trying on: %s", partition.key, error)
-                await asyncio.sleep(_RETRY_SECONDS)
+        await loaded_at_last(partition.key, lambda: partition.load(self._offload))
 
     # Transactions.
 
@@ -183,11 +173,17 @@ class TransactionCoordinator:
         while True:
             await asyncio.sleep(self._abort_interval_seconds)
             for partition in list(self._partitions.values()):
-                partition.abort_timed_out()
+                try:
+                    partition.abort_timed_out()
+                except Exception:
+                    log.exception("%s: timed-out transactions cannot be aborted, the next round tries again", partition.key)
                 await asyncio.sleep(0)
 
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(self._expiry_interval_seconds)
             for partition in list(self._partitions.values()):
-                await partition.expire()
+                try:
+                    await partition.expire()
+                except Exception:
+                    log.exception("%s: transactional ids cannot be expired, the next round tries again", partition.key)

@@ -28,6 +28,8 @@ SETTINGS = ShardSettings(
     retention_ms=1_000_000,
     load_buffer_bytes=1 << 20,
 )
+# What tests commit offsets of.
+TOPICS = KnownTopics(clicks=10, views=10)
 
 
 class OffsetsLog:
@@ -100,10 +102,11 @@ def shard_of(
     def unique() -> UUID:
         return UUID(int=random.getrandbits(128), version=4)
 
-    return OffsetsPartition(KEY, epoch, log, clock or ManualClock(), unique, SETTINGS, topics or KnownTopics())  # type: ignore[arg-type]
+    return OffsetsPartition(KEY, epoch, log, clock or ManualClock(), unique, SETTINGS, topics or TOPICS)  # type: ignore[arg-type]
 
 
 async def loaded(log: OffsetsLog, clock: ManualClock | None = None, epoch: int = 0, topics: KnownTopics | None = None) -> OffsetsPartition:
     shard = shard_of(log, clock, epoch, topics=topics)
+    shard.topics_known()
     await shard.load(offload_nothing)
     return shard
