@@ -21,6 +21,7 @@ from ottla.broker.control import (
     PartitionToStop,
     StopReplicaRequest,
     StopReplicaResponse,
+    TransactionAnswer,
     TransactionControl,
     TransactionMarker,
     TransactionQuestion,
@@ -75,7 +76,7 @@ class NoTransactions:
     async def write_transaction_marker(self, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
         raise BrokerNotAvailable("this broker starts")
 
-    async def verify_transaction(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
         raise BrokerNotAvailable("this broker starts")
 
 
@@ -200,7 +201,7 @@ class ControlApplier:
         """Writes a marker for another broker that coordinates the transaction. The epochs in it say whether it may."""
         return await self.transactions.write_transaction_marker(marker)
 
-    async def verify_transaction(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
         """Says what is known here of a transaction."""
         return await self.transactions.verify_transaction(question)
 

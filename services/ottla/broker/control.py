@@ -16,7 +16,15 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
 
-from ottla.model import BrokerId, BrokerRegistration, PartitionState, TopicDescription, TopicPartition
+from ottla.model import (
+    UNKNOWN_TRANSACTION,
+    BrokerId,
+    BrokerRegistration,
+    PartitionState,
+    TopicDescription,
+    TopicPartition,
+    TransactionNumber,
+)
 
 BROKER_DEFAULT: Final = -1  # of partitions or replicas
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
@@ -143,6 +151,13 @@ class TransactionMarker:
     is_commit: bool
     coordinator_epoch: int  # one that has been replaced may not write any more
     partitions: tuple[TopicPartition, ...]
+    transaction_number: int = UNKNOWN_TRANSACTION.number  # which of the producer's transactions
+
+    @property
+    def transaction(self) -> TransactionNumber:
+        """Which transaction has ended."""
+        known = self.transaction_number != UNKNOWN_TRANSACTION.number
+        return TransactionNumber(self.coordinator_epoch, self.transaction_number) if known else UNKNOWN_TRANSACTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +168,14 @@ class TransactionQuestion:
     producer_id: int
     producer_epoch: int
     partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionAnswer:
+    """For each partition 0 if it is part of the producer's ongoing transaction, else why not; and which transaction that is."""
+
+    errors: Mapping[TopicPartition, int]
+    transaction: TransactionNumber = UNKNOWN_TRANSACTION
 
 
 class TransactionControl(Protocol):
@@ -166,8 +189,8 @@ class TransactionControl(Protocol):
         """Writes the marker to those of the partitions that the broker leads; 0 where all in-sync replicas have it, else why not."""
         ...
 
-    async def verify_transaction(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
-        """Says for each partition 0 if it is part of the transaction, else why not."""
+    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
+        """Says which of the partitions are part of the transaction."""
         ...
 
 

@@ -44,7 +44,7 @@ from ottla.errors import (
     StaleMemberEpoch,
     UnknownTopicOrPartition,
 )
-from ottla.model import TopicPartition
+from ottla.model import ZERO_TOPIC_ID, TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
@@ -145,6 +145,11 @@ class Commits:
         topic = self._topics.topic(name)
         return None if topic is None else topic.topic_id
 
+    def _known_id(self, name: str) -> UUID | None:
+        """As `_topic_id`, but None also for a topic that was made without an id."""
+        topic_id = self._topic_id(name)
+        return None if topic_id == ZERO_TOPIC_ID else topic_id
+
     # Commits.
 
     async def commit(
@@ -165,7 +170,7 @@ class Commits:
         try:
             partition, base_offset, end_offset = self._appended(self._log.append(records))
             for index, each in enumerate(accepted):
-                entry.offsets.append(each, offsets[each], base_offset + index, self._topic_id(each.topic))
+                entry.offsets.append(each, offsets[each], base_offset + index, self._known_id(each.topic))
             await self._log.committed(partition, end_offset)
         except ApiError as error:
             return _refused(outcomes, error)
@@ -213,7 +218,7 @@ class Commits:
             partition, base_offset, end_offset = self._appended(appended)
             self._in_transactions.setdefault(producer_id, set()).add(group_id)
             for index, each in enumerate(accepted):
-                entry.offsets.add_pending(producer_id, each, offsets[each], base_offset + index, self._topic_id(each.topic))
+                entry.offsets.add_pending(producer_id, each, offsets[each], base_offset + index, self._known_id(each.topic))
             await self._log.committed(partition, end_offset)
         except ApiError as error:
             return _refused(outcomes, error)
@@ -353,8 +358,7 @@ class Commits:
         records: list[KeyValue] = []
         most = self._settings.metadata_max_bytes
         for partition, committed in offsets.items():
-            topic_id = self._topic_id(partition.topic)
-            if topic_id is None:
+            if self._topic_id(partition.topic) is None:
                 outcomes[partition] = UnknownTopicOrPartition(f"{partition} does not exist")
                 continue
             size = len(committed.metadata)  # as Kafka: characters, whatever the setting's name says
@@ -362,7 +366,7 @@ class Commits:
                 outcomes[partition] = OffsetMetadataTooLarge(f"{partition}: metadata of {size}, offset.metadata.max.bytes is {most}")
                 continue
             outcomes[partition] = None
-            records.append((encode_offset_key(OffsetKey(group_id, *partition)), encode_offset(committed, topic_id)))
+            records.append((encode_offset_key(OffsetKey(group_id, *partition)), encode_offset(committed, self._known_id(partition.topic))))
         return outcomes, records
 
 

@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from ottla.broker.groups.records import NO_EXPIRY, CommittedOffset
-from ottla.model import TopicPartition
+from ottla.model import ZERO_TOPIC_ID, TopicPartition
 
 TopicIdOf: TypeAlias = Callable[[str], UUID | None]
 
@@ -211,14 +211,11 @@ class GroupOffsets:
                     self._drop_pending(producer_id, partition)
 
     def know_topics(self, topic_id_of: TopicIdOf) -> None:
-        """Gives the offsets from records without a topic id that of the topic that is there now."""
-        for partition, each in self._committed.items():
-            if each.topic_id is None:
-                self._committed[partition] = each._replace(topic_id=topic_id_of(partition.topic))
-        for pending in self._pending.values():
-            for partition, each in pending.items():
-                if each.topic_id is None:
-                    pending[partition] = each._replace(topic_id=topic_id_of(partition.topic))
+        """Gives the offsets from records without a topic id that of the topic that is there now, if it has one."""
+        for offsets in (self._committed, *self._pending.values()):
+            for partition, each in offsets.items():
+                if each.topic_id is None and (current := topic_id_of(partition.topic)) != ZERO_TOPIC_ID:
+                    offsets[partition] = each._replace(topic_id=current)
 
     def _with_topic_ids(self) -> Iterator[tuple[TopicPartition, UUID | None]]:
         for partition, each in self._committed.items():
@@ -263,4 +260,4 @@ class GroupOffsets:
 
 def _is_of_another(topic_id: UUID | None, current: UUID | None) -> bool:
     """Whether an offset was committed for another topic than the one that now has the name; None says that there is none."""
-    return current is None or topic_id not in (None, current)
+    return current is None or (current != ZERO_TOPIC_ID and topic_id not in (None, current))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
-from ottla.broker.control import TransactionMarker, TransactionQuestion
+from ottla.broker.control import TransactionAnswer, TransactionMarker, TransactionQuestion
 from ottla.broker.replication.internal_keys import partition_of
 from ottla.broker.replication.internal_topics import InternalTopics, loaded_at_last
 from ottla.broker.transactions.counts import TransactionCounts
@@ -149,15 +149,15 @@ class TransactionCoordinator:
             raise CoordinatorLoadInProgress(f"{partition.key} is being read")
         return partition
 
-    def verify(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
-        """What a partition's leader asks before the first batch of a transaction: the error code of each partition."""
+    def verify(self, question: TransactionQuestion) -> TransactionAnswer:
+        """What a partition's leader asks before the first batch of a transaction."""
         try:
-            outcomes = self.of(question.transactional_id).verify(
-                question.transactional_id, question.producer_id, question.producer_epoch, question.partitions
-            )
+            partition, transactional_id = self.of(question.transactional_id), question.transactional_id
+            outcomes = partition.verify(transactional_id, question.producer_id, question.producer_epoch, question.partitions)
+            transaction = partition.transaction(transactional_id)
         except ApiError as error:
-            return dict.fromkeys(question.partitions, error.code)
-        return {each: NONE if outcome is None else outcome.code for each, outcome in outcomes.items()}
+            return TransactionAnswer(dict.fromkeys(question.partitions, error.code))
+        return TransactionAnswer({each: NONE if outcome is None else outcome.code for each, outcome in outcomes.items()}, transaction)
 
     def transactions(self) -> Iterator[Transaction]:
         """All transactions that are coordinated here."""
