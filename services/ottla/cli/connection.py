@@ -106,9 +106,12 @@ def sentence(error: KafkaError, bootstrap_server: str, subject: str = "") -> str
     """A client's error as a sentence that says what to do where there is something to do."""
     from confluent_kafka import KafkaError
 
-    unreachable = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
+    unreachable = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)
     if error.code() in unreachable:
         return f"no broker answers at {bootstrap_server} (`ottla dev` starts one)"
+    if error.code() == KafkaError._TIMED_OUT:
+        # Somebody listens there, or nothing would have been asked (`must_listen`).
+        return f"{subject or 'the request'}: the cluster at {bootstrap_server} did not answer in time: {error.str()}"
     if error.code() == KafkaError._SSL:
         return f"no TLS connection to {bootstrap_server}: {error.str()}"
     missing = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
