@@ -21,6 +21,7 @@ from ottla.broker.control import (
     PartitionToStop,
     StopReplicaRequest,
     StopReplicaResponse,
+    TransactionAnswer,
     TransactionControl,
     TransactionMarker,
     TransactionQuestion,
@@ -79,8 +80,12 @@ class NoTransactions:
     async def write_transaction_marker(self, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
         raise BrokerNotAvailable("this broker starts")
 
-    async def verify_transaction(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
         raise BrokerNotAvailable("this broker starts")
+
+
+def _nobody_told(deleted: Sequence[str], all_known: bool) -> None:
+    """For a broker that has yet to be put together."""
 
 
 class Drains(Protocol):
@@ -119,6 +124,8 @@ class ControlApplier:
         self._settings = settings
         self._drains = drains
         self.transactions: TransactionControl = NoTransactions()  # who does what other brokers ask of transactions
+        # Given the topics that are gone, and whether all that there are are known by now.
+        self.topics_changed: Callable[[Sequence[str], bool], None] = _nobody_told
         self.told_epoch = NOT_REGISTERED  # the broker epoch under which all that there is was told
         self.drained_epoch = NOT_REGISTERED  # the one under which this broker was asked to hand over
         self._controller_epoch = -1
@@ -160,6 +167,8 @@ class ControlApplier:
             if request.all_replicas is not None:
                 self._check(request)  # its controller may have been replaced meanwhile, and this is not to be undone
                 await self._replicas.set_strays_aside(request.all_replicas)
+            if request.all_topics_known:
+                self.topics_changed((), True)
             for key, epoch in written_epochs.items():
                 log.warning(
                     "%s: refused, as its log has records of leader epoch %d; the controller gave one that is not above it", key, epoch
@@ -176,7 +185,8 @@ class ControlApplier:
             self._settings.forget_topics(deleted)
             self._settings.learn_topic_overrides(request.topic_configs)
             self._metadata.put_brokers(request.brokers)
-            self._metadata.update(request.partitions, deleted, is_all=request.all_topics is not None)
+            replaced = self._metadata.update(request.partitions, deleted, is_all=request.all_topics is not None)
+            self.topics_changed([*deleted, *replaced], request.all_topics_known)
             if request.all_topics is not None:  # the last word of those that a registration is told
                 self.told_epoch = max(self.told_epoch, request.broker_epoch)
 
@@ -202,7 +212,7 @@ class ControlApplier:
         """Writes a marker for another broker that coordinates the transaction. The epochs in it say whether it may."""
         return await self.transactions.write_transaction_marker(marker)
 
-    async def verify_transaction(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
         """Says what is known here of a transaction."""
         return await self.transactions.verify_transaction(question)
 

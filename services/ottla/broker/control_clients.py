@@ -23,6 +23,7 @@ from ottla.broker.control import (
     PartitionOutcome,
     StopReplicaRequest,
     StopReplicaResponse,
+    TransactionAnswer,
     TransactionMarker,
     TransactionQuestion,
     UpdateMetadataRequest,
@@ -77,10 +78,9 @@ class BrokerClient:
         answer = await self._channel.call(self._stub.WriteTransactionMarker, message, self._timeout_seconds)
         return messages.errors_of(answer.errors)
 
-    async def verify_transaction(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
         message = messages.transaction_question_message(question)
-        answer = await self._channel.call(self._stub.VerifyTransaction, message, self._timeout_seconds)
-        return messages.errors_of(answer.errors)
+        return messages.transaction_answer_of(await self._channel.call(self._stub.VerifyTransaction, message, self._timeout_seconds))
 
 
 class ControllerClient:

@@ -58,8 +58,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         return broker_pb2.WriteTransactionMarkerResponse(errors=messages.error_messages(errors))
 
     async def VerifyTransaction(self, request: broker_pb2.VerifyTransactionRequest, context: Any) -> broker_pb2.VerifyTransactionResponse:
-        errors = await self._control.verify_transaction(messages.transaction_question_of(request))
-        return broker_pb2.VerifyTransactionResponse(errors=messages.error_messages(errors))
+        return messages.transaction_answer_message(await self._control.verify_transaction(messages.transaction_question_of(request)))
 
 
 class ControllerServicer(controller_pb2_grpc.ControllerServicer):

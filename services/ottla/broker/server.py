@@ -27,6 +27,7 @@ from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
 from ottla.broker.groups.wiring import group_coordinator
+from ottla.broker.handlers.internal_topics import internal_topic, warn_of_missing_brokers
 from ottla.broker.handlers.registry import BrokerParts
 from ottla.broker.host_name import LOCAL, canonical_host_name
 from ottla.broker.identity import with_broker_id
@@ -43,6 +44,7 @@ from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import AllowAll, Authorizer
+from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC
 from ottla.broker.transactions.wiring import transactions_of
 from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
@@ -179,6 +181,20 @@ class Broker:
         await self._all_failed.wait()
         return "; ".join(f"{path}: {reason}" for path, reason in self._logs.offline_directories.items())
 
+    async def make_internal_topics(self) -> None:
+        """Makes the topics of groups and of transactions, which else the first client to look for a coordinator does.
+
+        Raises:
+            CoordinatorNotAvailable: one cannot be made; says why.
+        """
+        for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+            await internal_topic(name, self._parts)
+
+    def warn_of_missing_brokers(self) -> None:
+        """Says in the log if there are too few brokers for groups and transactions; for whoever has started all that it starts."""
+        with speaking(self._settings.broker_id):
+            warn_of_missing_brokers(self._settings, self.metadata)
+
     def port(self, listener_name: str = "PLAINTEXT") -> int:
         """The port that a listener is bound to."""
         return self._listeners[listener_name].port
@@ -268,6 +284,7 @@ class Broker:
         )
         applier.transactions, self._transactions = transactions.calls, transactions.coordinator
         replicas.leads_internal = self._leads_internal
+        applier.topics_changed = groups.topics_changed
         parts = BrokerParts(
             settings=settings,
             clock=self._clock,
@@ -285,6 +302,7 @@ class Broker:
             groups=groups,
             transactions=transactions,
         )
+        self._parts = parts
         self._observation.watch(broker_id, service, applier, replicas, logs, metadata, transport.show_ready)
         handlers.load()
         dispatcher = Dispatcher(parts, produces, settings.queued_max_requests)

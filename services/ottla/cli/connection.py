@@ -145,7 +145,8 @@ def sentence(error: KafkaError, bootstrap_server: str, subject: str = "") -> str
             # librdkafka tells a connection that is closed before the first answer to its log only.
             return f"no connection to {bootstrap_server}: it is closed at once; where the listener speaks TLS, set -X security.protocol=ssl"
         if not _last_errors:
-            return f"the cluster at {bootstrap_server} did not answer in time: {error.str()}"
+            # Somebody listens there, or nothing would have been asked (`must_listen`).
+            return f"{subject or 'the request'}: the cluster at {bootstrap_server} did not answer in time: {error.str()}"
         error = _last_errors[0]
         if error.code() != KafkaError._SSL:
             return f"no connection to {bootstrap_server}: {error.str()}"

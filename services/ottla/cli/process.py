@@ -95,6 +95,7 @@ class Served(Protocol):
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
     async def failed(self) -> str: ...
+    def warn_of_missing_brokers(self) -> None: ...
 
 
 def _serve(served: Served, bootstrap_servers: Callable[[], str], when_ready: Callable[[str], None], pid_file: Path | None) -> None:
@@ -123,6 +124,7 @@ async def _run(served: Served, ready: Callable[[], None]) -> None:
         raise CommandFailed(f"the broker can not start: {error}") from error
     try:
         ready()
+        served.warn_of_missing_brokers()
         failed = asyncio.ensure_future(served.failed())
         await asyncio.wait([stopped, failed], return_when=asyncio.FIRST_COMPLETED)
         if not stopped.done():
