@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ottla.model import BrokerId, PartitionState
+from ottla.serving.readiness import missing
 
 
 class Phase(enum.IntEnum):
@@ -76,8 +77,7 @@ class Readiness:
     def reason(self) -> str:
         """Why it is not ready, in words; nothing of one that is."""
         reasons = [f"it is {self.phase.name.lower()}"] if self.phase is not Phase.RUNNING else []
-        reasons += [f"not {name.replace('_', ' ')}" for name, holds in self.conditions.items() if not holds]
-        return ", ".join(reasons)
+        return ", ".join([*reasons, *missing(self.conditions)])
 
 
 def judge(facts: Facts) -> Readiness:
