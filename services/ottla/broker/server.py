@@ -21,7 +21,6 @@ from ottla.broker.control import Caller, ControlTransport
 from ottla.broker.control_local import LocalControl
 from ottla.broker.controller.changes import BrokerConfigChanged, SettingsChange, TopicConfigChanged
 from ottla.broker.controller.service import ControllerService
-from ottla.broker.coordinating import CoordinationSessions, OpenSession, former_session_seconds, sessions_of
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
@@ -47,6 +46,7 @@ from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.errors import ConnectionLoss, SessionExpired
 from ottla.coordination.interface import Coordination
+from ottla.coordination.sessions import CoordinationSessions, OpenSession, former_session_seconds, sessions_of
 from ottla.errors import OttlaError
 from ottla.lifecycle import Offload, ThreadOffload, speaking, speaking_broker
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, TopicPartition
@@ -207,7 +207,7 @@ class Broker:
         for name, reason in self._settings.without_effect().items():
             log.warning("%s has no effect: %s", name, reason)
         offload = self._offload or _threads(stack)
-        open_session = self._open_session or sessions_of(self._settings, self._clock, stack)
+        open_session = self._open_session or sessions_of(self._settings, self._settings.coordination_path, self._clock, stack)
         sessions = self._sessions = CoordinationSessions(open_session, self._session_lost, self._session_renewed)
         stack.push_async_callback(sessions.close)
         coordination = await sessions.open()

@@ -148,9 +148,9 @@ async def _call(settings: BrokerSettings, broker_id: BrokerId, control: str | No
 
 async def _registered(settings: BrokerSettings, broker_id: BrokerId) -> BrokerRegistration:
     """What the broker says of itself in ZooKeeper."""
-    from ottla.broker.coordinating import zookeeper_options
     from ottla.coordination import znodes
     from ottla.coordination.errors import CoordinationError, NoNode
+    from ottla.coordination.sessions import zookeeper_options
     from ottla.coordination.zookeeper import open_session
 
     where, path = settings.zookeeper_connect, znodes.BROKER.path(broker_id)

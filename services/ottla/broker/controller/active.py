@@ -32,13 +32,13 @@ from ottla.broker.controller import configs
 from ottla.broker.controller.channels import Channel, Channels, Told
 from ottla.broker.controller.config_operations import ConfigOperations
 from ottla.broker.controller.counts import ControllerCounts
-from ottla.broker.controller.elector import ControllerTerm
 from ottla.broker.controller.external_changes import WATCHED_AT_ONCE, ExternalChanges, Watched
 from ottla.broker.controller.loading import load_all_broker_configs
 from ottla.broker.controller.partition_operations import PartitionOperations
 from ottla.broker.controller.performing import Performer
 from ottla.broker.controller.producer_ids import next_block
 from ottla.broker.controller.state import ClusterState
+from ottla.broker.controller.terms import ControllerTerm
 from ottla.broker.controller.tool_requests import ToolRequests
 from ottla.broker.controller.topic_operations import TopicOperations
 from ottla.broker.controller.transitions import ReplicaPhase

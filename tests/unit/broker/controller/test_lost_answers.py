@@ -13,8 +13,8 @@ import pytest
 
 from ottla.broker.control import NewTopic
 from ottla.broker.controller.active import ActiveController
-from ottla.broker.controller.elector import ControllerTerm
 from ottla.broker.controller.service import ControllerService
+from ottla.broker.controller.terms import ControllerTerm
 from ottla.coordination.embedded import EmbeddedSession
 from ottla.coordination.errors import ConnectionLoss, NoNode
 from ottla.coordination.interface import Coordination, Create, Operation, Result
