@@ -7,6 +7,7 @@ documentation of `zookeeper.*`, traps.md.
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -22,6 +23,7 @@ from ottla.coordination.interface import Create, EventType, SessionEvent, SetDat
 from ottla.coordination.multi_read import MultiRead
 from ottla.coordination.requests import split_by_size
 from ottla.coordination.zookeeper import DigestCredentials, ZooKeeperOptions, open_session
+from ottla.coordination.zookeeper_client import make_client
 from ottla.coordination.zookeeper_session import ZooKeeperSession
 from ottla.testing.zookeeper import ZooKeeperServer
 from ottla.testing.zookeeper_proxy import ZooKeeperProxy
@@ -306,6 +308,21 @@ def test_a_server_that_knows_no_multi_read_is_asked_one_by_one(zookeeper_server:
             assert found == [await session.get("/a"), None]
 
     run(scenario())
+
+
+def test_no_log_level_that_is_set_while_a_broker_runs_shows_the_requests_with_their_credentials(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("ottla.coordination.kazoo")
+    before = logger.level
+    try:
+        client = make_client(options_for("localhost:1"))
+        with caplog.at_level(logging.DEBUG, logger="ottla.coordination.kazoo"):
+            client.logger.debug("Sending request: Auth(auth='ann:secret')")
+            client.logger.warning("Connection dropped")
+            make_client(options_for("localhost:1"))
+            assert logger.level == logging.DEBUG
+        assert caplog.messages == ["Connection dropped"]
+    finally:
+        logger.setLevel(before)
 
 
 def test_without_kazoo_it_is_said_what_to_install_and_without_zookeeper_it_is_not_missed() -> None:
