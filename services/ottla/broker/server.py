@@ -174,9 +174,10 @@ class Broker:
         await self._stack.aclose()
 
     async def failed(self) -> str:
-        """Waits until the broker can not go on, and says why: every log directory has failed."""
+        """Waits until the broker cannot continue, and says why: every log directory has failed."""
         await self._all_failed.wait()
-        return "; ".join(f"{path}: {reason}" for path, reason in self._logs.offline_directories.items())
+        failed = "; ".join(f"{path}: {reason}" for path, reason in self._logs.offline_directories.items())
+        return f"every log directory has failed: {failed}"
 
     def port(self, listener_name: str = "PLAINTEXT") -> int:
         """The port that a listener is bound to."""

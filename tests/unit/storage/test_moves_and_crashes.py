@@ -13,6 +13,7 @@ from random import Random
 from uuid import UUID
 
 import pytest
+from tests.simulation.disk import Disk, recording
 
 from ottla.storage.log import Log
 from ottla.storage.log_copy import LAST_BYTES
@@ -20,11 +21,10 @@ from ottla.storage.log_manager import LogManager
 from ottla.storage.log_moves import LogMoves
 from ottla.storage.partition_metadata import write_topic_id
 from ottla.testing import ManualClock
-from tests.simulation.disk import Disk, recording
 
 from .brokers import CLICKS, Broker, run
 from .crashes import crash_after
-from .logs import FailingFiles, fill, log_maker, offsets_of
+from .logs import FailingFiles, fill, log_maker
 from .test_log_moves import contents
 
 KEY = CLICKS[0]
@@ -147,9 +147,7 @@ def started(broker: Broker) -> tuple[bytes, UUID | None, str]:
 
 @pytest.mark.parametrize("newer", ["a", "b"])
 @pytest.mark.parametrize("by", ["records", "epoch", "id", "time of the id"])
-def test_of_two_directories_of_a_partition_the_newer_is_kept(
-    tmp_path: Path, newer: str, by: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_of_two_directories_of_a_partition_the_newer_is_kept(tmp_path: Path, newer: str, by: str, caplog: pytest.LogCaptureFixture) -> None:
     older = "b" if newer == "a" else "a"
     lost = written(tmp_path / older / "clicks-0", 20, None if by == "id" else TOPIC)
     kept = written(
