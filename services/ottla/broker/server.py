@@ -17,8 +17,6 @@ from typing import Any, Final, TypeAlias
 
 from ottla.broker import handlers
 from ottla.broker.applying import ControlApplier
-from ottla.broker.control import Caller, ControlTransport
-from ottla.broker.control_local import LocalControl
 from ottla.broker.controller.changes import BrokerConfigChanged, SettingsChange, TopicConfigChanged
 from ottla.broker.controller.service import ControllerService
 from ottla.broker.dispatcher import Dispatcher
@@ -48,6 +46,8 @@ from ottla.coordination.errors import ConnectionLoss, SessionExpired
 from ottla.coordination.interface import Coordination
 from ottla.coordination.sessions import CoordinationSessions, OpenSession, former_session_seconds, sessions_of
 from ottla.errors import OttlaError
+from ottla.interbroker.calls import Caller, ControlTransport
+from ottla.interbroker.local import LocalControl
 from ottla.lifecycle import Offload, ThreadOffload, speaking, speaking_broker
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, TopicPartition
 from ottla.network.buffers import ReceiveBuffers
@@ -476,7 +476,7 @@ def transport_of(settings: BrokerSettings, host: str) -> MakeTransport:
     if settings.zookeeper_connect is None:
         return LocalControl(settings.controller_socket_timeout_ms / 1000).transport
     # At a tenth of a second, which a broker that is alone has no use for.
-    from ottla.broker.control_rpc import GrpcControl
+    from ottla.interbroker.rpc import GrpcControl
 
     return partial(GrpcControl, settings, host)
 

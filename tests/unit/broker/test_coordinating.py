@@ -11,7 +11,6 @@ from typing import cast
 import pytest
 
 from ottla.broker import server
-from ottla.broker.control import NewTopic
 from ottla.broker.server import Broker
 from ottla.clock import SystemClock
 from ottla.config.broker import BrokerSettings
@@ -21,6 +20,7 @@ from ottla.coordination.errors import ConnectionLoss
 from ottla.coordination.interface import Coordination
 from ottla.coordination.sessions import zookeeper_options
 from ottla.errors import ApiError, ConfigurationError
+from ottla.interbroker.calls import NewTopic
 from ottla.model import NO_LEADER, TopicPartition
 
 

@@ -17,17 +17,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import Final
 
-from ottla.broker.control import (
-    DEFAULT_TIMEOUT_SECONDS,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    ConfigChange,
-    ControlTransport,
-    ElectionType,
-    NewTopic,
-    OngoingReassignment,
-    PartitionOutcome,
-)
 from ottla.broker.controller import configs
 from ottla.broker.controller.channels import Channel, Channels, Told
 from ottla.broker.controller.config_operations import ConfigOperations
@@ -50,6 +39,17 @@ from ottla.config.topic import TopicSettings
 from ottla.coordination import znodes
 from ottla.coordination.interface import Coordination, Delete, EventType, SetData, Watch, WatchedEvent
 from ottla.errors import ApiError, NotController, StaleBrokerEpoch
+from ottla.interbroker.calls import (
+    DEFAULT_TIMEOUT_SECONDS,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ConfigChange,
+    ControlTransport,
+    ElectionType,
+    NewTopic,
+    OngoingReassignment,
+    PartitionOutcome,
+)
 from ottla.model import BrokerId, BrokerRegistration, TopicDescription, TopicPartition
 
 log: Final = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ _FIRST_REBALANCE_SECONDS: Final = 5.0
 
 
 class ActiveController:
-    """The controller, in one term of this broker: `ottla.broker.control.ControllerControl`.
+    """The controller, in one term of this broker: `ottla.interbroker.calls.ControllerControl`.
 
     Args:
         term: who and which epoch.

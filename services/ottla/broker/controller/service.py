@@ -17,7 +17,6 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final, cast
 
-from ottla.broker.control import Caller, ConfigChange, ControllerControl, ControlTransport
 from ottla.broker.controller import configs, membership
 from ottla.broker.controller.active import ActiveController
 from ottla.broker.controller.changes import SettingsChange
@@ -37,6 +36,7 @@ from ottla.coordination.errors import CoordinationError, NoNode
 from ottla.coordination.interface import Coordination
 from ottla.coordination.retries import retried
 from ottla.errors import ApiError, BrokerNotAvailable, ConfigurationError, InvalidRequest, NotController, StaleControllerEpoch
+from ottla.interbroker.calls import Caller, ConfigChange, ControllerControl, ControlTransport
 from ottla.metrics.cells import Histogram
 from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicDescription
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 
-from ottla.broker.control import NewTopic
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
 from ottla.broker.handlers.registry import BrokerParts
 from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC
 from ottla.config.broker import BrokerSettings
 from ottla.errors import ApiError, CoordinatorNotAvailable, TopicAlreadyExists
+from ottla.interbroker.calls import NewTopic
 from ottla.model import TopicDescription
 
 

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ottla.broker.control import TransactionControl, TransactionMarker, TransactionQuestion
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.errors import NONE, ApiError, BrokerNotAvailable
+from ottla.interbroker.calls import TransactionControl, TransactionMarker, TransactionQuestion
 from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker
 
@@ -21,7 +21,7 @@ COMMIT_SECONDS: Final = 10.0
 
 
 class TransactionCalls:
-    """What this broker does for others: `ottla.broker.control.TransactionControl`.
+    """What this broker does for others: `ottla.interbroker.calls.TransactionControl`.
 
     Args:
         internal: appends to what is led here.

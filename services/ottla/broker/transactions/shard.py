@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ottla.broker.control import TransactionMarker
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.transactions import decisions
 from ottla.broker.transactions.counts import TransactionCounts
@@ -40,6 +39,7 @@ from ottla.errors import (
     UnknownServerError,
     UnknownTopicOrPartition,
 )
+from ottla.interbroker.calls import TransactionMarker
 from ottla.lifecycle import Offload
 from ottla.model import NO_PRODUCER_EPOCH, TopicPartition
 

@@ -11,7 +11,6 @@ from random import Random
 
 import pytest
 
-from ottla.broker.control import NewTopic
 from ottla.broker.controller.active import ActiveController
 from ottla.broker.controller.service import ControllerService
 from ottla.broker.controller.terms import ControllerTerm
@@ -24,6 +23,7 @@ from ottla.errors import (
     RequestTimedOut,
     TopicAlreadyExists,
 )
+from ottla.interbroker.calls import NewTopic
 
 from .clusters import ONE, Cluster, looked_again, run, until
 
