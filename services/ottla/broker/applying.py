@@ -1,4 +1,4 @@
-"""What a broker does when the controller tells it something: `ottla.broker.control.BrokerControl`.
+"""What a broker does when the controller tells it something: `ottla.interbroker.calls.BrokerControl`.
 
 Requests are taken one at a time in the order in which they came. Each is judged by its two epochs first, also when it
 had to wait for its turn: a former controller, and one that speaks to a former life of this broker, are refused before
@@ -13,7 +13,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from ottla.broker.control import (
+from ottla.broker.metadata import MetadataCache
+from ottla.errors import BrokerNotAvailable, FencedLeaderEpoch, StaleBrokerEpoch, StaleControllerEpoch
+from ottla.interbroker.calls import (
     AllReplicas,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -27,8 +29,6 @@ from ottla.broker.control import (
     TransactionQuestion,
     UpdateMetadataRequest,
 )
-from ottla.broker.metadata import MetadataCache
-from ottla.errors import BrokerNotAvailable, FencedLeaderEpoch, StaleBrokerEpoch, StaleControllerEpoch
 from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 
 log: Final = logging.getLogger(__name__)

@@ -13,11 +13,11 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-from ottla.broker.control_local import LocalControl
 from ottla.broker.server import Broker
 from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
+from ottla.interbroker.local import LocalControl
 from ottla.model import BrokerId
 
 

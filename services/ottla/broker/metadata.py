@@ -17,8 +17,8 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from ottla.broker.control import PartitionAssignment
 from ottla.clock import Clock, SystemClock
+from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicDescription
 
 # A partition that the controller has not told of, between others that it has.

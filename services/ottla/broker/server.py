@@ -18,11 +18,8 @@ from typing import Any, Final, TypeAlias
 
 from ottla.broker import handlers
 from ottla.broker.applying import ControlApplier
-from ottla.broker.control import Caller, ControlTransport
-from ottla.broker.control_local import LocalControl
 from ottla.broker.controller.changes import BrokerConfigChanged, SettingsChange, TopicConfigChanged
 from ottla.broker.controller.service import ControllerService
-from ottla.broker.coordinating import CoordinationSessions, OpenSession, former_session_seconds, sessions_of
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
@@ -50,7 +47,10 @@ from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.errors import ConnectionLoss, SessionExpired
 from ottla.coordination.interface import Coordination
+from ottla.coordination.sessions import CoordinationSessions, OpenSession, former_session_seconds, sessions_of
 from ottla.errors import OttlaError, PortInUse
+from ottla.interbroker.calls import Caller, ControlTransport
+from ottla.interbroker.local import LocalControl
 from ottla.lifecycle import Offload, ThreadOffload, speaking, speaking_broker
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, TopicPartition
 from ottla.network.buffers import ReceiveBuffers
@@ -177,9 +177,10 @@ class Broker:
         await self._stack.aclose()
 
     async def failed(self) -> str:
-        """Waits until the broker can not go on, and says why: every log directory has failed."""
+        """Waits until the broker cannot continue, and says why: every log directory has failed."""
         await self._all_failed.wait()
-        return "; ".join(f"{path}: {reason}" for path, reason in self._logs.offline_directories.items())
+        failed = "; ".join(f"{path}: {reason}" for path, reason in self._logs.offline_directories.items())
+        return f"every log directory has failed: {failed}"
 
     async def make_internal_topics(self) -> None:
         """Makes the topics of groups and of transactions, which else the first client to look for a coordinator does.
@@ -223,7 +224,7 @@ class Broker:
     async def _start(self, stack: AsyncExitStack) -> None:
         _tell_without_effect(self._settings.given)
         offload = self._offload or _threads(stack)
-        open_session = self._open_session or sessions_of(self._settings, self._clock, stack)
+        open_session = self._open_session or sessions_of(self._settings, self._settings.coordination_path, self._clock, stack)
         sessions = self._sessions = CoordinationSessions(open_session, self._session_lost, self._session_renewed)
         stack.push_async_callback(sessions.close)
         coordination = await sessions.open()
@@ -495,7 +496,7 @@ def transport_of(settings: BrokerSettings, host: str) -> MakeTransport:
     if settings.zookeeper_connect is None:
         return LocalControl(settings.controller_socket_timeout_ms / 1000).transport
     # At a tenth of a second, which a broker that is alone has no use for.
-    from ottla.broker.control_rpc import GrpcControl
+    from ottla.interbroker.rpc import GrpcControl
 
     return partial(GrpcControl, settings, host)
 

@@ -11,7 +11,9 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.applying import ControlApplier
-from ottla.broker.control import (
+from ottla.broker.metadata import MetadataCache
+from ottla.errors import BrokerNotAvailable, FencedLeaderEpoch, StaleBrokerEpoch, StaleControllerEpoch
+from ottla.interbroker.calls import (
     AllReplicas,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -21,8 +23,6 @@ from ottla.broker.control import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
-from ottla.broker.metadata import MetadataCache
-from ottla.errors import BrokerNotAvailable, FencedLeaderEpoch, StaleBrokerEpoch, StaleControllerEpoch
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicPartition
 
 ONE, TWO = BrokerId(1), BrokerId(2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from ottla.broker.control import PartitionAssignment
 from ottla.broker.metadata import JUST_GONE_SECONDS, NOT_TOLD, MetadataCache
+from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicDescription
 from ottla.testing import ManualClock
 

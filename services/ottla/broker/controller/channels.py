@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ottla.broker.control import (
+from ottla.broker.controller.news import News
+from ottla.errors import NONE, ApiError, StaleControllerEpoch
+from ottla.interbroker.calls import (
     AllReplicas,
     BrokerControl,
     ControlTransport,
@@ -22,8 +24,6 @@ from ottla.broker.control import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from ottla.broker.controller.news import News
-from ottla.errors import NONE, ApiError, StaleControllerEpoch
 from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 
 log: Final = logging.getLogger(__name__)

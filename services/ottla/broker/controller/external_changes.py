@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from ottla.broker.control import PartitionToStop
 from ottla.broker.controller import decisions, topic_znodes
 from ottla.broker.controller.channels import Channels
 from ottla.broker.controller.effects import EPOCH_DURING_DELETE, Decision, ReplicaStop
@@ -28,6 +27,7 @@ from ottla.broker.controller.writes import ControllerWrites
 from ottla.coordination import znodes
 from ottla.coordination.errors import MalformedZnode
 from ottla.coordination.interface import Coordination, Delete, Watch
+from ottla.interbroker.calls import PartitionToStop
 from ottla.model import BrokerId, TopicPartition
 
 log: Final = logging.getLogger(__name__)

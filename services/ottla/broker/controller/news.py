@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, TypeVar
 
-from ottla.broker.control import PartitionAssignment, PartitionToStop
+from ottla.interbroker.calls import PartitionAssignment, PartitionToStop
 from ottla.model import TopicPartition
 
 T = TypeVar("T")

@@ -7,13 +7,13 @@ import logging
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from ottla.broker.control import NewTopic
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
 from ottla.broker.handlers.registry import BrokerParts
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC
 from ottla.config.broker import BrokerSettings
 from ottla.errors import ApiError, CoordinatorNotAvailable, InvalidReplicationFactor, TopicAlreadyExists
+from ottla.interbroker.calls import NewTopic
 from ottla.model import TopicDescription
 
 log: Final = logging.getLogger(__name__)

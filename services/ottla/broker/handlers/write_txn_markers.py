@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.broker.control import TransactionMarker
 from ottla.broker.handlers.authorization import cluster_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import ClusterAuthorizationFailed
+from ottla.interbroker.calls import TransactionMarker
 from ottla.model import TopicPartition
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey

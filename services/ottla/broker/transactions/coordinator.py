@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
-from ottla.broker.control import TransactionAnswer, TransactionMarker, TransactionQuestion
 from ottla.broker.replication.internal_keys import partition_of
 from ottla.broker.replication.internal_topics import InternalTopics, loaded_at_last
 from ottla.broker.transactions.counts import TransactionCounts
@@ -19,6 +18,7 @@ from ottla.broker.transactions.shard import TransactionLimits, TransactionPartit
 from ottla.broker.transactions.transaction import Transaction
 from ottla.clock import Clock
 from ottla.errors import NONE, ApiError, CoordinatorLoadInProgress, InvalidRequest, NotCoordinator
+from ottla.interbroker.calls import TransactionAnswer, TransactionMarker, TransactionQuestion
 from ottla.lifecycle import Offload
 from ottla.model import TopicPartition
 

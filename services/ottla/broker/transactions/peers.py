@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ottla.broker.control import TransactionAnswer, TransactionControl, TransactionMarker, TransactionQuestion
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.errors import NONE, ApiError, BrokerNotAvailable
+from ottla.interbroker.calls import TransactionAnswer, TransactionControl, TransactionMarker, TransactionQuestion
 from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker
 
@@ -24,7 +24,7 @@ COMMIT_SECONDS: Final = 10.0
 
 
 class TransactionCalls:
-    """What this broker does for others: `ottla.broker.control.TransactionControl`.
+    """What this broker does for others: `ottla.interbroker.calls.TransactionControl`.
 
     Args:
         internal: appends to what is led here.

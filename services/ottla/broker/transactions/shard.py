@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
-from ottla.broker.control import TransactionMarker
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.partition import Partition
 from ottla.broker.transactions import decisions
@@ -45,6 +44,7 @@ from ottla.errors import (
     UnknownServerError,
     UnknownTopicOrPartition,
 )
+from ottla.interbroker.calls import TransactionMarker
 from ottla.lifecycle import Offload
 from ottla.model import NO_PRODUCER_EPOCH, TopicPartition, TransactionNumber
 

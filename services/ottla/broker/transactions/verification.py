@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from ottla.broker.control import TransactionAnswer, TransactionQuestion
 from ottla.broker.replication.partition import Partition
 from ottla.errors import (
     NONE,
@@ -22,6 +21,7 @@ from ottla.errors import (
     ProducerFenced,
     error_of,
 )
+from ottla.interbroker.calls import TransactionAnswer, TransactionQuestion
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
 
 log: Final = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.control import PartitionAssignment, PartitionToStop
 from ottla.broker.controller.news import AT_ONCE, News
+from ottla.interbroker.calls import PartitionAssignment, PartitionToStop
 from ottla.model import BrokerId, PartitionState, TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)

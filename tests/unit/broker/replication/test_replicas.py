@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.control import AllReplicas, PartitionAssignment, PartitionToStop
 from ottla.broker.replication.group_commit import LINGER_SECONDS
 from ottla.broker.replication.opening import opened_for_topic
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.errors import CorruptMessage, InvalidRecord, UnknownTopicOrPartition
+from ottla.interbroker.calls import AllReplicas, PartitionAssignment, PartitionToStop
 from ottla.model import BrokerId, PartitionState, TopicPartition
 from ottla.record.batch import check_batch
 from ottla.record.codecs import codec_number

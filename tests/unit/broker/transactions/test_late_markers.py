@@ -13,9 +13,9 @@ import pytest
 from tests.unit.broker.wired import Wired, run
 from tests.unit.storage.logs import batch_of
 
-from ottla.broker.control import TransactionMarker
 from ottla.broker.replication.partition import Partition
 from ottla.errors import NONE
+from ottla.interbroker.calls import TransactionMarker
 from ottla.model import UNKNOWN_TRANSACTION, TopicPartition, TransactionNumber
 
 PAYMENTS = TopicPartition("payments", 0)

@@ -10,7 +10,6 @@ import pytest
 from tests.unit.broker.groups.offsets_log import OffsetsLog
 from tests.unit.broker.wired import until
 
-from ottla.broker.control import TransactionMarker
 from ottla.broker.transactions.shard import TransactionLimits, TransactionPartition
 from ottla.broker.transactions.states import PREPARED, TransactionState
 from ottla.errors import (
@@ -30,6 +29,7 @@ from ottla.errors import (
     TransactionCoordinatorFenced,
     UnknownTopicOrPartition,
 )
+from ottla.interbroker.calls import TransactionMarker
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
 from ottla.record.batch import HEADER_SIZE

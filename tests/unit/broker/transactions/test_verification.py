@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.wired import BROKER, NOW, Wired, run
 
-from ottla.broker.control import TransactionAnswer, TransactionQuestion
 from ottla.broker.replication.partition import Partition
 from ottla.broker.transactions.verification import TransactionVerification
 from ottla.errors import (
@@ -20,6 +19,7 @@ from ottla.errors import (
     InvalidTransactionState,
     ProducerFenced,
 )
+from ottla.interbroker.calls import TransactionAnswer, TransactionQuestion
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker
 

@@ -1,4 +1,4 @@
-"""`ottla.broker.control`'s data as messages of `ottla.rpc.v1`, and back. Plain functions; nothing is decided here.
+"""`ottla.interbroker.calls`'s data as messages of `ottla.rpc.v1`, and back. Plain functions; nothing is decided here.
 
 Partitions are sent grouped by topic, one message each. There may be 10,000 of them in a request, at 5 to 10 µs each on
 either side, so they are packed and unpacked in steps that leave the event loop room.
@@ -12,7 +12,8 @@ from itertools import groupby, islice
 from typing import Final, TypeVar, cast
 from uuid import UUID
 
-from ottla.broker.control import (
+from ottla.errors import InvalidRequest
+from ottla.interbroker.calls import (
     AllReplicas,
     AlteredPartition,
     AlterPartitionRequest,
@@ -36,7 +37,6 @@ from ottla.broker.control import (
     TransactionQuestion,
     UpdateMetadataRequest,
 )
-from ottla.errors import InvalidRequest
 from ottla.model import (
     UNKNOWN_TRANSACTION,
     BrokerId,
@@ -362,7 +362,7 @@ def transaction_answer_of(message: broker_pb2.VerifyTransactionResponse) -> Tran
     return TransactionAnswer(errors_of(message.errors), transaction)
 
 
-# To the controller. `caller` is in each request; `ottla.broker.control_rpc` says what for.
+# To the controller. `caller` is in each request; `ottla.interbroker.rpc` says what for.
 
 
 def alter_partition_message(request: AlterPartitionRequest, caller: common_pb2.Caller) -> controller_pb2.AlterPartitionRequest:

@@ -14,7 +14,9 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.control import (
+from ottla.config.broker import BrokerSettings
+from ottla.errors import BrokerNotAvailable, ConfigurationError, NotController, StaleBrokerEpoch, StaleControllerEpoch
+from ottla.interbroker.calls import (
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -38,9 +40,7 @@ from ottla.broker.control import (
     TransactionQuestion,
     UpdateMetadataRequest,
 )
-from ottla.broker.control_rpc import BROKER_SERVICE, CONTROLLER_SERVICE, GrpcControl
-from ottla.config.broker import BrokerSettings
-from ottla.errors import BrokerNotAvailable, ConfigurationError, NotController, StaleBrokerEpoch, StaleControllerEpoch
+from ottla.interbroker.rpc import BROKER_SERVICE, CONTROLLER_SERVICE, GrpcControl
 from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicDescription, TopicPartition, TransactionNumber
 from ottla.rpc.channel import RpcChannel
 from ottla.rpc.health import LIVENESS, THE_SERVER, is_serving
@@ -386,6 +386,6 @@ def test_keys_that_can_not_be_used_are_refused_at_the_start(tmp_path: Path) -> N
 
 def test_a_broker_that_is_alone_does_not_import_grpc() -> None:
     """It costs a tenth of a second, which `ottla dev` should not take longer to start."""
-    names = "ottla.broker.server, ottla.broker.control, ottla.cli.main, ottla.cli.dev, ottla.cli.broker, ottla.testing.cluster"
+    names = "ottla.broker.server, ottla.interbroker.calls, ottla.cli.main, ottla.cli.dev, ottla.cli.broker, ottla.testing.cluster"
     program = f"import sys, {names}; sys.exit('grpc' in sys.modules or 'google.protobuf' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -2,7 +2,7 @@
 
 The controller tells each broker what to lead and what to follow (`BrokerControl`); any broker asks the controller for
 what only the controller may decide (`ControllerControl`). `ControlTransport` says where the other ends are: in the same
-process, or behind gRPC (`control_rpc`). Nothing here knows which.
+process, or behind gRPC (`rpc`). Nothing here knows which.
 
 Every call carries epochs, and one that is out of date is refused: StaleControllerEpoch for a controller that has been
 replaced, StaleBrokerEpoch for a broker that has registered anew since.

@@ -1,6 +1,6 @@
-"""The other brokers and the controller, called over gRPC: the protocols of `ottla.broker.control` at the caller's end.
+"""The other brokers and the controller, called over gRPC: the protocols of `ottla.interbroker.calls` at the caller's end.
 
-Importing this imports grpc; `ottla.broker.control_rpc` does, and nothing else should.
+Importing this imports grpc; `ottla.interbroker.rpc` does, and nothing else should.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from ottla.broker import control_messages as messages
-from ottla.broker.control import (
+from ottla.interbroker import messages
+from ottla.interbroker.calls import (
     DEFAULT_TIMEOUT_SECONDS,
     AlterPartitionRequest,
     AlterPartitionResponse,
