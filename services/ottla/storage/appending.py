@@ -471,7 +471,9 @@ class AppendingLog:
         except KafkaStorageError as error:
             if self.is_offline:
                 raise
-            log.warning("%s: %d files that are the log's no more keep their names for now: %s", self.topic_partition, len(self._condemned), error)
+            log.warning(
+                "%s: %d files that are the log's no more keep their names for now: %s", self.topic_partition, len(self._condemned), error
+            )
 
     def _rename_condemned(self) -> None:
         """Renames files that are the log's no more, and has them deleted later.

@@ -69,11 +69,6 @@ def encode_leader_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
     return _encode([f"{epoch} {start_offset}" for epoch, start_offset in entries])
 
 
-def write_leader_epochs(path: Path, entries: Iterable[tuple[int, int]]) -> None:
-    """Replaces the file."""
-    write_atomically(path, encode_leader_epochs(entries))
-
-
 def path_aside(path: Path) -> Path:
     """Where a small file is written before it takes the place of another."""
     return path.with_name(path.name + ".tmp")

@@ -470,9 +470,7 @@ class Log(CompactableLog):
         finally:
             self._flushing = None
 
-    def _sync_job(
-        self, transaction_indexes: Sequence[str], indexed: Sequence[Segment], snapshots: Sequence[tuple[int, bytes]]
-    ) -> SyncJob:
+    def _sync_job(self, transaction_indexes: Sequence[str], indexed: Sequence[Segment], snapshots: Sequence[tuple[int, bytes]]) -> SyncJob:
         """What a thread has to sync, with everything in the files. Raises OSError."""
         files = [each.open(self._context.file_pool) for each in self._segments.since(self.recovery_point)]
         paths = [*transaction_indexes, *(each.path(suffix) for each in indexed for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX))]

@@ -154,7 +154,7 @@ def _take_place(name: Path, directory: OpenFile) -> None:
     aside = str(path_aside(name))
     with _opened(aside, directory) as descriptor:
         _fsync(descriptor, os)
-    os.rename(aside, name, src_dir_fd=directory.fd, dst_dir_fd=directory.fd)  # noqa: PTH104  a Path knows no descriptors
+    os.rename(aside, name, src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
 
 
 @contextlib.contextmanager

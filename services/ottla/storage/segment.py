@@ -218,7 +218,7 @@ class Segment:
         return copied
 
     def indexes_dropped(self) -> None:
-        """Both index files are empty now."""
+        """Both indexes are empty now, and so are their files if they are there."""
         self._offset_index = OffsetIndex(self.path(OFFSET_INDEX_SUFFIX), 0)
         self._time_index = TimeIndex(self.path(TIME_INDEX_SUFFIX), 0)
         self.note_max_timestamp(-1, self.base_offset)
