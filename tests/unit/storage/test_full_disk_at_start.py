@@ -104,11 +104,14 @@ def test_a_kill_while_indexes_are_made_anew_leaves_no_part_of_one(tmp_path: Path
         await logs.shutdown(clean=True)
         (directory / f"{0:020}.index").unlink()
         for after in range(4):
-            with failing("pwrite", lambda path: "index" in path, errno.EIO, after), failing("write", lambda path: "index" in path, errno.EIO, after):
+            with (
+                failing("pwrite", lambda path: "index" in path, errno.EIO, after),
+                failing("write", lambda path: "index" in path, errno.EIO, after),
+            ):
                 again = broker.manager()
                 try:
                     await again.start()
-                except Exception:  # noqa: BLE001  the disk has failed, as it was to
+                except Exception:
                     continue
                 await again.shutdown(clean=True)
         logs = broker.manager()

@@ -234,12 +234,13 @@ def test_a_late_flush_does_not_write_into_a_directory_to_which_the_log_has_come_
         while len(log.segments) == 1:
             fill(log, 1, leader_epoch=2)
         flushing = await thread.hold(log)
+        moved = log
         for target in (next(each for each in broker.directories if each != home), home):
             moves.move(KEY, str(target))
             assert moves._working is not None
             await asyncio.wait_for(moves._working, 10)
-            moved = logs.get(KEY)
-            assert moved is not None and moved.directory.parent == target
+            moved = logs.logs[KEY]
+            assert moved.directory.parent == target
             fill(moved, 3, leader_epoch=moved.leader_epochs.latest_epoch + 1)
             await moved.flush()
         assert moved.leader_epochs.latest_epoch == 4
