@@ -27,13 +27,6 @@ from ottla.errors import ApiError, CorruptMessage, KafkaStorageError, RecordList
 from ottla.model import TopicPartition
 from ottla.record.batch import CRC_START, HEADER_SIZE, PREFIX_SIZE, batches, read_header
 from ottla.storage.delayed_deletes import rename_to_deleted
-from ottla.storage.file_names import (
-    LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
-)
 from ottla.storage.indexes import OFFSET_ENTRY_SIZE, TAIL, TIME_ENTRY_SIZE
 from ottla.storage.leader_epochs import LeaderEpochCache
 from ottla.storage.log_context import LogContext
@@ -42,7 +35,7 @@ from ottla.storage.log_sync import PASSING
 from ottla.storage.producer_replay import aborted_transaction, note_batch
 from ottla.storage.producer_snapshots import encode_snapshot
 from ottla.storage.producers import CompletedTransaction, ProducerStates
-from ottla.storage.recovery import LoadedLog
+from ottla.storage.recovery import SEGMENT_SUFFIXES, LoadedLog
 from ottla.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from ottla.storage.segment_list import SegmentList
 from ottla.storage.segment_writer import write_all
@@ -53,7 +46,6 @@ log = logging.getLogger(__name__)
 IOV_MAX: Final = 1024
 UNKNOWN: Final = -1  # for `_roll_at`: the active segment has not been looked at
 NOW: Final = 0  # for `_roll_at`: its indexes are full
-SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 NO_AGE: Final = -2  # for `_roll_timestamp`: its first batch has no timestamp, or there is none
 
 
