@@ -280,7 +280,7 @@ def _recover(
     the end. `segments` loses those behind a cut.
     """
     checked_bytes, has_wrong_checksum = 0, False
-    first = max((index for index, each in enumerate(segments) if each.base_offset <= recovery_point), default=0)
+    first = first_to_recover(segments, recovery_point)
     position, next_offset = _begin_of_recovery(segments[first], recovery_point)
     leader_epochs.truncate_from_end(next_offset)
     snapshot_offset = restore_producers(producers, directory, snapshots, [each.view() for each in segments], next_offset)
@@ -387,6 +387,14 @@ def _recover_segment(
         # The first flush brings them, or the recovery point stays before them.
         log.warning("%s: aborted transactions wait in memory: %s", segment, error)
     return sound.stop
+
+
+def first_to_recover(segments: Sequence[Segment], recovery_point: int) -> int:
+    """The index of the first segment that has to be looked at: the one that has the last offset before the recovery point.
+
+    Where that ends its segment, the segment may have been rolled since: its batches are on the disk, the end of its indexes not.
+    """
+    return max((index for index, each in enumerate(segments) if each.base_offset < recovery_point), default=0)
 
 
 def first_apart(segments: Sequence[Segment], cleaned_up_to: int) -> tuple[Segment, str] | None:

@@ -232,3 +232,24 @@ def test_indexes_and_names_that_a_recovery_made_are_synced_before_the_recovery_p
     asyncio.run(again.flush())
     assert [name for name in files.fsyncs if name.endswith(".index")] == sealed
     assert again.synced_offset == again.log_end_offset
+
+
+def test_a_segment_that_rolled_at_the_recovery_point_has_whole_indexes_after_a_crash(make_log: LogMaker) -> None:
+    """With flush.messages its batches were on the disk before it was full; the end of its indexes was in memory only."""
+
+    async def scene() -> None:
+        settings: dict[str, Any] = {"segment_bytes": 40_000, "index_interval_bytes": 150}
+        log = make_log(**settings)
+        while log.segments[-1].size < 39_800:
+            fill(log, 1, timestamp=5_000 + log.log_end_offset, size=80)
+        await log.flush()
+        point = log.recovery_point
+        fill(log, 2, timestamp=9_000)
+        assert [each.base_offset for each in log.segments] == [0, point]
+        expected = log.segments[0].offset_index.entries(), log.segments[0].time_index.entries()
+        await log.abandon()
+        again = make_log(recovery_point=point, **settings)
+        assert (again.segments[0].offset_index.entries(), again.segments[0].time_index.entries()) == expected
+        assert again.segments[0].max_timestamp == 5_000 + point - 1
+
+    asyncio.run(scene())
