@@ -546,11 +546,16 @@ class LogManager:
         return deleted
 
     async def flush_due_logs(self) -> int:
-        """Syncs logs whose oldest unflushed records have waited for `flush.ms`, and says how many there were."""
+        """Syncs logs whose oldest unflushed records have waited for `flush.ms`, and says how many there were.
+
+        Where a flush has left something undone (a full disk), it is tried again.
+        """
         now_ms = self._clock.time_ms()
         flushed = 0
         for each in list(self._logs.values()):
-            if each.unflushed_messages and not each.is_offline and now_ms - each.last_flush_ms >= each.settings.flush_ms:
+            if each.owes:
+                flushed += await self._flush(each, each.flush_sealed())
+            elif each.unflushed_messages and not each.is_offline and now_ms - each.last_flush_ms >= each.settings.flush_ms:
                 flushed += await self._flush(each, each.flush())
         return flushed
 

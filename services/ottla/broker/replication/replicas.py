@@ -180,8 +180,28 @@ class ReplicaManager:
             for begin in range(0, len(partitions), APPLIED_AT_ONCE):
                 some = partitions[begin : begin + APPLIED_AT_ONCE]
                 await self._open_logs(some)
-                errors |= self.apply_at_once(some, leaders)
+                unsettled = await self._settle_before_leading(some)
+                errors |= unsettled
+                errors |= self.apply_at_once([each for each in some if each.topic_partition not in unsettled], leaders)
                 await asyncio.sleep(0)
+        return errors
+
+    async def _settle_before_leading(self, assignments: Sequence[PartitionAssignment]) -> dict[TopicPartition, int]:
+        """Waits until the checkpoints know of truncations of what is to be led; gives the error codes of those that can not be led.
+
+        A leader appends. While the checkpoint takes what was cut off for synced, a start after a loss of power would believe
+        what was appended in its place.
+        """
+        errors: dict[TopicPartition, int] = {}
+        led = [each.topic_partition for each in assignments if each.state.leader == self._broker_id]
+        while unsettled := [key for key in led if key not in errors and must_settle(self._partitions.get(key))]:
+            results = await asyncio.gather(*(self._partitions[key].log.settle() for key in unsettled), return_exceptions=True)
+            for key, result in zip(unsettled, results, strict=True):
+                if isinstance(result, ApiError):
+                    log.error("%s: broker %d can not lead: %s", key, self._broker_id, result)
+                    errors[key] = result.code
+                elif isinstance(result, BaseException):
+                    raise result
         return errors
 
     async def stop(self, partitions: Sequence[PartitionToStop]) -> dict[TopicPartition, int]:
@@ -470,6 +490,11 @@ class ReplicaManager:
         partition.advance_high_watermark()
         self._produces.check(partition.topic_partition)
         self._fetches.check(partition.topic_partition)
+
+
+def must_settle(partition: Partition | None) -> bool:
+    """Whether a truncation has left something to do before this replica may append as a leader."""
+    return partition is not None and not partition.is_leader and partition.log.must_settle
 
 
 def _nobody_told(key: TopicPartition, leader_epoch: int | None) -> None:
