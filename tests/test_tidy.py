@@ -38,6 +38,7 @@ MARKDOWN: Final = sorted(
 VAGUE_NAMES: Final = {"utils", "util", "common", "core", "helpers", "helper", "misc", "types", "logging"}
 LONGEST_FILE: Final = 500
 LONG_WITH_A_REASON: Final[Mapping[str, str]] = {
+    "services/ottla/broker/control_messages.py": "one message after the other, each there and back",
     "services/ottla/errors.py": "one table, an entry for each of Kafka's errors that occurs",
     "tests/unit/coordination/test_contract.py": "one contract in one place, for each implementation to be held to",
 }

@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.control import (
+    NO_LOG,
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -26,6 +27,8 @@ from ottla.broker.control import (
     IsrMember,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    LogEnd,
+    LogEndsRequest,
     NewTopic,
     OngoingReassignment,
     PartitionAssignment,
@@ -103,9 +106,11 @@ def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
     )
     marker = TransactionMarker(2**40, 3, True, 9, (ORDERS,))
     question = TransactionQuestion("copier", 2**40, 3, (ORDERS,))
+    log_ends = LogEndsRequest(ONE, 4, 5, {ORDERS: UUID(int=9), TopicPartition("clicks", 1): UUID(int=8)})
     broker = Recording(
         {
             "leader_and_isr": LeaderAndIsrResponse({ORDERS: 74}, {ORDERS: 2**31 - 2}),
+            "log_ends": {ORDERS: LogEnd(2**31 - 1, 2**60), TopicPartition("clicks", 1): NO_LOG},
             "stop_replica": StopReplicaResponse({ORDERS: 0}),
             "write_transaction_marker": {ORDERS: 52},
             "verify_transaction": {ORDERS: 48},
@@ -118,6 +123,7 @@ def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
             assert await remote.leader_and_isr(leader_and_isr) == LeaderAndIsrResponse({ORDERS: 74}, {ORDERS: 2**31 - 2})
             await remote.update_metadata(metadata)
             assert await remote.stop_replica(stop) == StopReplicaResponse({ORDERS: 0})
+            assert await remote.log_ends(log_ends) == {ORDERS: LogEnd(2**31 - 1, 2**60), TopicPartition("clicks", 1): NO_LOG}
             await remote.drain()
             await remote.undrain()
             assert await remote.write_transaction_marker(marker) == {ORDERS: 52}
@@ -126,6 +132,7 @@ def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
             ("leader_and_isr", leader_and_isr),
             ("update_metadata", metadata),
             ("stop_replica", stop),
+            ("log_ends", log_ends),
             ("drain",),
             ("undrain",),
             ("write_transaction_marker", marker),
