@@ -219,6 +219,9 @@ class LogManager:
             broker_epoch: this broker's registration, which the next start compares (KIP-966).
         """
         await self._periodic.stop()
+        if broker_epoch == NO_BROKER_EPOCH:
+            # It never registered, so everything is as the last stop left it: a start that failed does not make that an unclean one.
+            broker_epoch = self.clean_shutdown_epoch
         if clean:
             closing = asyncio.Semaphore(CLOSED_AT_ONCE)
             unclean = {path for path in await asyncio.gather(*(self._close(each, closing) for each in self._logs.values())) if path}

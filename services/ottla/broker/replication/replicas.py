@@ -27,7 +27,7 @@ from ottla.broker.state_changes import state_changes
 from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
 from ottla.errors import NONE, ApiError, FencedLeaderEpoch, InconsistentTopicId, KafkaStorageError, UnknownTopicOrPartition
-from ottla.interbroker.calls import AllReplicas, PartitionAssignment, PartitionToStop
+from ottla.interbroker.calls import NO_LOG, AllReplicas, LogEnd, PartitionAssignment, PartitionToStop
 from ottla.model import INTERNAL_TOPICS, NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
 from ottla.storage.log import Log
 from ottla.storage.log_manager import LogManager
@@ -165,6 +165,15 @@ class ReplicaManager:
             may_be_its_own = state.leader != self._broker_id or len(state.replicas) == 1
             if state.leader_epoch < latest or (state.leader_epoch == latest and not may_be_its_own):
                 found[key] = latest
+        return found
+
+    def log_ends(self, partitions: Mapping[TopicPartition, UUID]) -> dict[TopicPartition, LogEnd]:
+        """Where the logs of these partitions of topics with these ids end; `NO_LOG` where there is none that can be read."""
+        found = {}
+        for key, topic_id in partitions.items():
+            opened = self._logs.get(key)
+            is_here = opened is not None and not opened.is_offline and opened.topic_id in (None, ZERO_TOPIC_ID, topic_id)
+            found[key] = LogEnd(opened.leader_epochs.latest_epoch, opened.log_end_offset) if opened is not None and is_here else NO_LOG
         return found
 
     async def apply(
