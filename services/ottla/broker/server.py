@@ -454,7 +454,7 @@ class Broker:
                     send_buffer_bytes=settings.socket_send_buffer_bytes,
                 )
             except OSError as error:
-                raise OttlaError(f"{each}: can not listen there: {error.strerror or error}") from error
+                raise OttlaError(f"{each}: cannot listen there: {error.strerror or error}") from error
             stack.push_async_callback(listener.close)
             self._listeners[each.name] = listener
 

@@ -17,7 +17,7 @@ def opened_for_topic(batch: bytes, settings: TopicSettings) -> bytes:
     """The batch as its topic wants it stored.
 
     Raises:
-        InvalidRecord: a record without a key on a compacted topic, or records that can not be read.
+        InvalidRecord: a record without a key on a compacted topic, or records that cannot be read.
         ApiError: what `check_batch` finds.
     """
     header = check_batch(memoryview(batch))
