@@ -11,11 +11,11 @@ from tests.unit.storage.brokers import CLICKS, Broker, run
 from tests.unit.storage.failing_calls import failing
 from tests.unit.storage.logs import batch_of
 
-from ottla.broker.control import PartitionAssignment
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.errors import KafkaStorageError
+from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import BrokerId, PartitionState
 from ottla.storage.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offsets
 from ottla.storage.log_manager import LogManager
