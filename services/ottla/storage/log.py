@@ -359,18 +359,20 @@ class Log(CompactableLog):
             KafkaStorageError: it could not; then the next start has to check the log.
         """
         self._check_online()
-        self.write_staged()
-        self._note_max_timestamp()
-        if self.log_end_offset > max(self._snapshot_offset, self._segments.all[0].base_offset):
-            self._take_snapshot()
-        while self._flushing is not None:
-            await self._flush_with_others()
-        unsynced = self.recovery_point < self.log_end_offset or self._sealed or self._condemned or self._owes
-        if unsynced or self.leader_epochs.is_dirty or self._directory_changed:
-            self._active.complete_time_index()
-            await self._flush_with_others(closing=True)
-        self._check_closed()
-        self.release_files()
+        try:
+            self.write_staged()
+            self._note_max_timestamp()
+            if self.log_end_offset > max(self._snapshot_offset, self._segments.all[0].base_offset):
+                self._take_snapshot()
+            while self._flushing is not None:
+                await self._flush_with_others()
+            unsynced = self.recovery_point < self.log_end_offset or self._snapshots or self._sealed or self._condemned
+            if unsynced or self._owes or self.leader_epochs.is_dirty or self._directory_changed:
+                self._active.complete_time_index()
+                await self._flush_with_others(closing=True)
+            self._check_closed()
+        finally:
+            self.release_files()
 
     def retire(self) -> None:
         """The log goes on as another, in another directory, that has all of it. Whoever waits for a flush here is let go."""
@@ -414,7 +416,7 @@ class Log(CompactableLog):
 
     def _check_closed(self) -> None:
         """Raises KafkaStorageError when memory has anything that the next start would not find."""
-        if self._owes or self.recovery_point < self.log_end_offset:
+        if self._owes or self._snapshots or self.recovery_point < self.log_end_offset:
             raise KafkaStorageError(f"{self.topic_partition}: not everything could be written, so the next start has to check it")
 
     def _ends_at(self, offset: int, snapshots: Sequence[int]) -> None:

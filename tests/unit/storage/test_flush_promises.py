@@ -253,3 +253,13 @@ def test_a_segment_that_rolled_at_the_recovery_point_has_whole_indexes_after_a_c
         assert again.segments[0].max_timestamp == 5_000 + point - 1
 
     asyncio.run(scene())
+
+
+def test_a_stop_leaves_the_producers_states_on_the_disk_where_everything_else_was_there_before(make_log: LogMaker) -> None:
+    """With flush.messages nothing is left to flush; without the snapshot each start would read all batches."""
+    log = make_log()
+    append(log, batch_of(0, producer_id=6, producer_epoch=0, base_sequence=0))
+    asyncio.run(log.flush())
+    asyncio.run(log.close())
+    assert (log.directory / f"{1:020}.snapshot").exists()
+    assert log.segments[0].file is None
