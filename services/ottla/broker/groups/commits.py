@@ -239,7 +239,7 @@ class Commits:
         """What the group has committed; nothing for one that is not known. A member of a consumer group says its epoch.
 
         Raises:
-            ApiError: why a member may not be told; or an offset of a deleted topic could not be removed, and none of it is told.
+            ApiError: why a member gets no answer; or an offset of a deleted topic could not be removed.
         """
         entry = self._entries.get(group_id)
         if entry is None:

@@ -6,7 +6,7 @@
 
 A commit counts only when its record is committed in the offsets topic, so it comes here in two steps: `append` when the
 record is in the log, `advance` when the high watermark has passed it. In between it counts as the group's, so that
-nothing takes the group or that offset away behind its back: whoever waits for it may be gone, and the record is there. Two
+nothing takes the group or that offset away meanwhile: its client may be gone, and the record is there. Two
 commits of one partition may be under way at once; the log decides which is the later one, so each brings the offset that
 its record has in the log.
 
