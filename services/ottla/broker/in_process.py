@@ -64,6 +64,10 @@ class InProcessBrokers:
             for index, broker_id in enumerate(list(self.running)):
                 stack.push_async_callback(self.running.pop(broker_id).stop, hands_over=index > 0)
 
+    def warn_of_missing_brokers(self) -> None:
+        """As `Broker.warn_of_missing_brokers`, of all of them."""
+        next(iter(self.running.values())).warn_of_missing_brokers()
+
     async def start_broker(self, broker_id: BrokerId) -> Broker:
         """Starts one, for the first time or again."""
         assert broker_id not in self.running, f"broker {broker_id} is running"

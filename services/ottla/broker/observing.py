@@ -20,6 +20,7 @@ from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
 from ottla.errors import OttlaError
 from ottla.model import BrokerId, PartitionState, TopicPartition
+from ottla.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
     from ottla.serving.surface import Surface
@@ -77,6 +78,7 @@ class Observation:
         service: ControllerService,
         applier: ControlApplier,
         replicas: ReplicaManager,
+        logs: LogManager,
         metadata: MetadataCache,
         show_ready: Callable[[bool], Awaitable[None]],
     ) -> None:
@@ -99,6 +101,7 @@ class Observation:
                 broker_epoch=lambda: service.registered_epoch,
                 told_epoch=lambda: applier.told_epoch,
                 drained_epoch=lambda: applier.drained_epoch,
+                full_directories=lambda: logs.full_directories,
                 replicas=states,
             )
         )

@@ -103,7 +103,12 @@ def serve(settings: BrokerSettings, when_ready: Callable[[str], None], pid_file:
     from ottla.broker.server import Broker
 
     broker = Broker(settings)
-    serve_service("broker", broker, lambda: broker.bootstrap_servers, when_ready, pid_file)
+
+    def ready(bootstrap_servers: str) -> None:
+        when_ready(bootstrap_servers)
+        broker.warn_of_missing_brokers()
+
+    serve_service("broker", broker, lambda: broker.bootstrap_servers, ready, pid_file)
 
 
 def serve_several(
@@ -113,7 +118,12 @@ def serve_several(
     from ottla.broker.in_process import InProcessBrokers
 
     brokers = InProcessBrokers(settings, settings.__getitem__, coordination_directory)
-    serve_service("broker", brokers, lambda: ",".join(each.bootstrap_servers for each in brokers.running.values()), when_ready, pid_file)
+
+    def ready(bootstrap_servers: str) -> None:
+        when_ready(bootstrap_servers)
+        brokers.warn_of_missing_brokers()
+
+    serve_service("broker", brokers, lambda: ",".join(each.bootstrap_servers for each in brokers.running.values()), ready, pid_file)
 
 
 class Served(Protocol):

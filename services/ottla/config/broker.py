@@ -190,6 +190,7 @@ class BrokerSettings(
             ("listeners", lambda: listeners_module.check_served(self.accepted_listeners)),
             ("advertised.listeners", lambda: listeners_module.check_advertised(self.accepted_listeners, self._advertised)),
             ("inter.broker.listener.name", lambda: self.inter_broker_listener),
+            ("advertised.listeners", self._check_advertised_to_brokers),
             ("max.connections.per.ip.overrides", lambda: self.connections_per_address),
             ("log.dirs", self._check_directories),
             ("broker.id", self._check_broker_id),
@@ -200,6 +201,13 @@ class BrokerSettings(
             ("replica.fetch.wait.max.ms", self._check_fetch_wait),
             ("group.consumer.session.timeout.ms", self.check_consumer_groups),
         )
+
+    def _check_advertised_to_brokers(self) -> None:
+        wanted = self.inter_broker_listener.name
+        if self._advertised and all(each.name != wanted for each in self._advertised):
+            raise ConfigurationError(
+                f"advertised.listeners = {self.advertised_listeners!r}: {wanted} is missing, by which other brokers reach this one"
+            )
 
     def _check_directories(self) -> None:
         if not self.log_directories:

@@ -18,11 +18,14 @@ from ottla.interbroker.calls import (
     ElectionType,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    LogEnd,
+    LogEndsRequest,
     NewTopic,
     OngoingReassignment,
     PartitionOutcome,
     StopReplicaRequest,
     StopReplicaResponse,
+    TransactionAnswer,
     TransactionMarker,
     TransactionQuestion,
     UpdateMetadataRequest,
@@ -64,6 +67,10 @@ class BrokerClient:
         answer = await self._channel.call(self._stub.StopReplica, message, self._timeout_seconds)
         return StopReplicaResponse(messages.errors_of(answer.errors))
 
+    async def log_ends(self, request: LogEndsRequest) -> Mapping[TopicPartition, LogEnd]:
+        answer = await self._channel.call(self._stub.DescribeLogEnds, messages.log_ends_message(request), self._timeout_seconds)
+        return messages.log_ends_answer_of(answer)
+
     async def drain(self) -> None:
         message = broker_pb2.DrainRequest(caller=messages.caller_message(self._caller()))
         await self._channel.call(self._stub.Drain, message, self._timeout_seconds)
@@ -77,10 +84,9 @@ class BrokerClient:
         answer = await self._channel.call(self._stub.WriteTransactionMarker, message, self._timeout_seconds)
         return messages.errors_of(answer.errors)
 
-    async def verify_transaction(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
         message = messages.transaction_question_message(question)
-        answer = await self._channel.call(self._stub.VerifyTransaction, message, self._timeout_seconds)
-        return messages.errors_of(answer.errors)
+        return messages.transaction_answer_of(await self._channel.call(self._stub.VerifyTransaction, message, self._timeout_seconds))
 
 
 class ControllerClient:

@@ -354,6 +354,7 @@ def internal_leaderships(groups: GroupCoordinator, transactions: TransactionCoor
             coordinator.resign(key.partition)
         else:
             coordinator.lead(key.partition, leader_epoch)
+            groups.topics_changed((), True)  # as the controller says right behind
 
     return leads_internal
 

@@ -14,7 +14,7 @@ from typing import Final
 from ottla.clock import Clock
 from ottla.coordination import znodes
 from ottla.coordination.errors import ConnectionLoss, NodeExists
-from ottla.coordination.interface import Coordination, Create, SessionEvent
+from ottla.coordination.interface import Coordination, Create, SessionEvent, SetData
 from ottla.coordination.retries import make_znode, retried
 from ottla.errors import ConfigurationError
 from ottla.model import BrokerId, BrokerRegistration
@@ -65,6 +65,17 @@ async def register_broker(
     await _FormerSelf(coordination, path, session_timeout_seconds).make_way(data)
     _, stat = await retried(lambda: coordination.get(path))
     return replace(registration, broker_epoch=stat.czxid)
+
+
+async def update_registration(coordination: Coordination, registration: BrokerRegistration, clock: Clock) -> None:
+    """Writes what is different now about this broker, in the session that it registered in; it keeps its epoch.
+
+    A notice of changed settings comes with it, which has the controller read the registrations again.
+    """
+    broker_id = registration.broker_id
+    path, notice = znodes.BROKER.path(broker_id), znodes.encode_config_change(f"brokers/{broker_id}")
+    data = znodes.encode_broker(registration, clock.time_ms())
+    await retried(lambda: coordination.transaction([SetData(path, data), Create(znodes.CONFIG_CHANGE.path(""), notice, sequential=True)]))
 
 
 class _FormerSelf:

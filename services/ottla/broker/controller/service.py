@@ -38,7 +38,7 @@ from ottla.coordination.retries import retried
 from ottla.errors import ApiError, BrokerNotAvailable, ConfigurationError, InvalidRequest, NotController, StaleControllerEpoch
 from ottla.interbroker.calls import Caller, ConfigChange, ControllerControl, ControlTransport
 from ottla.metrics.cells import Histogram
-from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicDescription
+from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, Endpoint, TopicDescription
 
 log: Final = logging.getLogger(__name__)
 
@@ -98,6 +98,8 @@ class ControllerService(Forwarding):
         self._former: ActiveController | None = None
         self._controller: BrokerRegistration | None = None
         self._another = asyncio.Event()
+        self._endpoints: tuple[Endpoint, ...] | None = None  # what is advertised since the start, if that has changed
+        self._advertising = asyncio.Lock()
         self._is_registered = False
         self._is_closing = False
         self._is_drained = False
@@ -212,6 +214,25 @@ class ControllerService(Forwarding):
         self._known.stop()
         self._term_ended()
         await self._wait_ended(LEAVE_TIMEOUT_SECONDS)
+
+    async def advertise(self, endpoints: tuple[Endpoint, ...]) -> None:
+        """Has clients and brokers told of other addresses of this broker, by its registration. Never raises."""
+        self._endpoints = endpoints
+        async with self._advertising:
+            endpoints = self._endpoints
+            if self.registration is None or not self._is_registered or self.registration.endpoints == endpoints:
+                return
+            self.registration = replace(self.registration, endpoints=endpoints)
+            try:
+                await membership.update_registration(self._coordination, self.registration, self._clock)
+                log.info("broker %d is advertised at %s", self._broker_id, ", ".join(map(str, endpoints)))
+            except CoordinationError as error:
+                log.error(
+                    "broker %d cannot be advertised at %s, clients are told its former address until it registers again: %s",
+                    self._broker_id,
+                    ", ".join(map(str, endpoints)),
+                    error,
+                )
 
     async def log_directory_failed(self) -> None:
         """Tells the controller that replicas of this broker may be gone; it then asks which."""
@@ -340,6 +361,8 @@ class ControllerService(Forwarding):
         self._known.start(self._coordination)
         self._elector = controller_election(self._coordination, self._broker_id, self._clock, self._term_begins, self._term_ended)
         await self._elector.start()
+        if self._endpoints is not None:
+            await self.advertise(self._endpoints)  # it may have changed while there was no session
         if self._active is not None:
             await self._active.told_all()
         return registered

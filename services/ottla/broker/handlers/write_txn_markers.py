@@ -1,7 +1,7 @@
 """WriteTxnMarkers (key 27), version 1: ends transactions in partitions that this broker leads.
 
 Between Ottla's brokers this goes by gRPC; here it is for operators, who end with it a transaction that no coordinator
-knows of any more (KIP-664).
+knows of any more (KIP-664). A marker for no partition is not answered, as in Kafka.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ async def write_txn_markers(request: Any, context: RequestContext, parts: Broker
     markers = []
     for each in request.markers:
         asked = tuple(TopicPartition(topic.name, index) for topic in each.topics for index in topic.partition_indexes)
+        if not asked:
+            continue
         if is_allowed:
             marker = TransactionMarker(each.producer_id, each.producer_epoch, each.transaction_result, each.coordinator_epoch, asked)
             codes = await parts.transactions.calls.write_transaction_marker(marker)

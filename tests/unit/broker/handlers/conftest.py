@@ -238,6 +238,7 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
             lambda: settings.transaction_partition_verification_enable,
         )
         replicas.leads_internal = internal_leaderships(groups, transactions.coordinator)
+        applier.topics_changed = groups.topics_changed
         stack.push_async_callback(groups.close)
         stack.push_async_callback(transactions.coordinator.close)
         parts = BrokerParts(
