@@ -23,6 +23,17 @@ MAX_TOPIC_NAME_LENGTH: Final = 249
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
+class TransactionNumber(NamedTuple):
+    """Which of a producer's transactions: they are counted by its coordinator, from 1 in each of its epochs, so they are ordered."""
+
+    coordinator_epoch: int
+    number: int
+
+
+# A former release's coordinator does not count, and who writes a marker by hand does not know.
+UNKNOWN_TRANSACTION: Final = TransactionNumber(-1, 0)
+
+
 class TopicPartition(NamedTuple):
     """One partition of one topic.
 
@@ -46,6 +57,9 @@ class Endpoint:
     port: int
     security_protocol: str = "PLAINTEXT"
 
+    def __str__(self) -> str:
+        return f"{self.listener_name}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
@@ -66,13 +80,22 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Who leads a partition and who is in sync: `/brokers/topics/[topic]/partitions/[p]/state` and the assignment."""
+    """Who leads a partition and who is in sync: `/brokers/topics/[topic]/partitions/[p]/state` and the assignment.
+
+    Attributes:
+        eligible_leader_replicas: those outside the ISR that have everything which is committed, for too few were in sync
+            to commit anything since they left (KIP-966). Only the controller looks at it.
+        last_known_leader_replicas: those that were in sync or eligible, and may have lost records since by an unclean stop,
+            while nothing was committed without them. Who of them leads is decided by their logs. Only the controller looks at it.
+    """
 
     leader: BrokerId
     leader_epoch: int
     isr: tuple[BrokerId, ...]
     replicas: tuple[BrokerId, ...]
     controller_epoch: int = 0
+    eligible_leader_replicas: tuple[BrokerId, ...] = ()
+    last_known_leader_replicas: tuple[BrokerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

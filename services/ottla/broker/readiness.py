@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ottla.model import BrokerId, PartitionState
+from ottla.serving.readiness import missing
 
 
 class Phase(enum.IntEnum):
@@ -87,7 +88,7 @@ class Readiness:
     def reason(self) -> str:
         """Why it is not ready, in words; nothing of one that is."""
         reasons = [f"it is {self.phase.name.lower()}"] if self.phase is not Phase.RUNNING else []
-        reasons += [f"not {name.replace('_', ' ')}" for name, holds in self.conditions.items() if not holds and name != "disks_have_space"]
+        reasons += missing({name: holds for name, holds in self.conditions.items() if name != "disks_have_space"})
         reasons += [f"the disk of {path} is full" for path in self.full_directories]
         return ", ".join(reasons)
 

@@ -283,9 +283,9 @@ def test_without_a_listener_nothing_of_http_is_imported(tmp_path: Path) -> None:
 
 def test_a_broker_whose_first_attempt_fails_is_measured_anew_and_answers_in_between(tmp_path: Path) -> None:
     """A session that ends while a broker starts makes for another attempt; somebody scrapes all the while."""
-    from ottla.broker.coordinating import sessions_of
     from ottla.clock import SystemClock
     from ottla.coordination.errors import ConnectionLoss
+    from ottla.coordination.sessions import sessions_of
 
     settings = BrokerSettings.from_properties(
         {"broker.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "log"), **HTTP}
@@ -296,7 +296,7 @@ def test_a_broker_whose_first_attempt_fails_is_measured_anew_and_answers_in_betw
 
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            open_session = sessions_of(settings, SystemClock(), stack)
+            open_session = sessions_of(settings, settings.coordination_path, SystemClock(), stack)
             broker = Broker(settings, open_session)
             hand_over = broker._first_word
             states: list[float] = []

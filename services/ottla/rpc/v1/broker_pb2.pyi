@@ -111,10 +111,13 @@ class LeaderAndIsrRequest(_message.Message):
     LIVE_LEADERS_FIELD_NUMBER: _builtins.int
     TOPIC_CONFIGS_FIELD_NUMBER: _builtins.int
     ALL_REPLICAS_FIELD_NUMBER: _builtins.int
+    ALL_TOPICS_KNOWN_FIELD_NUMBER: _builtins.int
     controller_id: _builtins.int
     controller_epoch: _builtins.int
     broker_epoch: _builtins.int
     """The receiver's."""
+    all_topics_known: _builtins.bool
+    """Whether the receiver has been sent all topics that the sender knows of: no UpdateMetadata waits to be sent."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicAssignment]: ...
     @_builtins.property
@@ -139,10 +142,11 @@ class LeaderAndIsrRequest(_message.Message):
         live_leaders: _abc.Iterable[_common_pb2.BrokerRegistration] | None = ...,
         topic_configs: _abc.Iterable[Global___TopicConfig] | None = ...,
         all_replicas: Global___AllReplicas | None = ...,
+        all_topics_known: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["all_replicas", b"all_replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_replicas", b"all_replicas", "broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "live_leaders", b"live_leaders", "topic_configs", b"topic_configs", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_replicas", b"all_replicas", "all_topics_known", b"all_topics_known", "broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "live_leaders", b"live_leaders", "topic_configs", b"topic_configs", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -260,10 +264,13 @@ class UpdateMetadataRequest(_message.Message):
     DELETED_TOPICS_FIELD_NUMBER: _builtins.int
     TOPIC_CONFIGS_FIELD_NUMBER: _builtins.int
     ALL_TOPICS_FIELD_NUMBER: _builtins.int
+    ALL_TOPICS_KNOWN_FIELD_NUMBER: _builtins.int
     controller_id: _builtins.int
     controller_epoch: _builtins.int
     broker_epoch: _builtins.int
     """The receiver's."""
+    all_topics_known: _builtins.bool
+    """Whether with this the receiver has been sent all topics that the sender knows of."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicAssignment]:
         """What changed."""
@@ -293,10 +300,11 @@ class UpdateMetadataRequest(_message.Message):
         deleted_topics: _abc.Iterable[_builtins.str] | None = ...,
         topic_configs: _abc.Iterable[Global___TopicConfig] | None = ...,
         all_topics: Global___TopicNames | None = ...,
+        all_topics_known: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["all_topics", b"all_topics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_topics", b"all_topics", "broker_epoch", b"broker_epoch", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "deleted_topics", b"deleted_topics", "topic_configs", b"topic_configs", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_topics", b"all_topics", "all_topics_known", b"all_topics_known", "broker_epoch", b"broker_epoch", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "deleted_topics", b"deleted_topics", "topic_configs", b"topic_configs", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -464,6 +472,108 @@ class StopReplicaResponse(_message.Message):
 Global___StopReplicaResponse: _TypeAlias = StopReplicaResponse  # noqa: Y015
 
 @_typing.final
+class DescribeLogEndsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTROLLER_ID_FIELD_NUMBER: _builtins.int
+    CONTROLLER_EPOCH_FIELD_NUMBER: _builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    controller_id: _builtins.int
+    controller_epoch: _builtins.int
+    broker_epoch: _builtins.int
+    """The receiver's."""
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaOfTopic]: ...
+    def __init__(
+        self,
+        *,
+        controller_id: _builtins.int = ...,
+        controller_epoch: _builtins.int = ...,
+        broker_epoch: _builtins.int = ...,
+        replicas: _abc.Iterable[Global___ReplicaOfTopic] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeLogEndsRequest: _TypeAlias = DescribeLogEndsRequest  # noqa: Y015
+
+@_typing.final
+class ReplicaOfTopic(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_PARTITION_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    """16 bytes. A log of another topic of this name is none."""
+    @_builtins.property
+    def topic_partition(self) -> _common_pb2.TopicPartition: ...
+    def __init__(
+        self,
+        *,
+        topic_partition: _common_pb2.TopicPartition | None = ...,
+        topic_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic_partition", b"topic_partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic_id", b"topic_id", "topic_partition", b"topic_partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaOfTopic: _TypeAlias = ReplicaOfTopic  # noqa: Y015
+
+@_typing.final
+class DescribeLogEndsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOG_ENDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def log_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogEnd]: ...
+    def __init__(
+        self,
+        *,
+        log_ends: _abc.Iterable[Global___LogEnd] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_ends", b"log_ends"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeLogEndsResponse: _TypeAlias = DescribeLogEndsResponse  # noqa: Y015
+
+@_typing.final
+class LogEnd(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_PARTITION_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    leader_epoch: _builtins.int
+    """Of the last record; -1 when there is none."""
+    offset: _builtins.int
+    """-1 when the broker has no log of the partition."""
+    @_builtins.property
+    def topic_partition(self) -> _common_pb2.TopicPartition: ...
+    def __init__(
+        self,
+        *,
+        topic_partition: _common_pb2.TopicPartition | None = ...,
+        leader_epoch: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic_partition", b"topic_partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_epoch", b"leader_epoch", "offset", b"offset", "topic_partition", b"topic_partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogEnd: _TypeAlias = LogEnd  # noqa: Y015
+
+@_typing.final
 class DrainRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -542,11 +652,16 @@ class WriteTransactionMarkerRequest(_message.Message):
     IS_COMMIT_FIELD_NUMBER: _builtins.int
     COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    TRANSACTION_NUMBER_FIELD_NUMBER: _builtins.int
     producer_id: _builtins.int
     producer_epoch: _builtins.int
     is_commit: _builtins.bool
     coordinator_epoch: _builtins.int
     """Of the coordinator; an older one than the partition has seen is refused with TRANSACTION_COORDINATOR_FENCED (52)."""
+    transaction_number: _builtins.int
+    """Which of the producer's transactions has ended: counted by the coordinator, and growing within its epoch. 0 says that it
+    is not known. A marker of an earlier one than the partition knows of came late: it is answered with 0 and not written.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicPartition]: ...
     def __init__(
@@ -557,10 +672,11 @@ class WriteTransactionMarkerRequest(_message.Message):
         is_commit: _builtins.bool = ...,
         coordinator_epoch: _builtins.int = ...,
         partitions: _abc.Iterable[_common_pb2.TopicPartition] | None = ...,
+        transaction_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_epoch", b"coordinator_epoch", "is_commit", b"is_commit", "partitions", b"partitions", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_epoch", b"coordinator_epoch", "is_commit", b"is_commit", "partitions", b"partitions", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "transaction_number", b"transaction_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -622,6 +738,11 @@ class VerifyTransactionResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ERRORS_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
+    TRANSACTION_NUMBER_FIELD_NUMBER: _builtins.int
+    coordinator_epoch: _builtins.int
+    """Which transaction is ongoing: as its marker is going to name it, or a later coordinator by a larger epoch."""
+    transaction_number: _builtins.int
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PartitionError]:
         """0 where the partition is part of the producer's ongoing transaction."""
@@ -630,10 +751,12 @@ class VerifyTransactionResponse(_message.Message):
         self,
         *,
         errors: _abc.Iterable[_common_pb2.PartitionError] | None = ...,
+        coordinator_epoch: _builtins.int = ...,
+        transaction_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_epoch", b"coordinator_epoch", "errors", b"errors", "transaction_number", b"transaction_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

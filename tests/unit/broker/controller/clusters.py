@@ -9,22 +9,25 @@ from random import Random
 import pytest
 
 from ottla.broker.applying import NoTransactions
-from ottla.broker.control import (
-    AllReplicas,
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    PartitionAssignment,
-    StopReplicaRequest,
-    StopReplicaResponse,
-    UpdateMetadataRequest,
-)
-from ottla.broker.control_local import LocalControl, LocalTransport
 from ottla.broker.controller.changes import SettingsChange
 from ottla.broker.controller.service import ControllerService
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.interface import Coordination, Operation, Result
 from ottla.errors import FencedLeaderEpoch, RequestTimedOut, StaleBrokerEpoch, StaleControllerEpoch, UnknownTopicOrPartition
+from ottla.interbroker.calls import (
+    NO_LOG,
+    AllReplicas,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LogEnd,
+    LogEndsRequest,
+    PartitionAssignment,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+)
+from ottla.interbroker.local import LocalControl, LocalTransport
 from ottla.model import BrokerId, BrokerRegistration, Endpoint, TopicDescription, TopicPartition
 from ottla.testing.clock import ManualClock
 
@@ -35,7 +38,7 @@ Wrap = Callable[[EmbeddedSession], Coordination]
 
 
 class FakeBroker(NoTransactions):
-    """A broker that does what it is told, and keeps no data: `ottla.broker.control.BrokerControl`.
+    """A broker that does what it is told, and keeps no data: `ottla.interbroker.calls.BrokerControl`.
 
     Attributes:
         service: its part in the control of the cluster.
@@ -44,6 +47,7 @@ class FakeBroker(NoTransactions):
         brokers: those that live, as it would answer its clients.
         stopped: the replicas that it gave up, and whether with their files.
         written_epochs: the latest leader epoch of each log that has records already.
+        ends: where its logs end; it has no others.
         errors: what it answers for a replica instead of doing as it is told.
         is_deaf: whether it hears nothing.
         requests: how often it was told something.
@@ -59,6 +63,7 @@ class FakeBroker(NoTransactions):
         self.stopped: list[tuple[TopicPartition, bool]] = []
         self.errors: dict[TopicPartition, int] = {}
         self.written_epochs: dict[TopicPartition, int] = {}
+        self.ends: dict[TopicPartition, LogEnd] = {}
         self.is_deaf = False
         self.requests = 0
         self.all_replicas: list[AllReplicas] = []
@@ -119,6 +124,11 @@ class FakeBroker(NoTransactions):
                 self.replicas.pop(each.topic_partition, None)
                 self.stopped.append((each.topic_partition, each.delete))
         return StopReplicaResponse({each.topic_partition: self.errors.get(each.topic_partition, 0) for each in request.partitions})
+
+    async def log_ends(self, request: LogEndsRequest) -> Mapping[TopicPartition, LogEnd]:
+        if self.is_deaf:
+            raise RequestTimedOut("it hears nothing")
+        return {key: self.ends.get(key, NO_LOG) for key in request.partitions}
 
     async def drain(self) -> None:
         await self.service.drain()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from ottla.broker.control import AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
 from ottla.broker.controller import decisions
 from ottla.broker.controller.effects import Decision
 from ottla.broker.controller.state import ClusterState, KnownPartition, KnownTopic
 from ottla.config.broker import BrokerSettings
 from ottla.errors import ApiError
+from ottla.interbroker.calls import AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
 from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicPartition
 
 NONE_LEADS = -1
@@ -59,7 +59,8 @@ class KnownCluster:
     def registration(self, broker_id: int, clean: bool = True) -> BrokerRegistration:
         self.czxid += 1
         endpoint = Endpoint("PLAINTEXT", f"broker{broker_id}.test", 9092)
-        return BrokerRegistration(BrokerId(broker_id), (endpoint,), None, self.czxid, None, self.czxid - 50 if clean else -1)
+        former = self.state.unclean_starts.get(BrokerId(broker_id), -1)
+        return BrokerRegistration(BrokerId(broker_id), (endpoint,), None, self.czxid, None, former if clean else -1)
 
     def topic(self, name: str, *assignments: tuple[int, ...], **overrides: str) -> None:
         """A new topic, with its first states."""

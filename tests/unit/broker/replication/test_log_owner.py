@@ -11,10 +11,10 @@ from tests.simulation.disk import Disk, recording
 from tests.unit.storage.brokers import Broker, found_in, run
 from tests.unit.storage.logs import FailingFiles, fill, log_maker
 
-from ottla.broker.control import PartitionAssignment
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.log_owner import Found, Owner, owner_of
 from ottla.broker.replication.replicas import ReplicaManager
+from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, PartitionState, TopicPartition
 from ottla.storage.log_manager import LogManager
 from ottla.storage.partition_metadata import DAMAGED_SUFFIX, PARTITION_METADATA, read_topic_id

@@ -1,4 +1,4 @@
-"""`ottla.broker.control`'s data as messages of `ottla.rpc.v1`, and back. Plain functions; nothing is decided here.
+"""`ottla.interbroker.calls`'s data as messages of `ottla.rpc.v1`, and back. Plain functions; nothing is decided here.
 
 Partitions are sent grouped by topic, one message each. There may be 10,000 of them in a request, at 5 to 10 µs each on
 either side, so they are packed and unpacked in steps that leave the event loop room.
@@ -12,7 +12,8 @@ from itertools import groupby, islice
 from typing import Final, TypeVar, cast
 from uuid import UUID
 
-from ottla.broker.control import (
+from ottla.errors import InvalidRequest
+from ottla.interbroker.calls import (
     AllReplicas,
     AlteredPartition,
     AlterPartitionRequest,
@@ -25,18 +26,29 @@ from ottla.broker.control import (
     IsrMember,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    LogEnd,
+    LogEndsRequest,
     NewTopic,
     OngoingReassignment,
     PartitionAssignment,
     PartitionOutcome,
     PartitionToStop,
     StopReplicaRequest,
+    TransactionAnswer,
     TransactionMarker,
     TransactionQuestion,
     UpdateMetadataRequest,
 )
-from ottla.errors import InvalidRequest
-from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicDescription, TopicPartition
+from ottla.model import (
+    UNKNOWN_TRANSACTION,
+    BrokerId,
+    BrokerRegistration,
+    Endpoint,
+    PartitionState,
+    TopicDescription,
+    TopicPartition,
+    TransactionNumber,
+)
 from ottla.rpc.v1 import broker_pb2, common_pb2, controller_pb2
 
 T = TypeVar("T")
@@ -207,6 +219,7 @@ async def leader_and_isr_message(request: LeaderAndIsrRequest) -> broker_pb2.Lea
         live_leaders=map(registration_message, request.live_leaders),
         topic_configs=topic_config_messages(request.topic_configs),
         all_replicas=None if request.all_replicas is None else all_replicas_message(request.all_replicas),
+        all_topics_known=request.all_topics_known,
     )
 
 
@@ -219,6 +232,7 @@ async def leader_and_isr_of(message: broker_pb2.LeaderAndIsrRequest) -> LeaderAn
         tuple(map(registration_of, message.live_leaders)),
         topic_configs_of(message.topic_configs),
         all_replicas_of(message.all_replicas) if message.HasField("all_replicas") else None,
+        message.all_topics_known,
     )
 
 
@@ -237,6 +251,36 @@ def leader_and_isr_answer_of(message: broker_pb2.LeaderAndIsrResponse) -> Leader
     return LeaderAndIsrResponse(errors_of(message.errors), written)
 
 
+def log_ends_message(request: LogEndsRequest) -> broker_pb2.DescribeLogEndsRequest:
+    return broker_pb2.DescribeLogEndsRequest(
+        controller_id=request.controller_id,
+        controller_epoch=request.controller_epoch,
+        broker_epoch=request.broker_epoch,
+        replicas=[
+            broker_pb2.ReplicaOfTopic(topic_partition=topic_partition_message(key), topic_id=topic_id.bytes)
+            for key, topic_id in request.partitions.items()
+        ],
+    )
+
+
+def log_ends_of(message: broker_pb2.DescribeLogEndsRequest) -> LogEndsRequest:
+    partitions = {topic_partition_of(replica.topic_partition): UUID(bytes=replica.topic_id) for replica in message.replicas}
+    return LogEndsRequest(BrokerId(message.controller_id), message.controller_epoch, message.broker_epoch, partitions)
+
+
+def log_ends_answer(log_ends: Mapping[TopicPartition, LogEnd]) -> broker_pb2.DescribeLogEndsResponse:
+    return broker_pb2.DescribeLogEndsResponse(
+        log_ends=[
+            broker_pb2.LogEnd(topic_partition=topic_partition_message(key), leader_epoch=end.leader_epoch, offset=end.offset)
+            for key, end in log_ends.items()
+        ]
+    )
+
+
+def log_ends_answer_of(message: broker_pb2.DescribeLogEndsResponse) -> dict[TopicPartition, LogEnd]:
+    return {topic_partition_of(end.topic_partition): LogEnd(end.leader_epoch, end.offset) for end in message.log_ends}
+
+
 async def update_metadata_message(request: UpdateMetadataRequest) -> broker_pb2.UpdateMetadataRequest:
     return broker_pb2.UpdateMetadataRequest(
         controller_id=request.controller_id,
@@ -247,6 +291,7 @@ async def update_metadata_message(request: UpdateMetadataRequest) -> broker_pb2.
         deleted_topics=request.deleted_topics,
         topic_configs=topic_config_messages(request.topic_configs),
         all_topics=None if request.all_topics is None else broker_pb2.TopicNames(names=request.all_topics),
+        all_topics_known=request.all_topics_known,
     )
 
 
@@ -260,6 +305,7 @@ async def update_metadata_of(message: broker_pb2.UpdateMetadataRequest) -> Updat
         tuple(message.deleted_topics),
         topic_configs_of(message.topic_configs),
         tuple(message.all_topics.names) if message.HasField("all_topics") else None,
+        message.all_topics_known,
     )
 
 
@@ -304,12 +350,20 @@ def transaction_marker_message(marker: TransactionMarker) -> broker_pb2.WriteTra
         is_commit=marker.is_commit,
         coordinator_epoch=marker.coordinator_epoch,
         partitions=map(topic_partition_message, marker.partitions),
+        transaction_number=marker.transaction_number,
     )
 
 
 def transaction_marker_of(message: broker_pb2.WriteTransactionMarkerRequest) -> TransactionMarker:
     partitions = tuple(map(topic_partition_of, message.partitions))
-    return TransactionMarker(message.producer_id, message.producer_epoch, message.is_commit, message.coordinator_epoch, partitions)
+    return TransactionMarker(
+        message.producer_id,
+        message.producer_epoch,
+        message.is_commit,
+        message.coordinator_epoch,
+        partitions,
+        message.transaction_number,
+    )
 
 
 def transaction_question_message(question: TransactionQuestion) -> broker_pb2.VerifyTransactionRequest:
@@ -326,7 +380,21 @@ def transaction_question_of(message: broker_pb2.VerifyTransactionRequest) -> Tra
     return TransactionQuestion(message.transactional_id, message.producer_id, message.producer_epoch, partitions)
 
 
-# To the controller. `caller` is in each request; `ottla.broker.control_rpc` says what for.
+def transaction_answer_message(answer: TransactionAnswer) -> broker_pb2.VerifyTransactionResponse:
+    return broker_pb2.VerifyTransactionResponse(
+        errors=error_messages(answer.errors),
+        coordinator_epoch=answer.transaction.coordinator_epoch,
+        transaction_number=answer.transaction.number,
+    )
+
+
+def transaction_answer_of(message: broker_pb2.VerifyTransactionResponse) -> TransactionAnswer:
+    known = message.transaction_number != UNKNOWN_TRANSACTION.number
+    transaction = TransactionNumber(message.coordinator_epoch, message.transaction_number) if known else UNKNOWN_TRANSACTION
+    return TransactionAnswer(errors_of(message.errors), transaction)
+
+
+# To the controller. `caller` is in each request; `ottla.interbroker.rpc` says what for.
 
 
 def alter_partition_message(request: AlterPartitionRequest, caller: common_pb2.Caller) -> controller_pb2.AlterPartitionRequest:
