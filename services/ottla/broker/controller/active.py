@@ -36,6 +36,7 @@ from ottla.broker.controller.elector import ControllerTerm
 from ottla.broker.controller.external_changes import WATCHED_AT_ONCE, ExternalChanges, Watched
 from ottla.broker.controller.loading import load_all_broker_configs
 from ottla.broker.controller.log_end_questions import LogEndQuestions
+from ottla.broker.controller.membership import make_skeleton
 from ottla.broker.controller.partition_operations import PartitionOperations
 from ottla.broker.controller.performing import Performer
 from ottla.broker.controller.producer_ids import next_block
@@ -305,6 +306,7 @@ class ActiveController:
     # How it is done.
 
     async def _take_over(self) -> None:
+        await make_skeleton(self._coordination)  # somebody may have removed a parent with all of its children
         overrides = await load_all_broker_configs(self._coordination)
         await self._configs.take_in_brokers(overrides)
         await self._external.take_over()
@@ -399,7 +401,6 @@ class ActiveController:
 
     def _fail(self, why: str) -> None:
         if not self._is_over:
-            log.warning("the term of epoch %d can not go on: %s", self.term.epoch, why)
             self._failed(why)
 
     async def _look_for_leaders(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -26,8 +27,13 @@ from ottla.model import BrokerId
 
 log: Final = logging.getLogger(__name__)
 
-# Between two attempts after one that failed.
+# Before the next attempt after two terms that failed one upon the other; it doubles with each further one.
 _PAUSE_SECONDS: Final = 0.5
+_LONGEST_PAUSE_SECONDS: Final = 5.0
+# A term that goes on for so long is no failed attempt, whatever ends it.
+_SOUND_SECONDS: Final = 10.0
+# The same reason is told again only after so long.
+_TOLD_AGAIN_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,9 @@ class Elector:
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._failures = 0  # terms, one upon the other
+        self._failed_at = self._told_at = -math.inf
+        self._told_why, self._untold = "", 0
 
     async def start(self) -> None:
         """Takes part once, and from then on whenever `/controller` changes.
@@ -95,9 +104,25 @@ class Elector:
         if self._watching is not None:
             await asyncio.wait([self._watching])
 
-    def try_again(self) -> None:
-        """Has another look, as if `/controller` had changed: what is known of it has proved wrong."""
+    def term_failed(self, why: str) -> None:
+        """Has another look, as if `/controller` had changed: what is known of it has proved wrong.
+
+        At once the first time, and after a pause when the attempt before failed as well: a coordination service whose disk
+        is full fails each.
+        """
+        now = asyncio.get_running_loop().time()
+        self._failures = self._failures + 1 if now - self._failed_at < _SOUND_SECONDS + self._pause() else 1
+        self._failed_at = now
+        if why != self._told_why or now - self._told_at >= _TOLD_AGAIN_SECONDS:
+            again = f" (and {self._untold} times more since the last word of it)" if self._untold else ""
+            log.warning("broker %d can not go on as the controller, trying again: %s%s", self._broker_id, why, again)
+            self._told_why, self._told_at, self._untold = why, now, 0
+        else:
+            self._untold += 1
         self._happened()
+
+    def _pause(self) -> float:
+        return 0.0 if self._failures < 2 else min(_PAUSE_SECONDS * 2 ** min(self._failures - 2, 10), _LONGEST_PAUSE_SECONDS)
 
     async def _elect(self) -> None:
         self._changed = changed = asyncio.Event()
@@ -113,15 +138,16 @@ class Elector:
     async def _watch(self) -> None:
         while True:
             await self._changed.wait()
+            await asyncio.sleep(self._failed_at + self._pause() - asyncio.get_running_loop().time())
             try:
                 await self._elect()
             except SessionExpired:
                 return  # the next session has an elector of its own
             except Exception as error:
-                is_expected = isinstance(error, OttlaError)
-                log.warning("the election of a controller goes on after a failure: %s", error, exc_info=not is_expected)
-                await asyncio.sleep(_PAUSE_SECONDS)
-                self._happened()
+                if not isinstance(error, OttlaError):
+                    log.exception("the election of a controller goes on after a failure")
+                self._failures = max(self._failures, 1)  # the next attempt is not the first
+                self.term_failed(str(error))
 
 
 async def take_or_see(coordination: Coordination, broker_id: BrokerId, clock: Clock, watch: Watch) -> ControllerTerm:
