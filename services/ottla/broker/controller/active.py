@@ -229,13 +229,14 @@ class ActiveController:
         self, new_topic: NewTopic, validate_only: bool = False, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     ) -> TopicDescription:
         """Makes a topic. Answered when the living brokers know of it, or could have."""
-        topic = await self._turns.take(f"creating topic {new_topic.name}", lambda: self._topics.create(new_topic, validate_only))
+        what = f"creating topic {new_topic.name}"
+        topic = await self._turns.take_together(what, (new_topic, validate_only), self._topics.create)
         await self._told_of(validate_only, timeout_seconds)
         return topic
 
     async def delete_topic(self, name: str, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         """Deletes a topic. Answered when it is gone, or all of it that is not on brokers that are away; or when the time is up."""
-        await self._turns.take(f"deleting topic {name}", lambda: self._topics.delete(name))
+        await self._turns.take_together(f"deleting topic {name}", name, self._topics.delete)
         try:
             async with asyncio.timeout(timeout_seconds):
                 while not self._is_over and self._is_stopping(name):

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_LAG_TIME_MAX_MS: Final = 30_000  # `replica.lag.time.max.ms`
 APPLIED_AT_ONCE: Final = 25  # partitions; then others get a chance
+CREATED_AT_ONCE: Final = 1  # as long as their logs have to be made, each of which waits for the disk
 
 
 class Following(Protocol):
@@ -185,8 +186,13 @@ class ReplicaManager:
         errors: dict[TopicPartition, int] = {}
         leaders = {each.broker_id: each for each in live_leaders}
         async with self._one_at_a_time:
-            for begin in range(0, len(partitions), APPLIED_AT_ONCE):
-                errors |= self.apply_at_once(partitions[begin : begin + APPLIED_AT_ONCE], leaders)
+            begin = 0
+            while begin < len(partitions):
+                some = partitions[begin : begin + APPLIED_AT_ONCE]
+                if any(assignment.topic_partition not in self._logs.logs for assignment in some):
+                    some = some[:CREATED_AT_ONCE]
+                errors |= self.apply_at_once(some, leaders)
+                begin += len(some)
                 await asyncio.sleep(0)
         return errors
 
