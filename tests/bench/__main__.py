@@ -38,6 +38,7 @@ BENCHES: Final = (
     "beside_cleaning",
     "replication",
     "metadata",
+    "many_topics",
     "scrape",
 )
 BY_NAME_ONLY: Final = ("failover", "rolling", "controller", "soak")

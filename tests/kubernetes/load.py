@@ -10,6 +10,7 @@ from the beginning, and the last line says as JSON what became of it.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 import time
@@ -68,19 +69,23 @@ class Reading(threading.Thread):
         self._topic = topic
         self.read: set[int] = set()
         self.errors: list[str] = []
-        self.may_end = threading.Event()
+        self._awaited: set[int] | None = None
+        self._deadline = math.inf
+
+    def end_with(self, acknowledged: set[int]) -> None:
+        """Ends once it has read these, or after a while: a failover that is under way takes as long as it takes."""
+        self._deadline = time.monotonic() + SECONDS
+        self._awaited = acknowledged
 
     def run(self) -> None:
         self._consumer.subscribe([self._topic])
-        idle_since = time.monotonic()
-        while not (self.may_end.is_set() and time.monotonic() - idle_since > 10):
+        while time.monotonic() < self._deadline and not (self._awaited is not None and self._awaited <= self.read):
             message = self._consumer.poll(0.5)
             if message is None:
                 continue
             error = message.error()
             if error is None:
                 self.read.add(int(message.value() or b"-1"))
-                idle_since = time.monotonic()
             elif error.fatal():
                 self.errors.append(error.str())
                 break
@@ -123,10 +128,10 @@ def main() -> None:
     producing.start()
     reading.start()
     producing.join()
-    reading.may_end.set()
-    reading.join(SECONDS)
-    found = read_all(bootstrap_server, topic)
     acknowledged = set(producing.acknowledged)
+    reading.end_with(acknowledged)
+    reading.join(SECONDS + 30)
+    found = read_all(bootstrap_server, topic)
     outcome = {
         "acknowledged": len(acknowledged),
         "refused": producing.refused,

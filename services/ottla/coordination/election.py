@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -24,8 +25,13 @@ from ottla.errors import ApiError, OttlaError
 
 log: Final = logging.getLogger(__name__)
 
-# Between two attempts after one that failed.
+# Before the next attempt after two terms in a row that failed; it doubles with each further one.
 _PAUSE_SECONDS: Final = 0.5
+_LONGEST_PAUSE_SECONDS: Final = 5.0
+# A term that lasts so long is no failed attempt, whatever ends it.
+_SOUND_SECONDS: Final = 10.0
+# The same reason is logged again only after so long.
+_LOGGED_AGAIN_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,9 @@ class Election:
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._failures = 0  # terms in a row
+        self._failed_at = self._logged_at = -math.inf
+        self._logged_reason, self._unlogged_count = "", 0
 
     async def start(self) -> None:
         """Takes part once, and from then on whenever the ephemeral changes.
@@ -112,9 +121,25 @@ class Election:
         if self._watching is not None:
             await asyncio.wait([self._watching])
 
-    def try_again(self) -> None:
-        """Has another look, as if the ephemeral had changed: what is known of it has proved wrong."""
+    def term_failed(self, reason: str) -> None:
+        """Has another look, as if the ephemeral had changed: what is known of it has proved wrong.
+
+        At once the first time, and after a pause when the attempt before failed as well: a coordination service whose disk
+        is full fails each.
+        """
+        now = asyncio.get_running_loop().time()
+        self._failures = self._failures + 1 if now - self._failed_at < _SOUND_SECONDS + self._pause() else 1
+        self._failed_at = now
+        if reason != self._logged_reason or now - self._logged_at >= _LOGGED_AGAIN_SECONDS:
+            repeated = f" (repeated {self._unlogged_count} times since it was logged last)" if self._unlogged_count else ""
+            log.warning("%s cannot continue as the %s, trying again: %s%s", self._candidate, self._office.name, reason, repeated)
+            self._logged_reason, self._logged_at, self._unlogged_count = reason, now, 0
+        else:
+            self._unlogged_count += 1
         self._happened()
+
+    def _pause(self) -> float:
+        return 0.0 if self._failures < 2 else min(_PAUSE_SECONDS * 2 ** min(self._failures - 2, 10), _LONGEST_PAUSE_SECONDS)
 
     async def _elect(self) -> None:
         self._changed = changed = asyncio.Event()
@@ -130,15 +155,16 @@ class Election:
     async def _watch(self) -> None:
         while True:
             await self._changed.wait()
+            await asyncio.sleep(self._failed_at + self._pause() - asyncio.get_running_loop().time())
             try:
                 await self._elect()
             except SessionExpired:
                 return  # the next session has an election of its own
             except Exception as error:
-                is_expected = isinstance(error, OttlaError)
-                log.warning("the election of a %s continues after a failure: %s", self._office.name, error, exc_info=not is_expected)
-                await asyncio.sleep(_PAUSE_SECONDS)
-                self._happened()
+                if not isinstance(error, OttlaError):
+                    log.exception("the election of a %s continues after a failure", self._office.name)
+                self._failures = max(self._failures, 1)  # the next attempt is not the first
+                self.term_failed(str(error))
 
     async def _take_or_see(self, watch: Watch) -> Term:
         """Takes the office, or says who holds it. The watch is on the ephemeral."""

@@ -24,6 +24,7 @@ from ottla.broker.controller.counts import ControllerCounts
 from ottla.broker.controller.external_changes import WATCHED_AT_ONCE, ExternalChanges, Watched
 from ottla.broker.controller.loading import load_all_broker_configs
 from ottla.broker.controller.log_end_questions import LogEndQuestions
+from ottla.broker.controller.membership import make_skeleton
 from ottla.broker.controller.partition_operations import PartitionOperations
 from ottla.broker.controller.performing import Performer
 from ottla.broker.controller.producer_ids import next_block
@@ -231,13 +232,14 @@ class ActiveController:
         self, new_topic: NewTopic, validate_only: bool = False, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     ) -> TopicDescription:
         """Makes a topic. Answered when the living brokers know of it, or could have."""
-        topic = await self._turns.take(f"creating topic {new_topic.name}", lambda: self._topics.create(new_topic, validate_only))
+        what = f"creating topic {new_topic.name}"
+        topic = await self._turns.take_together(what, (new_topic, validate_only), self._topics.create)
         await self._told_of(validate_only, timeout_seconds)
         return topic
 
     async def delete_topic(self, name: str, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         """Deletes a topic. Answered when it is gone, or all of it that is not on brokers that are away; or when the time is up."""
-        await self._turns.take(f"deleting topic {name}", lambda: self._topics.delete(name))
+        await self._turns.take_together(f"deleting topic {name}", name, self._topics.delete)
         try:
             async with asyncio.timeout(timeout_seconds):
                 while not self._is_over and self._is_stopping(name):
@@ -308,6 +310,7 @@ class ActiveController:
     # How it is done.
 
     async def _take_over(self) -> None:
+        await make_skeleton(self._coordination)  # somebody may have removed a parent with all of its children
         overrides = await load_all_broker_configs(self._coordination)
         await self._configs.take_in_brokers(overrides)
         await self._external.take_over()
@@ -402,7 +405,6 @@ class ActiveController:
 
     def _fail(self, why: str) -> None:
         if not self._is_over:
-            log.warning("the term of epoch %d can not go on: %s", self.term.epoch, why)
             self._failed(why)
 
     async def _look_for_leaders(self) -> None:

@@ -18,7 +18,6 @@ from typing import Final
 
 from ottla.broker.controller import decisions, topic_znodes
 from ottla.broker.controller.channels import Channels
-from ottla.broker.controller.effects import EPOCH_DURING_DELETE, Decision, ReplicaStop
 from ottla.broker.controller.loading import LoadedTopic, load_brokers, load_topic, load_topics, load_unclean_starts
 from ottla.broker.controller.log_end_questions import LogEndQuestions
 from ottla.broker.controller.performing import Performer
@@ -28,7 +27,6 @@ from ottla.broker.controller.writes import ControllerWrites
 from ottla.coordination import znodes
 from ottla.coordination.errors import MalformedZnode
 from ottla.coordination.interface import Coordination, Delete, Watch
-from ottla.interbroker.calls import PartitionToStop
 from ottla.model import BrokerId, TopicPartition
 
 log: Final = logging.getLogger(__name__)
@@ -149,7 +147,7 @@ class ExternalChanges:
         await self.performer.announce_new([key for name in found for key in self.state.topics[name].topic_partitions()])
         await self._begin_deletions(to_delete, are_new=True)
         for name in sorted(self.state.topics.keys() - names):
-            log.warning("topic %s: its znode was removed; forgetting it", name)
+            log.error("topic %s: its znode was removed by another tool; the brokers rename its logs and keep them", name)
             self._forget(self.state.topics[name])
 
     async def watch_topics(self, names: Sequence[str]) -> None:
@@ -250,12 +248,9 @@ class ExternalChanges:
                 await self.writes.write_in_parts(await topic_znodes.removal(self.coordination, name))
 
     def _forget(self, topic: KnownTopic) -> None:
-        """Has a topic disappear whose znode is no more, its logs included."""
-        stops = tuple(
-            ReplicaStop(broker_id, PartitionToStop(key, EPOCH_DURING_DELETE, delete=True))
-            for key, known in zip(topic.topic_partitions(), topic.partitions, strict=True)
-            for broker_id in known.state.replicas
-            if broker_id in self.state.brokers
-        )
+        """Has a topic disappear whose znode is no more. Its logs are strays from then on: nobody has asked for their deletion."""
+        holders = {broker_id for known in topic.partitions for broker_id in known.state.replicas if broker_id in self.state.brokers}
         self.state.remove_topic(topic.name)
-        self.performer.announce(Decision(stops=stops), deleted_topics=[topic.name])
+        self.performer.announce(deleted_topics=[topic.name])
+        for broker_id in sorted(holders):
+            self.channels.add(broker_id, all_replicas=True)

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from ottla.broker.controller import announcing, decisions, topic_znodes
@@ -200,8 +201,8 @@ class Performer:
         operations += [await self._leaving(each) for each in part.isrs_left]
         if operations:
             await self._writes.write_in_parts(operations)
-        for topic in part.gone:
-            await self._remove(topic)
+        if part.gone:
+            await self._remove(part.gone)
 
     async def _changing(self, changes: Sequence[PartitionChange]) -> list[Operation]:
         """Sets the states of partitions, or gives them their first."""
@@ -225,8 +226,9 @@ class Performer:
         path, data = znodes.UNCLEAN_START.path(left.broker_id), znodes.encode_unclean_start(left.broker_epoch)
         return Create(path, data) if await self._coordination.exists(path) is None else SetData(path, data)
 
-    async def _remove(self, topic: TopicGone) -> None:
-        await self._writes.write_in_parts(await topic_znodes.removal(self._coordination, topic.name))
+    async def _remove(self, topics: Sequence[TopicGone]) -> None:
+        removals = await asyncio.gather(*(topic_znodes.removal(self._coordination, topic.name) for topic in topics))
+        await self._writes.write_in_parts(chain.from_iterable(removals))
 
 
 def _parts(decision: Decision) -> Iterator[Decision]:

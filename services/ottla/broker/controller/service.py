@@ -394,7 +394,7 @@ class ControllerService(Forwarding):
 
     def _term_failed(self, why: str) -> None:
         if self._elector is not None:
-            self._elector.try_again()
+            self._elector.term_failed(why)
 
     def _tell_controller(self) -> None:
         another, self._another = self._another, asyncio.Event()

@@ -9,10 +9,10 @@ One operation at a time: whoever calls sees to that.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from random import Random
 from typing import Final
 
@@ -23,10 +23,9 @@ from ottla.broker.controller.state import ClusterState, KnownPartition, KnownTop
 from ottla.broker.controller.topics import NewTopic, check_new_name, place_more_partitions, place_topic
 from ottla.broker.controller.writes import ControllerWrites
 from ottla.coordination import znodes
-from ottla.coordination.errors import NodeExists
-from ottla.coordination.interface import Coordination, Create
-from ottla.errors import ReassignmentInProgress, TopicDeletionDisabled
-from ottla.model import ZERO_TOPIC_ID, BrokerId, BrokerRegistration, PartitionState, TopicDescription
+from ottla.coordination.interface import Coordination, Create, Operation
+from ottla.errors import ApiError, ReassignmentInProgress, TopicDeletionDisabled, UnknownTopicOrPartition
+from ottla.model import ZERO_TOPIC_ID, BrokerId, BrokerRegistration, PartitionState, TopicDescription, TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
@@ -49,27 +48,45 @@ class TopicOperations:
     performer: Performer
     random: Random
 
-    async def create(self, new_topic: NewTopic, validate_only: bool) -> TopicDescription:
-        """Makes a topic."""
-        name, state = new_topic.name, self.state
-        check_new_name(name, state.topics)
-        replicas = place_topic(
-            new_topic, self._living(), state.settings.num_partitions, state.settings.default_replication_factor, self.random
-        )
-        configs.checked_topic_settings(state.settings, new_topic.configs)
-        states = decisions.new_topic_states(state, replicas)
-        description = TopicDescription(name, znodes.random_uuid(self.random), states)
-        has_config = await self.coordination.exists(znodes.TOPIC_CONFIG.path(name)) is not None
-        operations = topic_znodes.creation(description, new_topic.configs, has_config)
-        if validate_only:
-            return TopicDescription(name, ZERO_TOPIC_ID, states)
-        await self.writes.write_in_parts(operations)
-        state.put_topic(KnownTopic(name, description.topic_id, 0, _first(states), dict(new_topic.configs)))
-        log.info("created topic %s with %d partitions, id %s", name, len(states), znodes.encode_uuid(description.topic_id))
-        new = list(state.topic(name).topic_partitions())
+    async def create(self, wanted: Sequence[tuple[NewTopic, bool]]) -> list[TopicDescription | ApiError]:
+        """Makes topics, as few transactions as hold them; the second of each pair says whether only to look whether it can be made."""
+        state = self.state
+        results: list[TopicDescription | ApiError] = []
+        made: dict[str, tuple[TopicDescription, NewTopic]] = {}
+        operations: list[Iterator[Operation]] = []
+        configured = await self.coordination.get_many([znodes.TOPIC_CONFIG.path(new_topic.name) for new_topic, _ in wanted])
+        for (new_topic, validate_only), config in zip(wanted, configured, strict=True):
+            name = new_topic.name
+            try:
+                check_new_name(name, state.topics)
+                check_new_name(name, made)
+                replicas = place_topic(
+                    new_topic, self._living(), state.settings.num_partitions, state.settings.default_replication_factor, self.random
+                )
+                configs.checked_topic_settings(state.settings, new_topic.configs)
+                states = decisions.new_topic_states(state, replicas)
+                description = TopicDescription(name, znodes.random_uuid(self.random), states)
+                creation = topic_znodes.creation(description, new_topic.configs, config is not None)
+            except ApiError as error:
+                results.append(error)
+                continue
+            if validate_only:
+                results.append(TopicDescription(name, ZERO_TOPIC_ID, states))
+                continue
+            results.append(description)
+            operations.append(creation)
+            made[name] = description, new_topic
+        await self.writes.write_in_parts(chain.from_iterable(operations))
+        new: list[TopicPartition] = []
+        for name, (description, new_topic) in made.items():
+            state.put_topic(KnownTopic(name, description.topic_id, 0, _first(description.partitions), dict(new_topic.configs)))
+            log.info(
+                "created topic %s with %d partitions, id %s", name, len(description.partitions), znodes.encode_uuid(description.topic_id)
+            )
+            new += state.topic(name).topic_partitions()
         await self.performer.announce_new(new)
         await self.performer.say_new(new)
-        return description
+        return results
 
     async def extend(
         self, name: str, total_count: int, assignments: Sequence[Sequence[BrokerId]] | None, validate_only: bool
@@ -94,14 +111,28 @@ class TopicOperations:
         await self.performer.say_new(new)
         return description
 
-    async def delete(self, name: str) -> None:
-        """Begins to delete a topic."""
-        self.state.topic(name)
-        if not self.state.settings.delete_topic_enable:
-            raise TopicDeletionDisabled("Topic deletion is disabled.")
-        with contextlib.suppress(NodeExists):  # another tool was as quick
-            await self.writes.write([Create(znodes.DELETE_TOPIC.path(name))])
-        await self.begin_deletion(name)
+    async def delete(self, names: Sequence[str]) -> list[ApiError | None]:
+        """Begins to delete topics."""
+        results: list[ApiError | None] = []
+        deleted: dict[str, None] = {}
+        for name in names:
+            try:
+                if name in deleted:
+                    raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
+                self.state.topic(name)
+                if not self.state.settings.delete_topic_enable:
+                    raise TopicDeletionDisabled("Topic deletion is disabled.")
+            except ApiError as error:
+                results.append(error)
+                continue
+            results.append(None)
+            deleted[name] = None
+        paths = [znodes.DELETE_TOPIC.path(name) for name in deleted]
+        noted = await self.coordination.get_many(paths)
+        await self.writes.write_in_parts(Create(path) for path, found in zip(paths, noted, strict=True) if found is None)
+        for name in deleted:
+            await self.begin_deletion(name)
+        return results
 
     async def begin_deletion(self, name: str) -> None:
         """Stops the replicas of a topic whose deletion is written down, and has nobody see it any more."""

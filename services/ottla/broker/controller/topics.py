@@ -6,7 +6,7 @@ The rules and the error texts are Kafka 3.9's, because people and client librari
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from random import Random
 from typing import Final
 
@@ -45,16 +45,15 @@ def validate_topic_name(name: str) -> None:
         raise InvalidTopic(f"Topic name is invalid: {reason}")
 
 
-def check_new_name(name: str, existing: Iterable[str]) -> None:
+def check_new_name(name: str, existing: Collection[str]) -> None:
     """Raises TopicAlreadyExists, or InvalidTopic when only '.' and '_' tell the name from another's (metrics mix them up)."""
     validate_topic_name(name)
+    if name in existing:
+        raise TopicAlreadyExists(f"Topic '{name}' already exists.")
+    if "." not in name and "_" not in name:
+        return
     metric_name = name.replace(".", "_")
-    colliding = []
-    for each in existing:
-        if each == name:
-            raise TopicAlreadyExists(f"Topic '{name}' already exists.")
-        if each.replace(".", "_") == metric_name:
-            colliding.append(each)
+    colliding = [other for other in existing if other.replace(".", "_") == metric_name]
     if colliding:
         raise InvalidTopic(f"Topic '{name}' collides with existing topics: {', '.join(sorted(colliding))}")
 

@@ -8,6 +8,7 @@ The answer comes when the living brokers have been told, so any of them knows th
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -43,7 +44,19 @@ async def create_topics(request: Any, context: RequestContext, parts: BrokerPart
             created = await deadline.wait(creation, f"creating {name}")
         except ApiError as error:
             return _refused(schema, name, error)
-        return _created(schema, created, new_topic, request.validate_only, context, parts)
+        return _created(schema, created, shown_settings(new_topic), request.validate_only, context, parts)
+
+    # Of hundreds of topics most set the same for themselves, and to show all settings takes longer than to make a topic.
+    shown: dict[tuple[tuple[str, str], ...], list[Any]] = {}
+
+    def shown_settings(new_topic: NewTopic) -> Callable[[], list[Any]]:
+        def show() -> list[Any]:
+            key = tuple(sorted(new_topic.configs.items()))
+            if key not in shown:
+                shown[key] = _settings(schema, new_topic, parts)
+            return shown[key]
+
+        return show
 
     results = await side_by_side([partial(create, name) for name in named])
     return schema("CreateTopicsResponse", throttle_time=0, topics=results)
@@ -89,7 +102,7 @@ def _refused(schema: messages.ResponseSchema, name: str, error: ApiError) -> Any
 def _created(
     schema: messages.ResponseSchema,
     created: TopicDescription,
-    new_topic: NewTopic,
+    shown_settings: Callable[[], list[Any]],
     validate_only: bool,
     context: RequestContext,
     parts: BrokerParts,
@@ -116,15 +129,19 @@ def _created(
         topic_config_error_code=NONE,
         num_partitions=len(created.partitions),
         replication_factor=len(created.partitions[0].replicas),
-        configs=[
-            schema(
-                "CreatableTopicConfigs",
-                name=entry.name,
-                value=entry.value,
-                read_only=entry.read_only,
-                config_source=entry.source,
-                is_sensitive=entry.is_sensitive,
-            )
-            for entry in topic_entries(broker_config(parts), new_topic.configs)
-        ],
+        configs=shown_settings(),
     )
+
+
+def _settings(schema: messages.ResponseSchema, new_topic: NewTopic, parts: BrokerParts) -> list[Any]:
+    return [
+        schema(
+            "CreatableTopicConfigs",
+            name=entry.name,
+            value=entry.value,
+            read_only=entry.read_only,
+            config_source=entry.source,
+            is_sensitive=entry.is_sensitive,
+        )
+        for entry in topic_entries(broker_config(parts), new_topic.configs)
+    ]

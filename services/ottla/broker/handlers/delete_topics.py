@@ -7,12 +7,15 @@ those of a broker that is away when it is back.
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from ottla.broker.handlers.authorization import DENIED, topic_allowed
 from ottla.broker.handlers.deadline import Deadline
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.side_by_side import side_by_side
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import (
     NONE,
@@ -44,21 +47,24 @@ async def delete_topics(request: Any, context: RequestContext, parts: BrokerPart
         asked = [Asked(each.name, each.topic_id) for each in request.topics]
     else:
         asked = [Asked(name, None) for name in request.topic_names]
+    times_named = Counter(asked)
     deadline = Deadline(request.timeout)
     deleted: set[str] = set()
-    responses = []
-    for each in dict.fromkeys(asked):
+
+    async def delete(each: Asked) -> Any:
         name, topic_id = each
         error_code, error_message = NONE, None
         try:
             name, topic_id = _resolve(each, context, parts)
-            if name in deleted or asked.count(each) > 1:
+            if name in deleted or times_named[each] > 1:
                 raise InvalidRequest(f"Duplicate topic {name}")
-            await deadline.wait(parts.controller.delete_topic(name, deadline.seconds_left()), f"deleting {name}")
             deleted.add(name)
+            await deadline.wait(parts.controller.delete_topic(name, deadline.seconds_left()), f"deleting {name}")
         except ApiError as error:
             error_code, error_message = error.code, error.message
-        responses.append(schema("DeletableTopicResult", name=name, topic_id=topic_id, error_code=error_code, error_message=error_message))
+        return schema("DeletableTopicResult", name=name, topic_id=topic_id, error_code=error_code, error_message=error_message)
+
+    responses = await side_by_side([partial(delete, each) for each in dict.fromkeys(asked)])
     return schema("DeleteTopicsResponse", throttle_time=0, responses=responses)
 
 

@@ -11,8 +11,9 @@ from typing import Final, TypeVar
 
 Result = TypeVar("Result")
 
-# Enough to hide the exchanges; a request for thousands of topics must not put thousands of others behind it.
-AT_ONCE: Final = 16
+# Enough to hide the exchanges, and for the controller to take many together; a request for thousands of topics must not put
+# thousands of others behind it.
+AT_ONCE: Final = 32
 
 
 async def side_by_side(actions: Sequence[Callable[[], Awaitable[Result]]]) -> list[Result]:

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.coordination import znodes
 from ottla.errors import TopicAlreadyExists
-from ottla.interbroker.calls import NewTopic
+from ottla.interbroker.calls import AllReplicas, NewTopic
 from ottla.model import TopicPartition
 
 from .clusters import ONE, Cluster, Dies, MortalSession, looked_again, run, until
@@ -70,15 +70,40 @@ def test_a_topic_that_another_tool_marks_is_deleted_at_once() -> None:
     run(scenario)
 
 
-def test_a_topic_whose_znode_another_tool_removes_is_forgotten() -> None:
+def test_a_topic_whose_znode_another_tool_removes_is_forgotten_and_its_logs_are_kept_as_strays() -> None:
+    """Nobody has asked for the deletion of its records. Kafka keeps the logs, too."""
+
+    async def scenario(cluster: Cluster) -> None:
+        controller = await cluster.start()
+        await controller.create_topic(NewTopic("a", 2))
+        await controller.create_topic(NewTopic("b"))
+        tool = await cluster.zookeeper.session()
+        for path in reversed(await cluster.paths("/brokers/topics/a")):
+            await tool.delete(path)
+        await tool.delete("/brokers/topics/a")
+        await until(lambda: list(cluster.broker.topics()) == ["b"])
+        await until(lambda: cluster.broker.all_replicas[-1] == AllReplicas({"b": frozenset({0})}))
+        assert list(cluster.broker.replicas) == [TopicPartition("b", 0)]
+        assert cluster.broker.stopped == [], "a stop would have deleted them"
+
+    run(scenario)
+
+
+def test_a_cluster_lives_on_when_somebody_removes_all_topics_with_their_parent() -> None:
+    """`deleteall /brokers/topics` in ZooKeeper's shell: the logs are strays, and topics can be made again."""
+
     async def scenario(cluster: Cluster) -> None:
         controller = await cluster.start()
         await controller.create_topic(NewTopic("a"))
         tool = await cluster.zookeeper.session()
         for path in reversed(await cluster.paths("/brokers/topics")):
             await tool.delete(path)
-        await looked_again(controller)
-        await until(lambda: cluster.broker.topics() == {} and cluster.broker.stopped == [(TopicPartition("a", 0), True)])
+        await tool.delete("/brokers/topics")
+        await until(lambda: cluster.broker.topics() == {} and cluster.broker.all_replicas[-1] == AllReplicas({}))
+        assert cluster.broker.stopped == []
+        await until(lambda: controller.is_active)
+        await controller.create_topic(NewTopic("b"))
+        assert list(cluster.broker.topics()) == ["b"]
 
     run(scenario)
 

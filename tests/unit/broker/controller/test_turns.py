@@ -93,3 +93,36 @@ def test_what_leaves_the_state_doubtful_fails_the_term(
         assert bool(failures) == fails
 
     asyncio.run(main())
+
+
+def test_those_who_come_before_a_turn_begins_share_it_and_each_gets_its_own_result() -> None:
+    """A request for hundreds of topics costs a few transactions."""
+
+    async def scenario() -> None:
+        failed: list[str] = []
+        turns = Turns(failed.append)
+        groups: list[list[int]] = []
+
+        async def double(items: list[int]) -> list[int | ApiError]:
+            groups.append(list(items))
+            await asyncio.sleep(0)
+            return [InvalidRequest(f"{item} is odd") if item % 2 else 2 * item for item in items]
+
+        held = asyncio.Event()
+        first = asyncio.ensure_future(turns.take("holding the turn", held.wait))
+        await asyncio.sleep(0)
+        wanted = [asyncio.ensure_future(turns.take_together("doubling", item, double)) for item in (2, 3, 4)]
+        await asyncio.sleep(0)
+        held.set()
+        results = await asyncio.gather(*wanted, return_exceptions=True)
+        assert [results[0], results[2]] == [4, 8]
+        assert isinstance(results[1], InvalidRequest)
+        assert await turns.take_together("doubling", 8, double) == 16
+        assert groups == [[2, 3, 4], [8]], "who comes later is of the next group"
+        turns.close()
+        with pytest.raises(NotController):
+            await turns.take_together("doubling", 2, double)
+        await first
+        assert failed == []
+
+    asyncio.run(scenario())

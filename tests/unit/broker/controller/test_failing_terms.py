@@ -1,0 +1,91 @@
+"""Terms that fail one upon the other, because the coordination service can not write."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from ottla.coordination import election
+from ottla.coordination.embedded import EmbeddedSession
+from ottla.coordination.errors import CoordinationError
+from ottla.coordination.interface import Operation, Result
+from ottla.errors import KafkaStorageError, OttlaError
+from ottla.interbroker.calls import NewTopic
+from ottla.model import TopicPartition
+
+from .clusters import Cluster, run, until
+
+
+class FullDisk:
+    """A session whose service can not write for a while, and goes on reading."""
+
+    def __init__(self, session: EmbeddedSession) -> None:
+        self._session = session
+        self.is_full = False
+        self.refused = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._session, name)
+
+    async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
+        if self.is_full:
+            self.refused += 1
+            raise CoordinationError(f"[Errno {errno.ENOSPC}] no space left on the device")
+        return await self._session.transaction(operations)
+
+
+def test_terms_that_fail_one_upon_the_other_are_begun_with_pauses_and_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A failed log directory on the same disk is taken in at each beginning, and that can not be written."""
+    monkeypatch.setattr(election, "_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(election, "_LONGEST_PAUSE_SECONDS", 0.4)
+    disks: list[FullDisk] = []
+
+    async def scenario(cluster: Cluster) -> None:
+        def wrapped(session: EmbeddedSession) -> FullDisk:
+            disks.append(FullDisk(session))
+            return disks[-1]
+
+        controller = await cluster.start(wrapped=wrapped)  # type: ignore[arg-type]
+        await controller.create_topic(NewTopic("a"))
+        cluster.broker.errors[TopicPartition("a", 0)] = KafkaStorageError.code
+        disks[0].is_full = True
+        with pytest.raises(OttlaError):
+            await controller.create_topic(NewTopic("b"))
+        await asyncio.sleep(1.5)
+        # At once, and after 0.1, 0.2 and 0.4 s, and so on. Without pauses it is hundreds.
+        assert 3 <= disks[0].refused <= 9
+        disks[0].is_full = False
+        await until(lambda: controller.is_active)
+        await controller.create_topic(NewTopic("b"))
+
+    with caplog.at_level(logging.WARNING, logger="ottla"):
+        run(scenario)
+    told = [record for record in caplog.records if "cannot continue as the controller" in record.message]
+    assert 1 <= len(told) <= 3
+
+
+def test_a_term_that_fails_alone_is_begun_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(election, "_PAUSE_SECONDS", 20.0)
+    disks: list[FullDisk] = []
+
+    async def scenario(cluster: Cluster) -> None:
+        def wrapped(session: EmbeddedSession) -> FullDisk:
+            disks.append(FullDisk(session))
+            return disks[-1]
+
+        controller = await cluster.start(wrapped=wrapped)  # type: ignore[arg-type]
+        disks[0].is_full = True
+        with pytest.raises(OttlaError):
+            await controller.create_topic(NewTopic("b"))
+        disks[0].is_full = False
+        async with asyncio.timeout(5):
+            await until(lambda: controller.is_active)
+            await controller.create_topic(NewTopic("b"))
+
+    run(scenario)
