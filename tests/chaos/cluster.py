@@ -46,6 +46,7 @@ COMMON_PROPERTIES: Final[Mapping[str, str]] = {
     "min.insync.replicas": str(MIN_INSYNC_REPLICAS),
     "log.segment.bytes": str(2 << 20),  # rolled every few seconds
     "replica.high.watermark.checkpoint.interval.ms": "2000",
+    "log.flush.offset.checkpoint.interval.ms": "15000",  # several in the life of a topic that is made again and again
     "inter.broker.listener.name": "BROKER",
     "listener.security.protocol.map": "CLIENT:PLAINTEXT,BROKER:PLAINTEXT",
 }

@@ -1,7 +1,7 @@
 """Log directories whose disks are full: told once when it begins and once when it ends, and shown to those who ask.
 
-A full disk passes: a log refuses what is appended and goes on when there is space, so without this nobody would see more
-than producers that time out. It has begun with the first call that the system refuses with ENOSPC or EDQUOT. It is over
+A full disk passes: a log refuses what is appended and takes it again when there is space, so without this an operator would
+see no more than producers that time out. It has begun with the first call that the system refuses with ENOSPC or EDQUOT. It is over
 when no call was refused for a while and a file of some size can be written: free bytes alone say nothing of quotas, and a
 batch that fits says nothing of the next one.
 

@@ -51,7 +51,7 @@ def restore_interrupted_moves(directories: Sequence[LogDirectory]) -> None:
             if found is not None:
                 source, path = found
                 log.error("%s has no directory: a move to %s was interrupted, and %s is its log", key, target.path, path)
-                # What can not be renamed is left as it is, and not deleted.
+                # What cannot be renamed is left as it is, and not deleted.
                 source.deleted.remove(path)
                 target.deleted.remove(copy)
                 try:

@@ -78,7 +78,9 @@ class LogDirectory:
     high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
     cleaned: Mapping[TopicPartition, int] = field(default_factory=dict)  # up to where logs are compacted
     written: dict[str, Mapping[TopicPartition, int]] = field(default_factory=dict)  # checkpoints by name, as they are on the disk
-    writing: dict[str, set[TopicPartition]] = field(default_factory=dict)  # what they may have besides, for a write goes on or has failed
+    writing: dict[str, set[TopicPartition]] = field(
+        default_factory=dict
+    )  # what they may have besides: a write is in progress or has failed
 
     def unlock(self) -> None:
         """Lets others have the directory."""
@@ -192,7 +194,7 @@ def _lock(path: Path) -> int:
 
 
 def _own(path: Path, broker_id: int, cluster_id: str | None, now_ms: int) -> bool:
-    """Checks whose the directory is, and says whether whoever used it last may have known of no topic ids.
+    """Checks whose the directory is, and says whether the broker that used it last may have known of no topic ids.
 
     Topic ids came with Kafka 2.8 and directory ids with 3.7, so where there is a directory id there were topic ids.
     """
@@ -276,7 +278,7 @@ def take_over_nothing(path: Path, topic_partition: TopicPartition) -> None:
     What was left when a log could not be made goes; whatever has records stays under the name of a stray.
 
     Raises:
-        OSError: it can not be renamed.
+        OSError: it cannot be renamed.
     """
     directory = path / partition_directory_name(topic_partition)
     if not directory.exists():

@@ -427,7 +427,7 @@ class LogManager:
         return found is not None and self._directories[found.directory.parent].predates_topic_ids
 
     async def write_topic_ids(self, topic_ids: Mapping[TopicPartition, UUID]) -> None:
-        """Writes down whose logs are of which it was not known; what can not be written waits for the next time."""
+        """Writes the topic ids of logs that had none; what cannot be written waits for the next time."""
         by_path: dict[Path, dict[TopicPartition, UUID]] = {}
         for key, topic_id in topic_ids.items():
             found = self._logs.get(key)
@@ -466,7 +466,7 @@ class LogManager:
         self._held.discard(path / partition_directory_name(topic_partition))
 
     def replace(self, topic_partition: TopicPartition, directory: Path, loaded: LoadedLog) -> Log:
-        """Goes on with a log in another directory, where all of it lies already. What it leaves is to be given up (`give_up`)."""
+        """Continues a log in another directory, where all of it lies already. Its former directory has to be given up (`give_up`)."""
         former = self._logs.pop(topic_partition)
         self._held.add(former.directory)
         self._left[topic_partition] = former.directory.parent
@@ -476,7 +476,7 @@ class LogManager:
         return self._add(topic_partition, directory, loaded)
 
     async def give_up(self, former: Log) -> None:
-        """Deletes a log later that goes on in another directory, where all of it is on the disk."""
+        """Deletes the former directory of a log that has moved, after a delay; the other directory has all of it on the disk."""
         path = former.directory.parent
         await former.abandon()  # a flush that runs writes by these names
         aside = path / deleted_directory_name(former.topic_partition, self._new_id())

@@ -8,7 +8,7 @@ rest is copied and the two change places in one step of the loop, so that no app
 log had is on the target's disk does its former directory lose the name; it is deleted later, as that of a deleted partition is.
 
 So at each moment a start finds all that was ever synced under the partition's name, on one of the disks, or on both: then it
-keeps the newer one (`LogManager`). Two names on two disks can not change at the same time.
+keeps the newer one (`LogManager`). Two names on two disks cannot change at the same time.
 
 One log moves at a time, for they would only keep each other's disk busy. A move that a stop interrupts is forgotten, and its
 copy deleted at the next start. One event loop owns it.
@@ -262,7 +262,7 @@ def _empty(directory: Path) -> None:
 
 
 def _remove_copy(directory: Path, future: Path) -> None:
-    """Removes a copy that nobody wants any more. It gives its name up first: half of a copy is not to be found under it."""
+    """Removes a copy of a move that has ended. It gives its name up first: half of a copy is not to be found under it."""
     with contextlib.suppress(OSError):
         if directory != future and directory.exists():
             directory.rename(future)

@@ -78,7 +78,7 @@ def newer_metadata(directory: Path, other: Path) -> bool:
 
 
 def keep_damaged_aside(directory: Path) -> Path:
-    """Gives a file that can not be read another name, which is returned."""
+    """Gives a file that cannot be read another name, which is returned."""
     return (directory / PARTITION_METADATA).replace(directory / (PARTITION_METADATA + DAMAGED_SUFFIX))
 
 

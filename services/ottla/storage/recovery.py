@@ -502,7 +502,7 @@ def _remove(segment: Segment) -> None:
 
 
 def keep_segments_aside(directory: Path, segments: Sequence[Segment]) -> Path:
-    """Moves segments out of a log into a directory beside it that has a stray's name and is returned; nobody deletes it but a person."""
+    """Moves segments out of a log into a directory beside it that has a stray's name and is returned; only an operator deletes it."""
     topic_partition = partition_of_directory(directory.name)
     assert topic_partition is not None, directory
     aside = directory.parent / stray_directory_name(topic_partition, uuid4())

@@ -1,6 +1,6 @@
 """A log that moves between log directories, and a process that is killed, or a machine that loses its power, in the middle of it.
 
-Each log directory is a disk of its own, which loses its own stretch of time: two names on two disks can not change together.
+Each log directory is a disk of its own, which loses its own stretch of time: two names on two disks cannot change together.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ async def machine(disks: list[Disk], operations: int, outcome: dict[str, bytes],
 
 
 async def next_life(disks: list[Disk], outcome: dict[str, bytes], was_power: bool) -> None:
-    """All that was synced is there, once, and the log goes on."""
+    """All that was synced is there, once, and the log can be appended to."""
     broker = broker_of(disks)
     logs = broker.manager()
     await logs.start()

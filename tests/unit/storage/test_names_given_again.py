@@ -61,7 +61,7 @@ def entries(directory: Path) -> dict[str, int]:
     return {name: offsets[KEY] for name in CHECKPOINTS if KEY in (offsets := read_offsets(directory / name))}
 
 
-@pytest.mark.parametrize("way", ["deleted", "set aside", "deleted before a restart"])
+@pytest.mark.parametrize("way", ["deleted", "stray", "deleted before a restart"])
 @pytest.mark.parametrize("at_once", [True, False])
 def test_no_checkpoint_has_anything_of_a_log_whose_name_is_given_again(tmp_path: Path, way: str, at_once: bool) -> None:
     broker = broker_in(tmp_path)
@@ -70,7 +70,7 @@ def test_no_checkpoint_has_anything_of_a_log_whose_name_is_given_again(tmp_path:
         logs = broker.manager()
         await with_a_former_log(logs)
         assert len(entries(tmp_path)) == 4
-        if way == "set aside":
+        if way == "stray":
             logs.set_aside(KEY)
         else:
             await logs.delete(KEY)
@@ -130,7 +130,7 @@ def test_a_checkpoint_that_is_just_being_written_is_waited_for(tmp_path: Path) -
 
 
 def test_a_log_is_not_made_while_a_checkpoint_can_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk: whoever wants the log is refused, and may try again."""
+    """A full disk: the log is refused, and can be made later."""
     from ottla.errors import KafkaStorageError
     from ottla.storage import log_checkpoints
 

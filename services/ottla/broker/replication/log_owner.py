@@ -8,8 +8,8 @@ A topic that is deleted and made again has the same name and another id, and a d
 - if it lies where a broker worked last that may have known of no ids, and has no records of a later leader epoch than the
   topic has reached. To copy all of it once more would make every upgrade from such a Kafka a full replication.
 
-Everything else is taken for another topic's. It costs a copy at worst, for nobody counts on a replica outside of the ISR, while
-records of another topic would be served as this one's. A plain function of facts; `ReplicaManager` acts.
+Everything else is taken for another topic's. It costs a copy at worst, for no acknowledgement depends on a replica outside of the ISR,
+while records of another topic would be served as this one's. A plain function of facts; `ReplicaManager` acts.
 """
 
 from __future__ import annotations
