@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -52,9 +52,9 @@ def name_of(broker_id: int) -> str:
 class Machine:
     """What outlives a broker's process, and its process while there is one."""
 
-    def __init__(self, broker_id: int, disk: Disk, clock: SkewedClock, offload: DiskOffload) -> None:
+    def __init__(self, broker_id: int, disks: Sequence[Disk], clock: SkewedClock, offload: DiskOffload) -> None:
         self.broker_id: Final = broker_id
-        self.disk: Final = disk
+        self.disks: Final = tuple(disks)  # one for each log directory
         self.clock: Final = clock
         self.offload: Final = offload
         self.node: Node | None = None
@@ -70,6 +70,11 @@ class Machine:
     @property
     def name(self) -> str:
         return name_of(self.broker_id)
+
+    @property
+    def log_directories(self) -> tuple[str, ...]:
+        """`log.dirs`: one on each disk."""
+        return tuple(f"{disk.root}/logs" for disk in self.disks)
 
     @property
     def replicas(self) -> Mapping[TopicPartition, Any]:
@@ -116,11 +121,12 @@ class Cluster:
     def _machine(self, broker_id: int, directory: Path) -> Machine:
         skew_ms = self._random.choice((0, 0, -300, 2500))
         offload = DiskOffload(Random(self._random.random()), self.plan.disk_usual)
-        return Machine(broker_id, Disk(directory / name_of(broker_id)), SkewedClock(self._loop, skew_ms), offload)
+        disks = [Disk(directory / f"{name_of(broker_id)}-disk-{number}") for number in range(1, self.plan.log_directory_count + 1)]
+        return Machine(broker_id, disks, SkewedClock(self._loop, skew_ms), offload)
 
     @property
     def disks(self) -> list[Disk]:
-        return [each.disk for each in self.machines.values()]
+        return [disk for machine in self.machines.values() for disk in machine.disks]
 
     @property
     def addresses(self) -> dict[int, tuple[str, int]]:
@@ -198,7 +204,7 @@ class Cluster:
             {
                 "broker.id": str(machine.broker_id),
                 "listeners": f"PLAINTEXT://{machine.name}:{PORT}",
-                "log.dirs": f"{machine.disk.root}/logs",
+                "log.dirs": ",".join(machine.log_directories),
                 "default.replication.factor": "3",
                 "broker.rack": machine.name,
                 "replica.selector.class": RACK_AWARE_SELECTOR,
@@ -237,14 +243,16 @@ class Cluster:
         self.connections.node_died(node, resets_after)
         self.control.node_died(node, resets_after)
         self.zookeeper.connectivity_changed()
-        machine.disk.release()
+        for disk in machine.disks:
+            disk.release()
 
     def lose_power(self, machine: Machine) -> None:
         """Ends a life, and what was not synced goes with it."""
         self.kill(machine, resets_after=self._random.uniform(0.05, 8.0))
         machine.has_forgotten = True
         machine.must_leave = {key for key, state in self.states().items() if machine.broker_id in state.isr}
-        self.trace.tell(f"{machine.name} lost {machine.disk.lose_power(self._random)}")
+        for disk in machine.disks:
+            self.trace.tell(f"{machine.name} lost {disk.lose_power(self._random)}")
 
     def stop(self, machine: Machine, seconds: float) -> None:
         """Asks a broker to stop; its node ends when it has, and begins anew some time after."""

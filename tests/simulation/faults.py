@@ -109,6 +109,7 @@ class Plan:
     topic_settings: Mapping[str, str]
     broker_settings: Mapping[str, str]
     faults: tuple[Fault, ...] = field(default=())
+    log_directory_count: int = 1  # each on a disk of its own
 
     @property
     def loses_all_at_once(self) -> bool:
@@ -157,6 +158,7 @@ def draw(seed: int) -> Plan:
         topic_settings=topic_settings,
         broker_settings=broker_settings,
         faults=tuple(_faults(random, seconds, broker_count, all_at_once)),
+        log_directory_count=random.choice((1, 1, 2)),
     )
 
 

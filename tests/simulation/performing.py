@@ -60,7 +60,8 @@ class Faults:
         self._cluster.set_zookeeper_away(False)
         for machine in self._cluster.machines.values():
             machine.offload.factor = 1.0
-            machine.disk.set_room(None)
+            for disk in machine.disks:
+                disk.set_room(None)
             self._cluster.network.slow(machine.name, 1.0)
             machine.starts_at = 0.0
             self._cluster.start_if_down(machine)
@@ -127,8 +128,9 @@ class Faults:
             case Kind.STEP_CLOCK:
                 machine.clock.skew_ms += int((fault.amount - 0.5) * 20_000)
             case Kind.DISK_FULL:
-                machine.disk.set_room(int(fault.amount * 3000))
-                self._later(fault.seconds, lambda: machine.disk.set_room(None))
+                disk = machine.disks[int(fault.amount * 100) % len(machine.disks)]
+                disk.set_room(int(fault.amount * 3000))
+                self._later(fault.seconds, lambda: disk.set_room(None))
             case _:
                 assert kind in ADMINISTRATION, kind
                 self._administer(kind)
