@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -22,7 +23,7 @@ from tests.simulation.listening import Connections
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.machine import DiskOffload, SkewedClock
 from tests.simulation.network import Network
-from tests.simulation.nodes import Node
+from tests.simulation.nodes import NODE, Node
 from tests.simulation.trace import Trace
 from tests.simulation.wire import follower_connect
 from tests.simulation.zookeeper import NAME as ZOOKEEPER
@@ -36,6 +37,7 @@ from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.errors import OttlaError
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
+from ottla.storage.log_manager import LogManager
 
 PORT: Final = 9092
 # Between two attempts to start a broker that could not: what watches over it starts it again.
@@ -43,6 +45,14 @@ RESTART_SECONDS: Final = 1.0
 CALL_TIMEOUT_SECONDS: Final = 10.0
 # What containers are given to stop in, before they are killed: whatever does not answer, a broker is done by then.
 MOST_STOP_SECONDS: Final = 30.0
+
+
+class Ending(Enum):
+    """How a life ended, which says what must be there in the next."""
+
+    KILLED = "was killed"  # everything that was written
+    LOST_POWER = "lost power"  # everything that was synced
+    CRASHED = "crashed between two calls"  # everything that was committed, and nothing half
 
 
 def name_of(broker_id: int) -> str:
@@ -63,6 +73,7 @@ class Machine:
         self.is_up = False  # its broker has started
         self.is_stopping = False
         self.starts_at = 0.0  # not before, once it has stopped
+        self.logs: LogManager | None = None  # of the broker that runs, once they are loaded
         self.has_forgotten = False  # something that was not synced, and it has not caught up since
         self.must_leave: set[TopicPartition] = set()  # whose ISR it is still in all the same
         self.lives = 0
@@ -112,6 +123,9 @@ class Cluster:
         self.machines: Final = {each: self._machine(each, directory) for each in range(1, count + 1)}
         self._tree = EmbeddedZooKeeper(None, SkewedClock(loop, 0), offload_nothing)
         self.zookeeper: Final = SimulatedZooKeeper(self.network, trace, self._tree, plan.session_timeout_ms / 1000)
+        # Told a machine whose logs were just loaded, and one that is about to go down, and how.
+        self.loaded: Callable[[Machine], None] = lambda machine: None
+        self.going_down: Callable[[Machine, Ending], None] = lambda machine, ending: None
         self._states: dict[TopicPartition, PartitionZnode] = {}
         self._states_zxid = -1
         self._hub: Final = LocalControl(CALL_TIMEOUT_SECONDS)
@@ -230,12 +244,22 @@ class Cluster:
             listener=self.connections.listener_of(_known(machine.node)),
         )
 
-    def kill(self, machine: Machine, *, resets_after: float = 0.0) -> None:
+    def logs_loaded(self, logs: LogManager) -> None:
+        """The broker whose code runs has loaded its logs."""
+        node = NODE.get()
+        for machine in self.machines.values():
+            if machine.node is node and node is not None:
+                machine.logs = logs
+                self.loaded(machine)
+
+    def kill(self, machine: Machine, *, resets_after: float = 0.0, ending: Ending = Ending.KILLED) -> None:
         """Ends a life without a word. Its session lives on until it times out."""
         node = machine.node
         if node is None:
             return
         self._loop.kill(node)
+        self.going_down(machine, ending)
+        machine.logs = None
         machine.node = machine.broker = None
         machine.is_up = machine.is_stopping = False
         if machine.transport is not None:
@@ -248,7 +272,7 @@ class Cluster:
 
     def lose_power(self, machine: Machine) -> None:
         """Ends a life, and what was not synced goes with it."""
-        self.kill(machine, resets_after=self._random.uniform(0.05, 8.0))
+        self.kill(machine, resets_after=self._random.uniform(0.05, 8.0), ending=Ending.LOST_POWER)
         machine.has_forgotten = True
         machine.must_leave = {key for key, state in self.states().items() if machine.broker_id in state.isr}
         for disk in machine.disks:

@@ -93,6 +93,18 @@ class Disk:
         os.link(path, kept)
         self._paths_of_removed[inode] = kept
 
+    def survivors(self, path: str) -> list[bytes | None]:
+        """What a file may surely have after a loss of power at this moment: its synced bytes, at each point that its directory may be at.
+
+        None stands for a point at which the name is not there.
+        """
+        directory, _, name = path.rpartition("/")
+        now = _listed(directory)
+        inodes = {point.get(name) for point in (*self._names.get(os.stat(directory).st_ino, [{}]), now)}  # noqa: PTH116
+        if directory != self.root and None in self.survivors(directory):
+            inodes = {None}
+        return [None if inode is None else self._bytes.get(inode, b"") for inode in sorted(inodes, key=lambda inode: inode or 0)]
+
     # What happens to the machine.
 
     def release(self) -> None:

@@ -25,6 +25,8 @@ from tests.simulation.nodes import Node, current_name
 from tests.simulation.story import CLIENT, Story
 from tests.simulation.trace import Trace, TraceHandler
 
+from ottla.storage.log_manager import LogManager
+
 # No run takes longer than this, whatever waits for whatever.
 MOST_SECONDS: Final = 600.0
 # Each kind of failure is told so often.
@@ -83,7 +85,11 @@ class _Run:
 
     def run(self) -> None:
         urandom = Random(f"urandom {self.plan.seed}")
-        with _quiet(self.trace, self._fail, str(self.directory)), recording(self.cluster.disks, urandom.randbytes):
+        with (
+            _quiet(self.trace, self._fail, str(self.directory)),
+            recording(self.cluster.disks, urandom.randbytes),
+            _observed_starts(self.cluster),
+        ):
             try:
                 with self._sealed():
                     self.loop.run_until_complete(self._whole())
@@ -170,6 +176,22 @@ def _quiet(trace: Trace, unexpected: Any, directory: str) -> Iterator[None]:
         root.setLevel(former[0])
         root.propagate = former[1]
         root.handlers[:] = former[2]
+
+
+@contextmanager
+def _observed_starts(cluster: Cluster) -> Iterator[None]:
+    """The cluster is told of logs as soon as they are loaded, before anything is appended or cut."""
+    start = LogManager.start
+
+    async def observed(self: LogManager, cluster_id: str | None = None) -> None:
+        await start(self, cluster_id)
+        cluster.logs_loaded(self)
+
+    LogManager.start = observed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        LogManager.start = start  # type: ignore[method-assign]
 
 
 def digest_of(outcomes: list[Outcome]) -> str:

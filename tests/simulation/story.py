@@ -10,6 +10,7 @@ from typing import Final
 
 from tests.chaos.history import History, Polls, Sends
 from tests.simulation.administering import Administrator
+from tests.simulation.auditing import Auditor
 from tests.simulation.cluster import Cluster
 from tests.simulation.consuming import Consumer
 from tests.simulation.faults import Kind, Plan
@@ -49,6 +50,8 @@ class Story:
         self.trace = trace
         self.history = History()
         self.invariants = Invariants(fail)
+        self.auditor = Auditor(cluster, Random(f"audits {plan.seed}"), fail)
+        cluster.loaded, cluster.going_down = self.auditor.loaded, self.auditor.going_down
         self.fault_count = 0
         self._fail = fail
         self._process = 0
@@ -230,6 +233,7 @@ class Story:
         while True:
             cluster.note_who_caught_up()
             self._look_once()
+            self.auditor.look(self.loop.time())
             await asyncio.sleep(LOOK_SECONDS)
 
     def _look_once(self) -> None:
@@ -255,3 +259,4 @@ class Story:
                 self._fail(f"{key}: of {state.replicas} only brokers {sorted(replicas)} have it at the end")
             if replicas:
                 self.invariants.compare(key, replicas)
+        self.auditor.finish()
