@@ -123,18 +123,25 @@ class Auditor:
         if machine.logs is None:
             return  # it had not got so far: what the life before it had is what counts
         replicas = machine.broker._replicas.partitions if machine.broker is not None else {}
+        with self._undisturbed(machine):
+            self._kept[machine.broker_id] = self._what_is_kept(machine.logs, replicas, ending)
+
+    def _what_is_kept(
+        self, logs: LogManager, replicas: Mapping[TopicPartition, Any], ending: Ending
+    ) -> dict[TopicPartition, Kept]:
         kept: dict[TopicPartition, Kept] = {}
-        for key, log in machine.logs.logs.items():
+        for key, log in logs.logs.items():
             replica = replicas.get(key)
-            end = log.recovery_point if ending is Ending.LOST_POWER or log.is_offline else log.log_end_offset
-            if ending is Ending.CRASHED:
+            lost_power = ending in (Ending.LOST_POWER, Ending.CRASHED_AND_LOST_POWER)
+            end = log.recovery_point if lost_power or log.is_offline else log.log_end_offset
+            if ending in (Ending.CRASHED, Ending.CRASHED_AND_LOST_POWER):
                 end = min(end, replica.high_watermark if replica is not None else 0)
             try:
                 content = read_log(log)
             except OSError:
                 continue  # in the middle of a change, or on a disk that has failed
             kept[key] = Kept(log.directory, log.log_start_offset, end, tuple(content.keys(log.log_start_offset, end)))
-        self._kept[machine.broker_id] = kept
+        return kept
 
     def loaded(self, machine: Machine) -> None:
         """A life begins with these logs."""
@@ -203,8 +210,14 @@ class Auditor:
 
     @contextmanager
     def _undisturbed(self, machine: Machine) -> Iterator[None]:
-        """What fails on these disks fails for the broker, not for who looks."""
-        yield
+        """What fails on these disks fails for the broker, and not for the one who looks."""
+        for disk in machine.disks:
+            disk.is_observed = True
+        try:
+            yield
+        finally:
+            for disk in machine.disks:
+                disk.is_observed = False
 
 
 def _bytes(log: Log, start_offset: int, end_offset: int) -> bytes:

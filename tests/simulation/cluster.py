@@ -53,6 +53,7 @@ class Ending(Enum):
     KILLED = "was killed"  # everything that was written
     LOST_POWER = "lost power"  # everything that was synced
     CRASHED = "crashed between two calls"  # everything that was committed, and nothing half
+    CRASHED_AND_LOST_POWER = "crashed between two calls and lost power"  # everything that was committed and synced
 
 
 def name_of(broker_id: int) -> str:
@@ -81,6 +82,10 @@ class Machine:
     @property
     def name(self) -> str:
         return name_of(self.broker_id)
+
+    @property
+    def has_failed_directory(self) -> bool:
+        return self.logs is not None and bool(self.logs.offline_directories)
 
     @property
     def log_directories(self) -> tuple[str, ...]:
@@ -206,7 +211,17 @@ class Cluster:
             return
         machine.is_up = True
         why = await broker.failed()
-        self._unexpected(f"{machine.name} can not go on: {why}")
+        if not any(disk.failed_calls for disk in machine.disks):
+            self._unexpected(f"{machine.name} can not go on: {why}")
+            return
+        self.trace.tell(f"{machine.name} can not go on: {why}")
+        self._loop.call_later(RESTART_SECONDS, self._again, machine, node, context=self.network.outside.copy())
+
+    def restart_if_failed(self, machine: Machine) -> None:
+        """What an operator does when the disk works again: a directory that has failed stays offline until a restart."""
+        if machine.node is not None and machine.has_failed_directory:
+            self.kill(machine)
+            self.start(machine)
 
     def _again(self, machine: Machine, node: Node) -> None:
         if machine.node is node:
@@ -268,11 +283,36 @@ class Cluster:
         self.control.node_died(node, resets_after)
         self.zookeeper.connectivity_changed()
         for disk in machine.disks:
+            disk.is_frozen = False
             disk.release()
 
-    def lose_power(self, machine: Machine) -> None:
+    def crash(self, machine: Machine, *, loses_power: bool, seconds: float) -> None:
+        """Ends a life in the middle of what it does: called from one of its calls, after which none of it runs.
+
+        Args:
+            seconds: after which it is started again.
+        """
+        node = machine.node
+        assert node is not None, machine.name
+        self.trace.tell(f"{machine.name} crashes between two calls{' and loses power' if loses_power else ''}")
+        self._loop.kill(node)
+        for disk in machine.disks:
+            disk.is_frozen = True
+        context = self.network.outside.copy()
+        self._loop.call_soon(self._crashed, machine, node, loses_power, context=context)
+        self._loop.call_later(seconds, self.start_if_down, machine, context=context)
+
+    def _crashed(self, machine: Machine, node: Node, loses_power: bool) -> None:
+        if machine.node is not node:
+            return
+        if loses_power:
+            self.lose_power(machine, ending=Ending.CRASHED_AND_LOST_POWER)
+        else:
+            self.kill(machine, ending=Ending.CRASHED)
+
+    def lose_power(self, machine: Machine, *, ending: Ending = Ending.LOST_POWER) -> None:
         """Ends a life, and what was not synced goes with it."""
-        self.kill(machine, resets_after=self._random.uniform(0.05, 8.0), ending=Ending.LOST_POWER)
+        self.kill(machine, resets_after=self._random.uniform(0.05, 8.0), ending=ending)
         machine.has_forgotten = True
         machine.must_leave = {key for key, state in self.states().items() if machine.broker_id in state.isr}
         for disk in machine.disks:

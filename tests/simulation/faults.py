@@ -5,8 +5,9 @@ A plan is data. `cluster` performs it, and decides at the time who "the controll
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
 from typing import Final
@@ -33,6 +34,9 @@ class Kind(StrEnum):
     STEP_CLOCK = "step clock"
     ALL_LOSE_POWER = "all lose power"
     DISK_FULL = "disk full"
+    CALL_FAILS = "calls on a disk fail"  # with an error that passes
+    DISK_FAILS = "disk fails"  # with one that does not
+    CRASH_IN_CALL = "crash between two calls on a disk"
     PREFER_LEADERS = "elect preferred leaders"
     CREATE_TOPIC = "create topic"
     DELETE_TOPIC = "delete topic"
@@ -74,6 +78,17 @@ _WEIGHTS: Final[Mapping[Kind, int]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class DiskCall:
+    """Which calls on a disk fail: the fields of `disk.CallFault`."""
+
+    call: str
+    pattern: str
+    error: int
+    skips: int
+    hits: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """One fault: from when on, for how long, to whom, and how bad."""
 
@@ -82,6 +97,7 @@ class Fault:
     victim: str
     seconds: float
     amount: float = 0.0
+    call: DiskCall | None = None
 
     def __str__(self) -> str:
         return f"{self.at:8.3f} s  {self.kind} {self.victim}, {self.seconds:.3f} s, {self.amount:.3f}"
@@ -116,8 +132,16 @@ class Plan:
         return any(each.kind is Kind.ALL_LOSE_POWER for each in self.faults)
 
 
-def draw(seed: int) -> Plan:
-    """The plan of a seed."""
+def draw(seed: int, profile: str | None = None) -> Plan:
+    """The plan of a seed.
+
+    Args:
+        profile: one of PROFILES, for runs that have more of one kind of faults.
+    """
+    return _with_disk_faults(_drawn(seed), profile)
+
+
+def _drawn(seed: int) -> Plan:
     random = Random(f"plan {seed}")
     # One run in eight is of the profile in which everybody loses power at once, which nothing but an fsync survives.
     all_at_once = random.random() < 0.125
@@ -158,7 +182,6 @@ def draw(seed: int) -> Plan:
         topic_settings=topic_settings,
         broker_settings=broker_settings,
         faults=tuple(_faults(random, seconds, broker_count, all_at_once)),
-        log_directory_count=random.choice((1, 1, 2)),
     )
 
 
@@ -184,3 +207,66 @@ def _faults(random: Random, seconds: float, broker_count: int, all_at_once: bool
             for _ in range(random.randint(1, 3))
         )
     return sorted(faults, key=lambda each: each.at)
+
+
+# Faults of disks.
+
+# Files of a log directory by what depends on them. A directory itself is opened, and synced, under its own name.
+DATA: Final = "*.log"
+SMALL: Final = "*|!*.log"
+_FILES: Final = (
+    "*",
+    SMALL,
+    SMALL,
+    DATA,
+    "*.index*|*.timeindex*",
+    "*.txnindex*",
+    "*.snapshot*",
+    "*leader-epoch-checkpoint*",
+    "*recovery-point-offset-checkpoint*|*log-start-offset-checkpoint*|*replication-offset-checkpoint*",
+    "*partition.metadata*",
+    "logs/*-[0-9]",
+    "*.deleted|*-delete|*-stray|*-future",
+)
+_PASSING_ERRORS: Final[Mapping[str, tuple[int, ...]]] = {
+    "open": (errno.EMFILE, errno.EMFILE, errno.ENOSPC, errno.EDQUOT),
+    "write": (errno.ENOSPC, errno.EDQUOT),
+    "rename": (errno.ENOSPC, errno.EDQUOT),
+    "any": (errno.ENOSPC, errno.EMFILE, errno.EDQUOT),
+}
+_FAILING_CALLS: Final = ("open", "write", "fsync", "fsync", "rename", "unlink", "truncate", "any")
+_DISK_WEIGHTS: Final[Mapping[Kind, int]] = {Kind.CALL_FAILS: 5, Kind.DISK_FAILS: 2, Kind.CRASH_IN_CALL: 4, Kind.DISK_FULL: 2}
+
+
+def _with_disk_faults(plan: Plan, profile: str | None) -> Plan:
+    """With several log directories and faults of single calls in some runs, by a chance of its own."""
+    random = Random(f"disks {plan.seed}")
+    plan = replace(plan, log_directory_count=random.choice((1, 1, 2)))
+    if profile != "disks" and random.random() < 0.5:
+        return plan
+    faults = list(plan.faults)
+    for _ in range(random.choice((1, 2, 4, 8)) if profile is None else 10):
+        kind = random.choices(list(_DISK_WEIGHTS), list(_DISK_WEIGHTS.values()))[0]
+        victim = str(random.randint(1, plan.broker_count))
+        at, seconds = random.uniform(2.0, plan.seconds), random.choice((random.uniform(0.05, 1.0), random.uniform(1.0, 10.0)))
+        faults.append(Fault(round(at, 3), kind, victim, round(seconds, 3), round(random.random(), 3), _disk_call(random, kind)))
+        if random.random() < 0.4:
+            # A disk that is full, or refuses some calls, and then loses power.
+            at += random.uniform(0.0, 1.5) * seconds
+            faults.append(Fault(round(at, 3), Kind.LOSE_POWER, victim, round(random.uniform(0.1, 4.0), 3)))
+    return replace(plan, faults=tuple(sorted((fault for fault in faults if fault.at < plan.seconds), key=lambda fault: fault.at)))
+
+
+def _disk_call(random: Random, kind: Kind) -> DiskCall | None:
+    pattern = random.choice(_FILES)
+    many = random.choice((1, 1, 3, 1000))
+    match kind:
+        case Kind.CALL_FAILS:
+            call = random.choice(list(_PASSING_ERRORS))
+            return DiskCall(call, pattern, random.choice(_PASSING_ERRORS[call]), random.choice((0, 0, random.randint(0, 10))), many)
+        case Kind.DISK_FAILS:
+            return DiskCall(random.choice(_FAILING_CALLS), pattern, errno.EIO, random.choice((0, random.randint(0, 10))), many)
+        case Kind.CRASH_IN_CALL:
+            return DiskCall(random.choice((*_FAILING_CALLS, "any", "any")), pattern, 0, random.randint(0, 20), 1)
+        case _:
+            return None

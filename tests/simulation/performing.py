@@ -9,6 +9,7 @@ from random import Random
 from typing import Final
 
 from tests.simulation.cluster import Cluster, Machine, both_ways, to_zookeeper
+from tests.simulation.disk import CallFault
 from tests.simulation.faults import ADMINISTRATION, CONTROLLER, LEADER, Fault, Kind, Plan
 
 MIN_INSYNC_REPLICAS: Final = 2
@@ -62,8 +63,10 @@ class Faults:
             machine.offload.factor = 1.0
             for disk in machine.disks:
                 disk.set_room(None)
+                disk.disarm()
             self._cluster.network.slow(machine.name, 1.0)
             machine.starts_at = 0.0
+            self._cluster.restart_if_failed(machine)
             self._cluster.start_if_down(machine)
 
     def _perform(self, fault: Fault) -> None:
@@ -131,6 +134,8 @@ class Faults:
                 disk = machine.disks[int(fault.amount * 100) % len(machine.disks)]
                 disk.set_room(int(fault.amount * 3000))
                 self._later(fault.seconds, lambda: disk.set_room(None))
+            case Kind.CALL_FAILS | Kind.DISK_FAILS | Kind.CRASH_IN_CALL:
+                self._arm(machine, fault)
             case _:
                 assert kind in ADMINISTRATION, kind
                 self._administer(kind)
@@ -138,6 +143,29 @@ class Faults:
     def _disturb(self, name: str, seconds: float) -> None:
         self._disturbances[name] += 1
         self._later(seconds + AFTERMATH_SECONDS, lambda: self._disturbances.subtract([name]))
+
+    def _arm(self, machine: Machine, fault: Fault) -> None:
+        """Has calls on one of the machine's disks fail for a while."""
+        assert fault.call is not None, fault
+        disk = machine.disks[int(fault.amount * 100) % len(machine.disks)]
+        armed = CallFault(fault.call.call, fault.call.pattern, fault.call.error, fault.call.skips, fault.call.hits)
+        disk.crashing = lambda: self._crash(machine, fault)
+        disk.arm(armed)
+
+        def end() -> None:
+            disk.disarm(armed)
+            self._cluster.restart_if_failed(machine)
+
+        self._later(fault.seconds, end)
+
+    def _crash(self, machine: Machine, fault: Fault) -> bool:
+        """Whether a process may end where it is; if so it does, by a loss of power where that may be."""
+        if machine.node is None or not machine.node.is_alive or not self._may_be_disturbed(machine):
+            return False
+        self._disturb(machine.name, fault.seconds)
+        loses_power = fault.amount < 0.5 and self._may_forget(machine)
+        self._cluster.crash(machine, loses_power=loses_power, seconds=fault.seconds)
+        return True
 
     # Whom, and whether.
 
@@ -191,6 +219,7 @@ class Faults:
             machine.is_up
             and not machine.is_stopping
             and not machine.has_forgotten
+            and not machine.has_failed_directory
             and not self._disturbances[machine.name]
             and broker_id in self._cluster.registered()
         )

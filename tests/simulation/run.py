@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from tests.chaos.checker import check
 from tests.simulation.cluster import Cluster
-from tests.simulation.disk import recording
+from tests.simulation.disk import Crashed, recording
 from tests.simulation.faults import Plan, draw
 from tests.simulation.loop import Stuck, VirtualLoop
 from tests.simulation.nodes import Node, current_name
@@ -139,6 +139,8 @@ class _Run:
 
     def _unhandled(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
+        if isinstance(error, Crashed):
+            return
         self._fail(f"{current_name()}: {context.get('message')}: {error!r}")
 
     # The story.
