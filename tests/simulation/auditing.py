@@ -126,9 +126,7 @@ class Auditor:
         with self._undisturbed(machine):
             self._kept[machine.broker_id] = self._what_is_kept(machine.logs, replicas, ending)
 
-    def _what_is_kept(
-        self, logs: LogManager, replicas: Mapping[TopicPartition, Any], ending: Ending
-    ) -> dict[TopicPartition, Kept]:
+    def _what_is_kept(self, logs: LogManager, replicas: Mapping[TopicPartition, Any], ending: Ending) -> dict[TopicPartition, Kept]:
         kept: dict[TopicPartition, Kept] = {}
         for key, log in logs.logs.items():
             replica = replicas.get(key)

@@ -27,6 +27,7 @@ import io
 import itertools
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ class Disk:
         self.root: Final = str(root)
         self.room: int | None = None
         self.faults: list[CallFault] = []
-        self.failed_calls = 0  # since the disk is there
+        self.failed_by_kind: Counter[str] = Counter()
         self.is_observed = False  # by the simulation itself, for which nothing fails
         self.is_frozen = False  # its process has crashed, and is not gone yet
         # Asked when a process is to end in a call; says whether it does.
@@ -135,6 +136,11 @@ class Disk:
         self.faults = [] if fault is None else [armed for armed in self.faults if armed is not fault]
 
     @property
+    def failed_calls(self) -> int:
+        """How many calls have failed on purpose since the disk is there."""
+        return self.failed_by_kind.total()
+
+    @property
     def can_fail(self) -> bool:
         return (bool(self.faults) or self.is_frozen) and not self.is_observed
 
@@ -148,9 +154,10 @@ class Disk:
         for fault in self.faults:
             if fault.matches(call, below) and (needs_room or fault.error not in _NEEDS_ROOM) and fault.takes():
                 if fault.error:
-                    self.failed_calls += 1
+                    self.failed_by_kind[f"{call} fails with {errno.errorcode[fault.error]}"] += 1
                     raise OSError(fault.error, os.strerror(fault.error), path)
                 if self.crashing():
+                    self.failed_by_kind[f"{call} is the last call"] += 1
                     raise Crashed(path)
 
     def owns(self, path: str) -> bool:
@@ -365,12 +372,12 @@ def recording(disks: Sequence[Disk], urandom: Callable[[int], bytes]) -> Iterato
             disk.losing_name(full)
 
     def failing_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        check("open", full_path(path, dir_fd), bool(flags & os.O_CREAT) and not os.path.exists(path))  # noqa: PTH110
+        check("open", full_path(path, dir_fd), bool(flags & os.O_CREAT) and not os.path.exists(path))
         return opened(path, flags, mode, dir_fd=dir_fd)
 
     def failing_open_file(file: Any, mode: str = "r", *arguments: Any, **keywords: Any) -> Any:
         if not isinstance(file, int):
-            check("open", file, not mode.startswith("r") and not os.path.exists(file))  # noqa: PTH110
+            check("open", file, not mode.startswith("r") and not os.path.exists(file))
         return open_file(file, mode, *arguments, **keywords)
 
     def failing_truncate(path: Any, length: int) -> None:

@@ -209,6 +209,9 @@ def _faults(random: Random, seconds: float, broker_count: int, all_at_once: bool
     return sorted(faults, key=lambda each: each.at)
 
 
+# Runs that have more of something, for what is looked for there: `--profile`.
+PROFILES: Final = ("disks",)
+
 # Faults of disks.
 
 # Files of a log directory by what depends on them. A directory itself is opened, and synced, under its own name.

@@ -206,7 +206,7 @@ def _time_index_findings(log: Log, segment: SegmentContent) -> Iterator[str]:
 
 def _entries(index: Any, path: str, size: int) -> list[tuple[int, int]] | None:
     """All entries of an index, those that wait in memory included; None when the file has fewer than are known of."""
-    if index.count and (not os.path.exists(path) or os.path.getsize(path) < index.count * size):  # noqa: PTH110, PTH202
+    if index.count and (not os.path.exists(path) or os.path.getsize(path) < index.count * size):  # noqa: PTH202
         return None
     return list(index.entries())
 
@@ -453,7 +453,7 @@ def _index_durability(log: Log, segment: Segment, disk: Disk) -> Iterator[str]:
     if segment in log._sealed:
         # A flush before the roll has gone as far. Files that are empty or not there are made anew; a piece of one is believed.
         paths = [segment.path(suffix) for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
-        if not any(os.path.exists(path) and os.path.getsize(path) for path in paths):  # noqa: PTH110, PTH202
+        if not any(os.path.exists(path) and os.path.getsize(path) for path in paths):  # noqa: PTH202
             return
         yield f"recovery point {log.recovery_point}: the indexes of the sealed segment at {segment.base_offset} are not on the disk"
         return

@@ -39,7 +39,7 @@ class Faults:
         self._administer = administer
         self._ending: dict[asyncio.TimerHandle, Callable[[], None]] = {}
         self._disturbances: Counter[str] = Counter()  # how many go on, by the name of who suffers
-        self.performed = 0
+        self.performed: Counter[str] = Counter()
 
     async def run(self) -> None:
         """All of them, each at its time."""
@@ -81,7 +81,7 @@ class Faults:
         if kind not in HARMLESS and not self._may_be_disturbed(machine):
             kind = Kind.CUT
         cluster.trace.tell(f"fault: {kind} {machine.name} for {fault.seconds:.3f} s")
-        self.performed += 1
+        self.performed[kind] += 1
         if kind not in HARMLESS:
             self._disturb(machine.name, fault.seconds)
             if kind is Kind.PART:

@@ -9,6 +9,7 @@ import logging
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -47,15 +48,25 @@ class Outcome:
     sent: int = 0
     acknowledged: int = 0
     polled: int = 0
+    audits: int = 0  # of one log each
+    drawn: Counter[str] = field(default_factory=Counter)  # faults of the plan, by kind
+    performed: Counter[str] = field(default_factory=Counter)  # what they came to when their time was there
+    failed_calls: Counter[str] = field(default_factory=Counter)  # on disks, by call and error
+    paths: Counter[str] = field(default_factory=Counter)  # of recovery
 
     @property
     def is_sound(self) -> bool:
         return not self.failures
 
 
-def run_seed(seed: int, *, plan: Plan | None = None, keep_all: bool = False) -> Outcome:
-    """Runs a seed in this process."""
-    plan = plan or draw(seed)
+def run_seed(seed: int, *, plan: Plan | None = None, keep_all: bool = False, profile: str | None = None) -> Outcome:
+    """Runs a seed in this process.
+
+    Args:
+        plan: what is done, instead of what the seed draws.
+        profile: which faults are drawn more often (`faults.PROFILES`).
+    """
+    plan = plan or draw(seed, profile)
     outcome = Outcome(seed)
     directory = Path(tempfile.mkdtemp(prefix="ottla-simulation-", dir=_memory()))
     run = _Run(plan, directory, outcome, keep_all)
@@ -79,6 +90,7 @@ class _Run:
         self.loop = VirtualLoop(self._unhandled)  # type: ignore[abstract]
         self.trace = Trace(self.loop.time, keep_all)
         self.directory = directory
+        self.failed_calls: Counter[str] = Counter()
         self.cluster = Cluster(plan, directory, self.loop, self.random, self.trace, self._fail, plan.broker_count)
         self.client = Node(CLIENT)
         self.story = Story(plan, self.loop, self.cluster, self.client, self.random, self.trace, self._fail)
@@ -86,7 +98,7 @@ class _Run:
     def run(self) -> None:
         urandom = Random(f"urandom {self.plan.seed}")
         with (
-            _quiet(self.trace, self._fail, str(self.directory)),
+            _quiet(self.trace, self._fail, str(self.directory)) as handler,
             recording(self.cluster.disks, urandom.randbytes),
             _observed_starts(self.cluster),
         ):
@@ -96,12 +108,18 @@ class _Run:
             except Stuck as error:
                 self._fail(f"stuck: {error}")
             finally:
+                for disk in self.cluster.disks:
+                    self.failed_calls.update(disk.failed_by_kind)
                 self._take_down()
         for finding in self._judge():
             self._fail(finding)
         outcome = self.outcome
         outcome.digest, outcome.lines = self.trace.digest, self.trace.lines
         outcome.faults = self.story.fault_count
+        outcome.drawn.update(fault.kind for fault in self.plan.faults)
+        outcome.performed = self.story.performed
+        outcome.failed_calls, outcome.paths = self.failed_calls, handler.walked.counts
+        outcome.audits = self.story.auditor.audits
         outcome.seconds, outcome.callbacks = self.loop.time(), self.loop.callback_count
 
     @contextmanager
@@ -164,7 +182,7 @@ class _Run:
 
 
 @contextmanager
-def _quiet(trace: Trace, unexpected: Any, directory: str) -> Iterator[None]:
+def _quiet(trace: Trace, unexpected: Any, directory: str) -> Iterator[TraceHandler]:
     """What the brokers log goes to the trace and nowhere else."""
     root = logging.getLogger("ottla")
     handler = TraceHandler(trace, unexpected, lambda text: text.replace(directory, "…"))
@@ -173,7 +191,7 @@ def _quiet(trace: Trace, unexpected: Any, directory: str) -> Iterator[None]:
     root.setLevel(logging.INFO)
     root.propagate = False
     try:
-        yield
+        yield handler
     finally:
         root.setLevel(former[0])
         root.propagate = former[1]

@@ -7,6 +7,7 @@ keeps them on one disk, which no process that is killed would ever miss. There a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,10 +35,23 @@ def forget_the_directory() -> None:
         _replace(module, "sync_directory", sync_directory)
 
 
-SABOTAGES: Final[Mapping[str, Callable[[], None]]] = {
-    **OF_REPLICATION,
-    "skips-fsync": skip_fsync,
-    "forgets-the-directory": forget_the_directory,
+@dataclass(frozen=True, slots=True)
+class Sabotage:
+    """A way to break brokers.
+
+    Attributes:
+        begin: breaks them, in this process and for good.
+        profile: of the runs that are to find it out; None for those that seeds draw.
+    """
+
+    begin: Callable[[], None]
+    profile: str | None = None
+
+
+SABOTAGES: Final[Mapping[str, Sabotage]] = {
+    **{name: Sabotage(begin) for name, begin in OF_REPLICATION.items()},
+    "skips-fsync": Sabotage(skip_fsync),
+    "forgets-the-directory": Sabotage(forget_the_directory),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from random import Random
@@ -53,6 +54,7 @@ class Story:
         self.auditor = Auditor(cluster, Random(f"audits {plan.seed}"), fail)
         cluster.loaded, cluster.going_down = self.auditor.loaded, self.auditor.going_down
         self.fault_count = 0
+        self.performed: Counter[str] = Counter()
         self._fail = fail
         self._process = 0
         self.administrator = Administrator(
@@ -83,7 +85,8 @@ class Story:
         clients += [self.loop.create_task(each.run(plan.consume_every)) for each in consumers]
         faults = Faults(cluster, plan, TOPIC, [CLIENT], Random(self.random.random()), self._administer)
         await self.loop.create_task(faults.run(), context=outside.copy())
-        self.fault_count = faults.performed
+        self.performed = faults.performed
+        self.fault_count = faults.performed.total()
         self.trace.tell("everything heals")
         outside.run(faults.heal)
         await self.administrator.settle()
