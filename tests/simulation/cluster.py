@@ -115,7 +115,7 @@ class Cluster:
 
     def _machine(self, broker_id: int, directory: Path) -> Machine:
         skew_ms = self._random.choice((0, 0, -300, 2500))
-        offload = DiskOffload(Random(self._random.random()), self.plan.disk_usual)
+        offload = DiskOffload(Random(self._random.random()), self.plan.disk_usual, self.plan.disk_stalls)
         return Machine(broker_id, Disk(directory / name_of(broker_id)), SkewedClock(self._loop, skew_ms), offload)
 
     @property
@@ -139,6 +139,11 @@ class Cluster:
                     key = TopicPartition(parts[3], int(parts[5]))
                     self._states[key] = parse_state(node.data, tree.nodes[f"/brokers/topics/{key.topic}"].data, key.partition)
         return self._states
+
+    def znode(self, path: str) -> bytes | None:
+        """What ZooKeeper holds there."""
+        node = self._tree._server.tree.nodes.get(path)
+        return None if node is None else node.data
 
     def registered(self) -> set[int]:
         """The brokers that ZooKeeper takes for alive."""
