@@ -66,6 +66,8 @@ class Machine:
         self.has_forgotten = False  # something that was not synced, and it has not caught up since
         self.must_leave: set[TopicPartition] = set()  # whose ISR it is still in all the same
         self.lives = 0
+        self.is_to_be_kept = False  # its disk, as soon as it has stopped
+        self.kept: str | None = None  # a copy of its disk, from when it had stopped
 
     @property
     def name(self) -> str:
@@ -246,10 +248,20 @@ class Cluster:
 
     def lose_power(self, machine: Machine) -> None:
         """Ends a life, and what was not synced goes with it."""
+        self._forget(machine)
+        self.trace.tell(f"{machine.name} lost {machine.disk.lose_power(self._random)}")
+
+    def _forget(self, machine: Machine) -> None:
         self.kill(machine, resets_after=self._random.uniform(0.05, 8.0))
         machine.has_forgotten = True
         machine.must_leave = {key for key, state in self.states().items() if machine.broker_id in state.isr}
-        self.trace.tell(f"{machine.name} lost {machine.disk.lose_power(self._random)}")
+
+    def replace_disk(self, machine: Machine) -> None:
+        """Ends a life; the next one finds the disk as it was kept, or an empty one."""
+        self._forget(machine)
+        self.trace.tell(f"{machine.name} has {'an empty disk' if machine.kept is None else 'the disk of when it stopped'}")
+        machine.disk.replace(machine.kept)
+        machine.kept = None
 
     def stop(self, machine: Machine, seconds: float) -> None:
         """Asks a broker to stop; its node ends when it has, and begins anew some time after."""
@@ -272,6 +284,8 @@ class Cluster:
     def _stopped(self, machine: Machine, node: Node) -> None:
         if machine.node is node:
             self.kill(machine)
+            if machine.is_to_be_kept:
+                machine.is_to_be_kept, machine.kept = False, machine.disk.kept()
             self._loop.call_at(max(machine.starts_at, self._loop.time()), self.start_if_down, machine)
 
     def start_if_down(self, machine: Machine) -> None:
