@@ -51,7 +51,7 @@ class Administrator:
                 case Kind.CREATE_TOPIC:
                     await self.create(name, random.choice((1, 3)), {})
                 case Kind.DELETE_TOPIC:
-                    await self._delete(name)
+                    await self.delete(name)
                 case Kind.MORE_PARTITIONS:
                     await self._grow(name, random.randint(2, 5))
                 case Kind.REASSIGN:
@@ -76,7 +76,7 @@ class Administrator:
         """Deletes topics; one may be made later all the same, by a request that was on its way for long."""
         for name in names:
             with suppress(OSError):
-                await self._delete(name)
+                await self.delete(name)
 
     async def create(self, name: str, partition_count: int, settings: dict[str, str]) -> int:
         """Gives the error code."""
@@ -92,7 +92,8 @@ class Administrator:
         answer = await self._ask(f"create {name}", api, kinds.CreateTopicsRequest(topics=(topic,), timeout=_TIMEOUT, validate_only=False))
         return self._answered(f"create {name}", int(answer.topics[0].error_code))
 
-    async def _delete(self, name: str) -> int:
+    async def delete(self, name: str) -> int:
+        """Gives the error code."""
         api = message(ApiKey.DELETE_TOPICS, 5)
         answer = await self._ask(f"delete {name}", api, api.request.DeleteTopicsRequest(topic_names=(name,), timeout=_TIMEOUT))
         return self._answered(f"delete {name}", int(answer.responses[0].error_code))

@@ -121,6 +121,8 @@ class Auditor:
     def going_down(self, machine: Machine, ending: Ending) -> None:
         """Notes what the next life must find."""
         if machine.logs is None:
+            if ending is Ending.LOST_DISK:
+                self._kept.pop(machine.broker_id, None)
             return  # it had not got so far: what the life before it had is what counts
         replicas = machine.broker._replicas.partitions if machine.broker is not None else {}
         with self._undisturbed(machine):
@@ -128,6 +130,8 @@ class Auditor:
 
     def _what_is_kept(self, logs: LogManager, replicas: Mapping[TopicPartition, Any], ending: Ending) -> dict[TopicPartition, Kept]:
         kept: dict[TopicPartition, Kept] = {}
+        if ending is Ending.LOST_DISK:
+            return kept
         for key, log in logs.logs.items():
             replica = replicas.get(key)
             lost_power = ending in (Ending.LOST_POWER, Ending.CRASHED_AND_LOST_POWER)

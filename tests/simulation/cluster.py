@@ -52,6 +52,7 @@ class Ending(Enum):
 
     KILLED = "was killed"  # everything that was written
     LOST_POWER = "lost power"  # everything that was synced
+    LOST_DISK = "lost its disk"  # nothing
     CRASHED = "crashed between two calls"  # everything that was committed, and nothing half
     CRASHED_AND_LOST_POWER = "crashed between two calls and lost power"  # everything that was committed and synced
 
@@ -78,6 +79,8 @@ class Machine:
         self.has_forgotten = False  # something that was not synced, and it has not caught up since
         self.must_leave: set[TopicPartition] = set()  # whose ISR it is still in all the same
         self.lives = 0
+        self.is_to_be_kept = False  # its disk, as soon as it has stopped
+        self.kept: list[str] | None = None  # copies of its disks, from when it had stopped
 
     @property
     def name(self) -> str:
@@ -139,7 +142,7 @@ class Cluster:
 
     def _machine(self, broker_id: int, directory: Path) -> Machine:
         skew_ms = self._random.choice((0, 0, -300, 2500))
-        offload = DiskOffload(Random(self._random.random()), self.plan.disk_usual)
+        offload = DiskOffload(Random(self._random.random()), self.plan.disk_usual, self.plan.disk_stalls)
         disks = [Disk(directory / f"{name_of(broker_id)}-disk-{number}") for number in range(1, self.plan.log_directory_count + 1)]
         return Machine(broker_id, disks, SkewedClock(self._loop, skew_ms), offload)
 
@@ -164,6 +167,11 @@ class Cluster:
                     key = TopicPartition(parts[3], int(parts[5]))
                     self._states[key] = parse_state(node.data, tree.nodes[f"/brokers/topics/{key.topic}"].data, key.partition)
         return self._states
+
+    def znode(self, path: str) -> bytes | None:
+        """What ZooKeeper holds there."""
+        node = self._tree._server.tree.nodes.get(path)
+        return None if node is None else node.data
 
     def registered(self) -> set[int]:
         """The brokers that ZooKeeper takes for alive."""
@@ -312,11 +320,22 @@ class Cluster:
 
     def lose_power(self, machine: Machine, *, ending: Ending = Ending.LOST_POWER) -> None:
         """Ends a life, and what was not synced goes with it."""
+        self._forget(machine, ending)
+        for disk in machine.disks:
+            self.trace.tell(f"{machine.name} lost {disk.lose_power(self._random)}")
+
+    def _forget(self, machine: Machine, ending: Ending) -> None:
         self.kill(machine, resets_after=self._random.uniform(0.05, 8.0), ending=ending)
         machine.has_forgotten = True
         machine.must_leave = {key for key, state in self.states().items() if machine.broker_id in state.isr}
-        for disk in machine.disks:
-            self.trace.tell(f"{machine.name} lost {disk.lose_power(self._random)}")
+
+    def replace_disk(self, machine: Machine) -> None:
+        """Ends a life; the next one finds the disks as they were kept, or empty ones."""
+        self._forget(machine, Ending.LOST_DISK)
+        self.trace.tell(f"{machine.name} has {'an empty disk' if machine.kept is None else 'the disk of when it stopped'}")
+        for number, disk in enumerate(machine.disks):
+            disk.replace(None if machine.kept is None else machine.kept[number])
+        machine.kept = None
 
     def stop(self, machine: Machine, seconds: float) -> None:
         """Asks a broker to stop; its node ends when it has, and begins anew some time after."""
@@ -339,6 +358,8 @@ class Cluster:
     def _stopped(self, machine: Machine, node: Node) -> None:
         if machine.node is node:
             self.kill(machine)
+            if machine.is_to_be_kept:
+                machine.is_to_be_kept, machine.kept = False, [disk.kept() for disk in machine.disks]
             self._loop.call_at(max(machine.starts_at, self._loop.time()), self.start_if_down, machine)
 
     def start_if_down(self, machine: Machine) -> None:

@@ -221,6 +221,28 @@ class Disk:
         # How much of its time a disk loses is its own chance: two of one machine do not lose the same.
         lost = _Lost(random.choice((_Stretch.NOTHING, _Stretch.EVERYTHING, _Stretch.SOME, _Stretch.SOME, _Stretch.SOME)))
         self._survive(self.root, after, random, lost)
+        self._become(after, life)
+        return str(lost)
+
+    def kept(self) -> str:
+        """A copy of everything as it is, for `replace`: a snapshot of the volume. Gives where it is."""
+        copy = f"{self.root}.kept-{next(self._lives)}"
+        shutil.copytree(self.root, copy)
+        return copy
+
+    def replace(self, copy: str | None) -> None:
+        """The machine comes back with what a copy holds, or with an empty disk."""
+        self.release()
+        life = next(self._lives)
+        after = f"{self.root}.after-{life}"
+        if copy is None:
+            os.makedirs(after)  # noqa: PTH103
+        else:
+            shutil.copytree(copy, after)
+        self._become(after, life)
+
+    def _become(self, after: str, life: int) -> None:
+        """Everything in `after` is on the disk, and nothing else."""
         os.rename(self.root, f"{self.root}.before-{life}")  # noqa: PTH104
         os.rename(after, self.root)  # noqa: PTH104
         self._bytes.clear()
@@ -230,7 +252,6 @@ class Disk:
             for name in names:
                 path = f"{directory}/{name}"
                 self._bytes[os.stat(path).st_ino] = _content(path)  # noqa: PTH116
-        return str(lost)
 
     def _survive(self, directory: str, after: str, random: Random, lost: _Lost) -> None:
         now = _listed(directory)

@@ -42,6 +42,22 @@ class Kind(StrEnum):
     DELETE_TOPIC = "delete topic"
     MORE_PARTITIONS = "create partitions"
     REASSIGN = "reassign"
+    # Drawn beside the others, in some runs (`_extended`).
+    EMPTY_DISK = "empty disk"  # the machine comes back under its id with nothing
+    ROLL_BACK_DISK = "roll back disk"  # its volume is as it was when its broker last stopped cleanly
+    STEP_CLOCK_FAR = "step clock by hours"
+    STRAGGLING_CALLS = "calls arrive after their callers have given up"
+
+
+class Scene(StrEnum):
+    """What clients do in a run beside writing to one topic and reading it; a module each."""
+
+    RECREATION = "recreation"  # a topic that holds records is deleted and made again; its records are deleted
+    GROUPS = "groups"  # committed offsets
+    TRANSACTIONS = "transactions"
+    RETENTION = "retention"  # by size and by time
+    COMPACTION = "compaction"
+    UNCLEAN = "unclean elections"  # of a topic that allows them
 
 
 # Whom a fault hits, beside brokers by their number.
@@ -74,6 +90,22 @@ _WEIGHTS: Final[Mapping[Kind, int]] = {
     Kind.DELETE_TOPIC: 3,
     Kind.MORE_PARTITIONS: 2,
     Kind.REASSIGN: 6,
+}
+
+_SCENES: Final[Mapping[Scene, int]] = {
+    Scene.RECREATION: 4,
+    Scene.GROUPS: 3,
+    Scene.TRANSACTIONS: 4,
+    Scene.RETENTION: 2,
+    Scene.COMPACTION: 2,
+    Scene.UNCLEAN: 1,
+}
+
+_RARE: Final[Mapping[Kind, int]] = {
+    Kind.EMPTY_DISK: 3,
+    Kind.ROLL_BACK_DISK: 3,
+    Kind.STEP_CLOCK_FAR: 2,
+    Kind.STRAGGLING_CALLS: 3,
 }
 
 
@@ -126,6 +158,8 @@ class Plan:
     broker_settings: Mapping[str, str]
     faults: tuple[Fault, ...] = field(default=())
     log_directory_count: int = 1  # each on a disk of its own
+    scenes: tuple[Scene, ...] = ()
+    disk_stalls: float = 0.0  # the chance that something beside the loop takes seconds
 
     @property
     def loses_all_at_once(self) -> bool:
@@ -138,7 +172,7 @@ def draw(seed: int, profile: str | None = None) -> Plan:
     Args:
         profile: one of PROFILES, for runs that have more of one kind of faults.
     """
-    return _with_disk_faults(_drawn(seed), profile)
+    return _with_disk_faults(_extended(_drawn(seed)), profile)
 
 
 def _drawn(seed: int) -> Plan:
@@ -209,6 +243,54 @@ def _faults(random: Random, seconds: float, broker_count: int, all_at_once: bool
     return sorted(faults, key=lambda each: each.at)
 
 
+def _extended(plan: Plan) -> Plan:
+    """With what some runs have beside: scenes, and the faults that come with them.
+
+    It comes from a chance of its own, so that two runs in five stay as they were drawn before there were scenes.
+    """
+    random = Random(f"scenes {plan.seed}")
+    if random.random() < 0.4:
+        return plan
+    scenes = tuple(random.sample(list(_SCENES), random.choice((1, 1, 2)), counts=list(_SCENES.values())))
+    scenes = tuple(scene for scene in Scene if scene in scenes)
+    broker_settings = {
+        **plan.broker_settings,
+        "log.flush.offset.checkpoint.interval.ms": str(random.choice((1000, 5000, 60000))),
+        "log.flush.start.offset.checkpoint.interval.ms": str(random.choice((1000, 5000, 60000))),
+        "log.retention.check.interval.ms": str(random.choice((1000, 5000))),
+        "offsets.topic.num.partitions": str(random.choice((1, 2))),
+        "offsets.topic.segment.bytes": str(random.choice((1 << 12, 1 << 20))),
+        "offsets.retention.minutes": random.choice(("1", "10080")),
+        "offsets.retention.check.interval.ms": str(random.choice((100, 500, 5000))),
+        "transaction.state.log.num.partitions": str(random.choice((1, 2))),
+        "transaction.state.log.segment.bytes": str(random.choice((1 << 12, 1 << 20))),
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+        "log.cleaner.backoff.ms": str(random.choice((500, 2000))),
+        "log.cleaner.min.cleanable.ratio": "0.01",
+        "log.cleaner.dedupe.buffer.size": str(1 << 21),
+    }
+    if plan.loses_all_at_once:
+        broker_settings["log.flush.interval.messages"] = "1"
+    faults = plan.faults
+    if random.random() < 0.5:
+        kinds = random.choices(list(_RARE), list(_RARE.values()), k=random.choice((1, 1, 2)))
+        faults = tuple(sorted([*faults, *(_rare(random, plan, kind) for kind in kinds)], key=lambda fault: fault.at))
+    return replace(
+        plan,
+        broker_settings=broker_settings,
+        faults=faults,
+        scenes=scenes,
+        disk_stalls=random.choice((0.0, 0.0, 0.02, 0.1)),
+        producer_count=1,
+        consumer_count=1,
+        produce_every=max(plan.produce_every, 0.5),
+    )
+
+
+def _rare(random: Random, plan: Plan, kind: Kind) -> Fault:
+    victim = random.choices((CONTROLLER, LEADER, str(random.randint(1, plan.broker_count))), (2, 3, 5))[0]
+    seconds = random.choice((random.uniform(0.05, 1.0), random.uniform(1.0, 8.0), random.uniform(5.0, 20.0)))
+    return Fault(round(random.uniform(5.0, plan.seconds), 3), kind, victim, round(seconds, 3), round(random.random(), 3))
 # Runs that have more of something, for what is looked for there: `--profile`.
 PROFILES: Final = ("disks",)
 
@@ -251,7 +333,7 @@ def _with_disk_faults(plan: Plan, profile: str | None) -> Plan:
     for _ in range(random.choice((1, 2, 4, 8)) if profile is None else 10):
         kind = random.choices(list(_DISK_WEIGHTS), list(_DISK_WEIGHTS.values()))[0]
         victim = str(random.randint(1, plan.broker_count))
-        at, seconds = random.uniform(2.0, plan.seconds), random.choice((random.uniform(0.05, 1.0), random.uniform(1.0, 10.0)))
+        at, seconds = random.uniform(2.0, plan.seconds), random.uniform(0.5, 15.0)
         faults.append(Fault(round(at, 3), kind, victim, round(seconds, 3), round(random.random(), 3), _disk_call(random, kind)))
         if random.random() < 0.4:
             # A disk that is full, or refuses some calls, and then loses power.
@@ -266,10 +348,10 @@ def _disk_call(random: Random, kind: Kind) -> DiskCall | None:
     match kind:
         case Kind.CALL_FAILS:
             call = random.choice(list(_PASSING_ERRORS))
-            return DiskCall(call, pattern, random.choice(_PASSING_ERRORS[call]), random.choice((0, 0, random.randint(0, 10))), many)
+            return DiskCall(call, pattern, random.choice(_PASSING_ERRORS[call]), random.choice((0, 0, 0, random.randint(0, 5))), many)
         case Kind.DISK_FAILS:
-            return DiskCall(random.choice(_FAILING_CALLS), pattern, errno.EIO, random.choice((0, random.randint(0, 10))), many)
+            return DiskCall(random.choice(_FAILING_CALLS), pattern, errno.EIO, random.choice((0, 0, random.randint(0, 5))), many)
         case Kind.CRASH_IN_CALL:
-            return DiskCall(random.choice((*_FAILING_CALLS, "any", "any")), pattern, 0, random.randint(0, 20), 1)
+            return DiskCall(random.choice((*_FAILING_CALLS, "any", "any")), pattern, 0, random.choice((0, random.randint(0, 5), random.randint(0, 20))), 1)
         case _:
             return None

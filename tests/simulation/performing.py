@@ -14,7 +14,11 @@ from tests.simulation.faults import ADMINISTRATION, CONTROLLER, LEADER, Fault, K
 
 MIN_INSYNC_REPLICAS: Final = 2
 # These can take nobody out of an ISR.
-HARMLESS: Final = {Kind.CUT, Kind.LOSE_SESSION_CONNECTION, Kind.ZOOKEEPER_AWAY, Kind.STEP_CLOCK, Kind.ALL_LOSE_POWER, *ADMINISTRATION}
+HARMLESS: Final = {Kind.CUT, Kind.LOSE_SESSION_CONNECTION, Kind.ZOOKEEPER_AWAY, Kind.STEP_CLOCK, Kind.ALL_LOSE_POWER, *ADMINISTRATION, Kind.STEP_CLOCK_FAR, Kind.STRAGGLING_CALLS}
+# These leave a machine with less than it had.
+FORGETTING: Final = {Kind.LOSE_POWER, Kind.EMPTY_DISK}
+# Beyond a day, so that producers expire; less than what retention allows for by default.
+MOST_STEP_HOURS: Final = 40
 # For so long after a disturbance its victim may still drop out: a session ends, a follower has lagged for too long.
 AFTERMATH_SECONDS: Final = 12.0
 
@@ -59,6 +63,7 @@ class Faults:
         self._disturbances.clear()
         self._cluster.network.unblock_all()
         self._cluster.set_zookeeper_away(False)
+        self._cluster.control.straggling = 0.0
         for machine in self._cluster.machines.values():
             machine.offload.factor = 1.0
             for disk in machine.disks:
@@ -76,7 +81,7 @@ class Faults:
         kind = fault.kind
         if kind is Kind.REASSIGN and any(each.has_forgotten for each in cluster.machines.values()):
             kind = Kind.PREFER_LEADERS  # who is added or taken away while somebody has forgotten would leave that one alone
-        if kind is Kind.LOSE_POWER and not self._may_forget(machine):
+        if kind in FORGETTING and not self._may_forget(machine):
             kind = Kind.KILL
         if kind not in HARMLESS and not self._may_be_disturbed(machine):
             kind = Kind.CUT
@@ -136,9 +141,27 @@ class Faults:
                 self._later(fault.seconds, lambda: disk.set_room(None))
             case Kind.CALL_FAILS | Kind.DISK_FAILS | Kind.CRASH_IN_CALL:
                 self._arm(machine, fault)
+            case Kind.EMPTY_DISK:
+                machine.kept = None
+                self._down(machine, fault.seconds, lambda: cluster.replace_disk(machine))
+            case Kind.ROLL_BACK_DISK:
+                # Stopped and started first; rolled back to that some time later, when that may be forgotten.
+                machine.is_to_be_kept = True
+                cluster.stop(machine, 0.1)
+                self._later(5.0 + 20.0 * fault.amount, lambda: self._roll_back(machine, fault.seconds))
+            case Kind.STEP_CLOCK_FAR:
+                machine.clock.skew_ms += int((fault.amount - 0.5) * 2 * MOST_STEP_HOURS * 3_600_000)
+            case Kind.STRAGGLING_CALLS:
+                cluster.control.straggling = 0.1 + 0.4 * fault.amount
+                self._later(2 * fault.seconds, lambda: setattr(cluster.control, "straggling", 0.0))
             case _:
                 assert kind in ADMINISTRATION, kind
                 self._administer(kind)
+
+    def _roll_back(self, machine: Machine, seconds: float) -> None:
+        if machine.kept is not None and self._may_forget(machine):
+            self._disturb(machine.name, seconds)
+            self._down(machine, seconds, lambda: self._cluster.replace_disk(machine))
 
     def _disturb(self, name: str, seconds: float) -> None:
         self._disturbances[name] += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from random import Random
 from typing import Final
@@ -14,12 +14,14 @@ from tests.simulation.administering import Administrator
 from tests.simulation.auditing import Auditor
 from tests.simulation.cluster import Cluster
 from tests.simulation.consuming import Consumer
-from tests.simulation.faults import Kind, Plan
+from tests.simulation.faults import Kind, Plan, Scene
 from tests.simulation.invariants import Invariants
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.nodes import Node
 from tests.simulation.performing import Faults
 from tests.simulation.producing import Producer
+from tests.simulation.recreating import Recreation
+from tests.simulation.scenes import Actors, Stage
 from tests.simulation.trace import Trace
 from tests.simulation.wire import ClientView
 
@@ -31,6 +33,8 @@ START_SECONDS: Final = 60.0
 HEAL_SECONDS: Final = 120.0
 FINISH_SECONDS: Final = 90.0
 LOOK_SECONDS: Final = 0.2
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+SCENES: Final[Mapping[Scene, Callable[[Stage], Actors]]] = {Scene.RECREATION: Recreation}
 
 
 class Story:
@@ -65,6 +69,27 @@ class Story:
             Random(random.random()),
             trace.tell,
         )
+        # Drawn only where there are scenes: runs without them stay the same runs.
+        self.scenes = self._scenes(Random(f"stage {plan.seed}")) if plan.scenes else []
+
+    def _scenes(self, random: Random) -> list[Actors]:
+        return [
+            SCENES[scene](
+                Stage(
+                    self.plan,
+                    self.cluster,
+                    self.administrator,
+                    Random(random.random()),
+                    self._fail,
+                    self.trace.tell,
+                    self.trace.note,
+                    self._time_ms,
+                    self._new_process,
+                )
+            )
+            for scene in self.plan.scenes
+            if scene in SCENES
+        ]
 
     async def run(self) -> None:
         """From the brokers' start to the last comparison."""
@@ -78,11 +103,16 @@ class Story:
             return
         if not await self._create_topic():
             return
+        for scene in self.scenes:
+            if not await scene.begin():
+                self._fail(f"{scene} does not begin")
+                return
         looking = self.loop.create_task(self._look(), context=outside.copy())
         producers = [self._producer(index) for index in range(plan.producer_count)]
         consumers = [self._consumer(index) for index in range(plan.consumer_count)]
         clients = [self.loop.create_task(each.run(plan.produce_every)) for each in producers]
         clients += [self.loop.create_task(each.run(plan.consume_every)) for each in consumers]
+        clients += [self.loop.create_task(scene.run()) for scene in self.scenes]
         faults = Faults(cluster, plan, TOPIC, [CLIENT], Random(self.random.random()), self._administer)
         await self.loop.create_task(faults.run(), context=outside.copy())
         self.performed = faults.performed
@@ -90,6 +120,8 @@ class Story:
         self.trace.tell("everything heals")
         outside.run(faults.heal)
         await self.administrator.settle()
+        for scene in self.scenes:
+            await scene.after_healing()
         if not await cluster.wait_until(self._is_whole, HEAL_SECONDS):
             states = ", ".join(f"{key}: {state}" for key, state in cluster.states().items())
             self._fail(
@@ -99,6 +131,8 @@ class Story:
             producer.stop()
         for consumer in consumers:
             consumer.stop()
+        for scene in self.scenes:
+            scene.stop()
         done, pending = await asyncio.wait(clients, timeout=FINISH_SECONDS)
         if pending:
             self._fail(f"{len(pending)} clients can not finish")
@@ -106,7 +140,7 @@ class Story:
             if task.exception() is not None:
                 self._fail(f"a client failed: {task.exception()!r}")
         for _ in range(10):
-            if not (others := sorted({key.topic for key in cluster.states()} - {TOPIC})):
+            if not (others := sorted({key.topic for key in cluster.states()} - self._kept_topics())):
                 break
             await self.administrator.remove(others)
             await asyncio.sleep(3.0)
@@ -114,7 +148,17 @@ class Story:
             self._fail(f"the replicas do not get equal, or are where they should not be: {self._ends()}, {self._strays()}")
         looking.cancel()
         await self._read_everything()
+        for scene in self.scenes:
+            await scene.look_at_the_end()
         self._compare()
+        for scene in self.scenes:
+            for finding in scene.findings():
+                self._fail(finding)
+
+    def _kept_topics(self) -> set[str]:
+        """What is there at the end. Internal topics are made when they are first needed, or not."""
+        kept = {TOPIC}.union(*(scene.topics for scene in self.scenes))
+        return kept | {key.topic for key in self.cluster.states() if key.topic in INTERNAL_TOPICS}
 
     async def _create_topic(self) -> bool:
         for _ in range(10):
@@ -163,15 +207,17 @@ class Story:
         state = self.cluster.states().get(TopicPartition(TOPIC, partition))
         return state is not None and state.leader == broker_id
 
-    def _new_sends(self) -> Sends:
+    def _new_process(self) -> int:
         self._process += 1
-        sends = Sends(self._process)
+        return self._process
+
+    def _new_sends(self) -> Sends:
+        sends = Sends(self._new_process())
         self.history.sends.append(sends)
         return sends
 
     def _new_polls(self) -> Polls:
-        self._process += 1
-        polls = Polls(self._process)
+        polls = Polls(self._new_process())
         self.history.polls.append(polls)
         return polls
 
@@ -211,7 +257,7 @@ class Story:
         return (
             self._is_whole()
             and not self._strays()
-            and {key.topic for key in states} == {TOPIC}
+            and {key.topic for key in states} == self._kept_topics()
             and all(
                 {each[0] for each in ends[str(key)]} == set(state.replicas)
                 and len({each[1:] for each in ends[str(key)]}) == 1
