@@ -15,6 +15,7 @@ from typing import Any, Final
 from tests.simulation.faults import Kind
 from tests.simulation.wire import ClientView, message
 
+from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
 
 REPLICATION_FACTOR: Final = 3
@@ -91,6 +92,17 @@ class Administrator:
         )
         answer = await self._ask(f"create {name}", api, kinds.CreateTopicsRequest(topics=(topic,), timeout=_TIMEOUT, validate_only=False))
         return self._answered(f"create {name}", int(answer.topics[0].error_code))
+
+    async def move_log(self, broker_id: int, key: TopicPartition, path: str) -> None:
+        """Asks a broker once to have a log in another of its directories."""
+        api = message(ApiKey.ALTER_REPLICA_LOG_DIRS, 2)
+        kinds = api.request
+        topic = kinds.AlterReplicaLogDirTopic(name=key.topic, partitions=(key.partition,))
+        body = kinds.AlterReplicaLogDirsRequest(dirs=(kinds.AlterReplicaLogDir(path=path, topics=(topic,)),))
+        self._tell(f"move {key} on broker {broker_id}")
+        with suppress(OSError):
+            answer = await self._view.ask(broker_id, api, body, _ANSWER_SECONDS)
+            self._answered(f"move {key} on broker {broker_id}", int(answer.results[0].partitions[0].error_code))
 
     async def delete(self, name: str) -> int:
         """Gives the error code."""

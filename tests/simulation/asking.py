@@ -133,9 +133,7 @@ class Asker:
         api = message(ApiKey.LIST_OFFSETS, 7)
         kinds = api.request
         asked = kinds.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-        body = kinds.ListOffsetsRequest(
-            replica_id=-1, isolation_level=0, topics=(kinds.ListOffsetsTopic(name=topic, partitions=(asked,)),)
-        )
+        body = kinds.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=(kinds.ListOffsetsTopic(name=topic, partitions=(asked,)),))
         answer = await self._ask_leader(topic, leader, api, body)
         found = answer.topics[0].partitions[0]
         if int(found.error_code):
@@ -148,9 +146,7 @@ class Asker:
         api = message(ApiKey.DELETE_RECORDS, 2)
         kinds = api.request
         asked = kinds.DeleteRecordsPartition(partition_index=partition, offset=offset)
-        body = kinds.DeleteRecordsRequest(
-            topics=(kinds.DeleteRecordsTopic(name=topic, partitions=(asked,)),), timeout=timedelta(seconds=5)
-        )
+        body = kinds.DeleteRecordsRequest(topics=(kinds.DeleteRecordsTopic(name=topic, partitions=(asked,)),), timeout=timedelta(seconds=5))
         answer = await self._ask_leader(topic, leader, api, body)
         error = int(answer.topics[0].partitions[0].error_code)
         if error:
@@ -166,9 +162,7 @@ class Asker:
             transactional_id=transactional_id,
             acks=-1,
             timeout=timedelta(seconds=5),
-            topic_data=(
-                kinds.TopicProduceData(name=topic, partition_data=(kinds.PartitionProduceData(index=partition, records=batch),)),
-            ),
+            topic_data=(kinds.TopicProduceData(name=topic, partition_data=(kinds.PartitionProduceData(index=partition, records=batch),)),),
         )
         error, offset = await self._ask_leader(topic, leader, api, body)
         if error:
@@ -251,9 +245,7 @@ class Asker:
     async def begin_producer(self, transactional_id: str, timeout_ms: int) -> tuple[int, int, int]:
         """InitProducerId: error, producer id and epoch."""
         api = message(ApiKey.INIT_PRODUCER_ID, 4)
-        body = api.request.InitProducerIdRequest(
-            transactional_id=transactional_id, transaction_timeout=timedelta(milliseconds=timeout_ms)
-        )
+        body = api.request.InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout=timedelta(milliseconds=timeout_ms))
         answer = await self._ask_coordinator(TRANSACTION, transactional_id, api, body)
         error = self._heard(TRANSACTION, transactional_id, int(answer.error_code))
         return error, int(answer.producer_id), int(answer.producer_epoch)

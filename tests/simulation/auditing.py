@@ -11,9 +11,11 @@ crash between two calls everything that was committed. `log_audit` says what can
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -38,6 +40,7 @@ from ottla.storage.log_manager import LogManager
 LOOK_SECONDS: Final = (4.0, 12.0)
 LOOK_UPS: Final = 6
 LOOK_UPS_AT_THE_END: Final = 40
+_NUMBER: Final = re.compile(r"[0-9]+(?!-)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Auditor:
     audits: int = 0
     _kept: dict[int, dict[TopicPartition, Kept]] = field(default_factory=dict)
     _next_look: float = 0.0
+    _told: set[str] = field(default_factory=set)
 
     def look(self, now: float) -> None:
         """Called often; looks seldom."""
@@ -202,10 +206,12 @@ class Auditor:
                     self.violated(f"{key}: brokers {first[0]} and {broker_id} have other bytes between offsets {start} and {end}")
 
     def _tell(self, machine: Machine, what: object, found: Iterator[str]) -> None:
-        for number, finding in enumerate(found):
-            if number == MOST_FINDINGS:
-                break
-            self.violated(f"{machine.name}, {what}: {finding}")
+        for finding in islice(found, MOST_FINDINGS):
+            # What is wrong stays wrong, and is seen again at each look.
+            seen = _NUMBER.sub("#", f"{machine.name}, {what}: {finding}")
+            if seen not in self._told:
+                self._told.add(seen)
+                self.violated(f"{machine.name}, {what}: {finding}")
 
     def _disk_of(self, machine: Machine, log: Log) -> Disk:
         return next(disk for disk in machine.disks if disk.owns(str(log.directory)))

@@ -6,7 +6,7 @@ A plan is data. `cluster` performs it, and decides at the time who "the controll
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
@@ -42,6 +42,7 @@ class Kind(StrEnum):
     DELETE_TOPIC = "delete topic"
     MORE_PARTITIONS = "create partitions"
     REASSIGN = "reassign"
+    MOVE_LOG = "move log to another directory"
     # Drawn beside the others, in some runs (`_extended`).
     EMPTY_DISK = "empty disk"  # the machine comes back under its id with nothing
     ROLL_BACK_DISK = "roll back disk"  # its volume is as it was when its broker last stopped cleanly
@@ -172,7 +173,8 @@ def draw(seed: int, profile: str | None = None) -> Plan:
     Args:
         profile: one of PROFILES, for runs that have more of one kind of faults.
     """
-    return _with_disk_faults(_extended(_drawn(seed)), profile)
+    assert profile is None or profile in PROFILES, profile
+    return _with_disk_faults(_profiled(_extended(_drawn(seed)), profile), profile)
 
 
 def _drawn(seed: int) -> Plan:
@@ -291,8 +293,42 @@ def _rare(random: Random, plan: Plan, kind: Kind) -> Fault:
     victim = random.choices((CONTROLLER, LEADER, str(random.randint(1, plan.broker_count))), (2, 3, 5))[0]
     seconds = random.choice((random.uniform(0.05, 1.0), random.uniform(1.0, 8.0), random.uniform(5.0, 20.0)))
     return Fault(round(random.uniform(5.0, plan.seconds), 3), kind, victim, round(seconds, 3), round(random.random(), 3))
+
+
 # Runs that have more of something, for what is looked for there: `--profile`.
-PROFILES: Final = ("disks",)
+DISKS: Final = "disks"  # calls that fail, in every run and often
+RECREATION: Final = "recreation"  # topics with records are deleted and made again over slow disks
+TRUNCATION: Final = "truncation"  # leaders change over slow disks and small segments
+MOVES: Final = "moves"  # logs move between the directories of brokers that crash and lose power
+PROFILES: Final = (DISKS, RECREATION, TRUNCATION, MOVES)
+
+
+def _profiled(plan: Plan, profile: str | None) -> Plan:
+    random = Random(f"profile {plan.seed}")
+    if profile == RECREATION:
+        return replace(
+            plan,
+            scenes=(Scene.RECREATION,),
+            disk_stalls=0.1,
+            broker_settings={**plan.broker_settings, "log.flush.offset.checkpoint.interval.ms": "60000"},
+        )
+    if profile == TRUNCATION:
+        kinds = (Kind.KILL, Kind.PAUSE, Kind.ISOLATE, Kind.ISOLATE_ENTIRELY, Kind.DEAFEN, Kind.EXPIRE)
+        faults = [
+            Fault(round(random.uniform(3.0, plan.seconds), 3), random.choice(kinds), LEADER, round(random.uniform(0.5, 9.0), 3), 0.5)
+            for _ in range(16)
+        ]
+        return replace(
+            plan,
+            disk_stalls=0.3,
+            produce_every=0.2,
+            producer_count=3,
+            partition_count=1,
+            topic_settings={**plan.topic_settings, "segment.bytes": "4096", "index.interval.bytes": "64"},
+            faults=tuple(sorted(faults, key=lambda fault: fault.at)),
+        )
+    return plan
+
 
 # Faults of disks.
 
@@ -326,8 +362,12 @@ _DISK_WEIGHTS: Final[Mapping[Kind, int]] = {Kind.CALL_FAILS: 5, Kind.DISK_FAILS:
 def _with_disk_faults(plan: Plan, profile: str | None) -> Plan:
     """With several log directories and faults of single calls in some runs, by a chance of its own."""
     random = Random(f"disks {plan.seed}")
-    plan = replace(plan, log_directory_count=random.choice((1, 1, 2)))
-    if profile != "disks" and random.random() < 0.5:
+    plan = replace(plan, log_directory_count=2 if profile == MOVES else random.choice((1, 1, 2)))
+    if plan.log_directory_count > 1:
+        plan = replace(
+            plan, faults=_sorted(plan, [*plan.faults, *_moves(random, plan, 8 if profile == MOVES else random.choice((0, 1, 3)))])
+        )
+    if profile != DISKS and random.random() < 0.5:
         return plan
     faults = list(plan.faults)
     for _ in range(random.choice((1, 2, 4, 8)) if profile is None else 10):
@@ -339,7 +379,28 @@ def _with_disk_faults(plan: Plan, profile: str | None) -> Plan:
             # A disk that is full, or refuses some calls, and then loses power.
             at += random.uniform(0.0, 1.5) * seconds
             faults.append(Fault(round(at, 3), Kind.LOSE_POWER, victim, round(random.uniform(0.1, 4.0), 3)))
-    return replace(plan, faults=tuple(sorted((fault for fault in faults if fault.at < plan.seconds), key=lambda fault: fault.at)))
+    return replace(plan, faults=_sorted(plan, faults))
+
+
+def _sorted(plan: Plan, faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    return tuple(sorted((fault for fault in faults if fault.at < plan.seconds), key=lambda fault: fault.at))
+
+
+def _moves(random: Random, plan: Plan, count: int) -> Iterator[Fault]:
+    """Logs that move to another directory, mostly with something that happens to the broker soon after."""
+    for _ in range(count):
+        victim, at = str(random.randint(1, plan.broker_count)), random.uniform(5.0, plan.seconds)
+        yield Fault(round(at, 3), Kind.MOVE_LOG, victim, 0.0, round(random.random(), 3))
+        seconds, amount = round(random.uniform(0.5, 4.0), 3), round(random.random(), 3)
+        match random.choice((None, Kind.KILL, Kind.LOSE_POWER, Kind.LOSE_POWER, Kind.CRASH_IN_CALL, Kind.CRASH_IN_CALL)):
+            case Kind.CRASH_IN_CALL:
+                call = DiskCall(random.choice(("rename", "fsync", "any")), "*", 0, random.randint(0, 4), 1)
+                yield Fault(round(at, 3), Kind.CRASH_IN_CALL, victim, seconds, amount, call)
+            case Kind.KILL | Kind.LOSE_POWER as kind:
+                soon = random.choice((random.uniform(0.0, 0.2), random.uniform(0.0, 2.0)))
+                yield Fault(round(at + soon, 3), kind, victim, seconds, amount)
+            case _:
+                pass
 
 
 def _disk_call(random: Random, kind: Kind) -> DiskCall | None:
@@ -352,6 +413,12 @@ def _disk_call(random: Random, kind: Kind) -> DiskCall | None:
         case Kind.DISK_FAILS:
             return DiskCall(random.choice(_FAILING_CALLS), pattern, errno.EIO, random.choice((0, 0, random.randint(0, 5))), many)
         case Kind.CRASH_IN_CALL:
-            return DiskCall(random.choice((*_FAILING_CALLS, "any", "any")), pattern, 0, random.choice((0, random.randint(0, 5), random.randint(0, 20))), 1)
+            return DiskCall(
+                random.choice((*_FAILING_CALLS, "any", "any")),
+                pattern,
+                0,
+                random.choice((0, random.randint(0, 5), random.randint(0, 20))),
+                1,
+            )
         case _:
             return None

@@ -12,9 +12,21 @@ from tests.simulation.cluster import Cluster, Machine, both_ways, to_zookeeper
 from tests.simulation.disk import CallFault
 from tests.simulation.faults import ADMINISTRATION, CONTROLLER, LEADER, Fault, Kind, Plan
 
+from ottla.model import TopicPartition
+
 MIN_INSYNC_REPLICAS: Final = 2
 # These can take nobody out of an ISR.
-HARMLESS: Final = {Kind.CUT, Kind.LOSE_SESSION_CONNECTION, Kind.ZOOKEEPER_AWAY, Kind.STEP_CLOCK, Kind.ALL_LOSE_POWER, *ADMINISTRATION, Kind.STEP_CLOCK_FAR, Kind.STRAGGLING_CALLS}
+HARMLESS: Final = {
+    Kind.CUT,
+    Kind.LOSE_SESSION_CONNECTION,
+    Kind.ZOOKEEPER_AWAY,
+    Kind.STEP_CLOCK,
+    Kind.ALL_LOSE_POWER,
+    *ADMINISTRATION,
+    Kind.STEP_CLOCK_FAR,
+    Kind.STRAGGLING_CALLS,
+    Kind.MOVE_LOG,
+}
 # These leave a machine with less than it had.
 FORGETTING: Final = {Kind.LOSE_POWER, Kind.EMPTY_DISK}
 # Beyond a day, so that producers expire; less than what retention allows for by default.
@@ -43,6 +55,8 @@ class Faults:
         self._administer = administer
         self._ending: dict[asyncio.TimerHandle, Callable[[], None]] = {}
         self._disturbances: Counter[str] = Counter()  # how many go on, by the name of who suffers
+        # Asks a broker for a partition's log to lie in another of its directories.
+        self.move_log: Callable[[int, TopicPartition, str], None] = lambda broker_id, key, path: None
         self.performed: Counter[str] = Counter()
 
     async def run(self) -> None:
@@ -139,6 +153,8 @@ class Faults:
                 disk = machine.disks[int(fault.amount * 100) % len(machine.disks)]
                 disk.set_room(int(fault.amount * 3000))
                 self._later(fault.seconds, lambda: disk.set_room(None))
+            case Kind.MOVE_LOG:
+                self._move_log(machine, fault)
             case Kind.CALL_FAILS | Kind.DISK_FAILS | Kind.CRASH_IN_CALL:
                 self._arm(machine, fault)
             case Kind.EMPTY_DISK:
@@ -166,6 +182,15 @@ class Faults:
     def _disturb(self, name: str, seconds: float) -> None:
         self._disturbances[name] += 1
         self._later(seconds + AFTERMATH_SECONDS, lambda: self._disturbances.subtract([name]))
+
+    def _move_log(self, machine: Machine, fault: Fault) -> None:
+        """Asks a broker to have one of its logs in its next directory."""
+        keys = sorted(machine.replicas)
+        if keys:
+            key = keys[int(fault.amount * len(keys)) % len(keys)]
+            directories = machine.log_directories
+            now = directories.index(str(machine.replicas[key].log.directory.parent))
+            self.move_log(machine.broker_id, key, directories[(now + 1) % len(directories)])
 
     def _arm(self, machine: Machine, fault: Fault) -> None:
         """Has calls on one of the machine's disks fail for a while."""

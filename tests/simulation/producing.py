@@ -132,7 +132,10 @@ class Producer:
         values = [self._sends.begin(partition, now_ms) for _ in range(self._random.choice((1, 1, 2, 5)))]
         padding = bytes(self._random.choice((0, 0, 100, 700)))
         encoded = build_batch(
-            [Record(index, DEFAULT_START_MS + now_ms, self._key_of(value), VALUE.pack(value) + padding) for index, value in enumerate(values)],
+            [
+                Record(index, DEFAULT_START_MS + now_ms, self._key_of(value), VALUE.pack(value) + padding)
+                for index, value in enumerate(values)
+            ],
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
             base_sequence=self._next_sequence[partition],

@@ -6,7 +6,6 @@ and says what it found. What it may find is what the documentation promises, no 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass

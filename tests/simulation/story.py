@@ -114,6 +114,7 @@ class Story:
         clients += [self.loop.create_task(each.run(plan.consume_every)) for each in consumers]
         clients += [self.loop.create_task(scene.run()) for scene in self.scenes]
         faults = Faults(cluster, plan, TOPIC, [CLIENT], Random(self.random.random()), self._administer)
+        faults.move_log = self._move_log
         await self.loop.create_task(faults.run(), context=outside.copy())
         self.performed = faults.performed
         self.fault_count = faults.performed.total()
@@ -226,6 +227,9 @@ class Story:
 
     def _administer(self, kind: Kind) -> None:
         self.loop.spawn(self.client, self.administrator.do(kind))
+
+    def _move_log(self, broker_id: int, key: TopicPartition, path: str) -> None:
+        self.loop.spawn(self.client, self.administrator.move_log(broker_id, key, path))
 
     # Looking.
 
