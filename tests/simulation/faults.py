@@ -316,13 +316,14 @@ def _profiled(plan: Plan, profile: str | None) -> Plan:
         kinds = (Kind.KILL, Kind.PAUSE, Kind.ISOLATE, Kind.ISOLATE_ENTIRELY, Kind.DEAFEN, Kind.EXPIRE)
         faults = [
             Fault(round(random.uniform(3.0, plan.seconds), 3), random.choice(kinds), LEADER, round(random.uniform(0.5, 9.0), 3), 0.5)
-            for _ in range(16)
+            for _ in range(12)
         ]
         return replace(
             plan,
             disk_stalls=0.3,
             produce_every=0.2,
-            producer_count=3,
+            producer_count=2,
+            consumer_count=1,
             partition_count=1,
             topic_settings={**plan.topic_settings, "segment.bytes": "4096", "index.interval.bytes": "64"},
             faults=tuple(sorted(faults, key=lambda fault: fault.at)),

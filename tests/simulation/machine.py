@@ -42,7 +42,7 @@ class DiskOffload:
     def __init__(self, random: Random, usual_seconds: float, stalls: float = 0.0) -> None:
         self._random: Final = random
         self._usual_seconds: Final = usual_seconds
-        self._stalls: Final = stalls
+        self.stalls = stalls
         self.factor = 1.0
 
     def __call__(self, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Awaitable[Any]:
@@ -64,7 +64,7 @@ class DiskOffload:
     def _seconds(self) -> float:
         usual = self._usual_seconds * self.factor if self._usual_seconds else 0.01 * (self.factor - 1.0)
         seconds = self._random.expovariate(1 / usual) if usual else 0.0
-        if self._stalls and self._random.random() < self._stalls:
+        if self.stalls and self._random.random() < self.stalls:
             seconds += self._random.uniform(0.2, MOST_STALL_SECONDS)
         return seconds
 

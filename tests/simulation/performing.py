@@ -79,7 +79,7 @@ class Faults:
         self._cluster.set_zookeeper_away(False)
         self._cluster.control.straggling = 0.0
         for machine in self._cluster.machines.values():
-            machine.offload.factor = 1.0
+            machine.offload.factor, machine.offload.stalls = 1.0, 0.0
             for disk in machine.disks:
                 disk.set_room(None)
                 disk.disarm()
