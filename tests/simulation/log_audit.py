@@ -11,7 +11,7 @@ Everything is read from the files of a log between two callbacks of its loop; no
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -172,7 +172,8 @@ def _offset_index_findings(segment: SegmentContent) -> Iterator[str]:
         elif header is None:
             yield f"{Path(path).name}: entry {relative_offset} points at {position}, where no batch begins"
         elif header.last_offset - base_offset != relative_offset:
-            yield f"{Path(path).name}: entry {relative_offset} points at {position}, where a batch ends with {header.last_offset - base_offset}"
+            ends = header.last_offset - base_offset
+            yield f"{Path(path).name}: entry {relative_offset} points at {position}, where a batch ends with {ends}"
         former = (relative_offset, position)
 
 
@@ -198,7 +199,7 @@ def _time_index_findings(log: Log, segment: SegmentContent) -> Iterator[str]:
         elif offset not in own:
             yield f"{Path(path).name}: timestamp {timestamp} points at offset {offset}, with which no batch ends"
         elif own[offset] != timestamp or largest[offset] != timestamp:
-            yield f"{Path(path).name}: timestamp {timestamp} at offset {offset}, where the batch has {own[offset]}, up to it {largest[offset]}"
+            yield f"{Path(path).name}: timestamp {timestamp} at offset {offset}, whose batch has {own[offset]}, up to it {largest[offset]}"
         former = (timestamp, relative_offset)
     if segment.segment is not log._segments.active and so_far >= 0 and former[0] != so_far:
         yield f"{Path(path).name} ends with timestamp {former[0]}, and the largest of its sealed segment is {so_far}"
@@ -226,12 +227,15 @@ def rebuilt_epochs(content: LogContent) -> LeaderEpochCache:
 
 def _epoch_findings(content: LogContent) -> Iterator[str]:
     log = content.log
-    entries, rebuilt = log.leader_epochs.entries, rebuilt_epochs(content).entries
+    entries = log.leader_epochs.entries
+    # A log start that was not recorded before a crash lies before the epochs that were.
+    first_known = max(log.log_start_offset, entries[0][1]) if entries else log.log_start_offset
+    rebuilt = _since(rebuilt_epochs(content).entries, first_known) if first_known < log.log_end_offset else []
     known = [entry for entry in entries if entry[1] < log.log_end_offset]  # the last one may have no batch yet
     if not log.cleaned_up_to and known != rebuilt:
         yield f"the leader epochs are {entries}, and the batches have {rebuilt}"
     for header in content.headers:
-        offset = max(header.base_offset, log.log_start_offset)
+        offset = max(header.base_offset, first_known)
         if header.last_offset >= offset and log.leader_epochs.epoch_for_offset(offset) != header.leader_epoch:
             found = log.leader_epochs.epoch_for_offset(offset)
             yield f"offset {offset} is of leader epoch {header.leader_epoch}, and of {found} by the leader epochs {entries}"
@@ -254,7 +258,7 @@ def _producer_findings(content: LogContent, producers_expire: bool) -> Iterator[
     first_offset = log._segments.all[0].base_offset
     # Before it, batches may be gone that a state remembers.
     known_from = max(first_offset, log.cleaned_up_to)
-    snapshots = [offset for offset in snapshot_offsets(log.directory)]
+    snapshots = snapshot_offsets(log.directory)
     for offset in snapshots:
         if offset > log.log_end_offset:
             yield f"there is a snapshot of the producers at {offset}, and the log ends at {log.log_end_offset}"
@@ -294,7 +298,8 @@ def _state_findings(state: ProducerState, remembered: ProducerState, first_offse
         yield f"producer {state.producer_id} has (epoch, next sequence, last offset) {found} in memory, and {expected} in the log"
     open_from = remembered.transaction_first_offset
     if open_from != state.transaction_first_offset and not 0 <= open_from < first_offset:
-        yield f"producer {state.producer_id} has a transaction from {open_from} in memory, and from {state.transaction_first_offset} in the log"
+        first = state.transaction_first_offset
+        yield f"producer {state.producer_id} has a transaction from {open_from} in memory, and from {first} in the log"
 
 
 def _snapshot_findings(log: Log, offset: int, replayed: ProducerStates, known_from: int, producers_expire: bool) -> Iterator[str]:
@@ -412,7 +417,11 @@ def checkpoint_findings(
 
 
 def durability_findings(log: Log, disk: Disk) -> Iterator[str]:
-    """What the recovery point vouches for, and a loss of power at this moment would take away."""
+    """What is vouched for, and a loss of power at this moment would take away.
+
+    Answers and the high watermark rely on the recovery point in memory: bytes and names. A start relies on the one in the checkpoint:
+    of what lies before it nothing is made again, so indexes and leader epochs have to be there as well.
+    """
     point = log.recovery_point
     segments = log._segments.all
     if point <= segments[0].base_offset or log._is_retired:
@@ -432,30 +441,42 @@ def durability_findings(log: Log, disk: Disk) -> Iterator[str]:
                 yield f"recovery point {point}: the segment at {segment.base_offset} would lose some of its first {covered} bytes"
             elif following is not None and following <= point and len(survivor) > len(content):
                 yield f"recovery point {point}: what was cut off the sealed segment at {segment.base_offset} would be back"
-        if following is not None and following <= point:
-            yield from _index_durability(log, segment, disk)
-    expected = [entry for entry in log.leader_epochs.entries if entry[1] < point]
-    for survivor in disk.survivors(str(log.directory / LEADER_EPOCH_CHECKPOINT)):
-        stored = [] if survivor is None else _parsed_epochs(survivor)
-        if [entry for entry in stored if entry[1] < point and entry[1] >= log.log_start_offset] != [
-            entry for entry in expected if entry[1] >= log.log_start_offset
-        ]:
-            yield f"recovery point {point}: a loss of power would leave the leader epochs {stored}, and they are {expected}"
     metadata = log.directory / PARTITION_METADATA
     if metadata.exists():
         for survivor in disk.survivors(str(metadata)):
             if survivor != metadata.read_bytes():
                 yield f"recovery point {point}: a loss of power would take {PARTITION_METADATA}"
+    try:
+        recorded = read_offsets(log.directory.parent / RECOVERY_POINT_CHECKPOINT).get(log.topic_partition, 0)
+    except MalformedCheckpoint:
+        recorded = 0
+    point = min(point, recorded)
+    for number, segment in enumerate(segments[:-1]):
+        if segments[number + 1].base_offset <= point:
+            yield from _index_durability(log, segment, disk, point)
+    if point > log.log_start_offset:
+        expected = [entry for entry in _since(log.leader_epochs.entries, log.log_start_offset) if entry[1] < point]
+        for survivor in disk.survivors(str(log.directory / LEADER_EPOCH_CHECKPOINT)):
+            stored = [] if survivor is None else _parsed_epochs(survivor)
+            if [entry for entry in _since(stored, log.log_start_offset) if entry[1] < point] != expected:
+                yield f"recorded recovery point {point}: a loss of power would leave the leader epochs {stored}, and they are {expected}"
 
 
-def _index_durability(log: Log, segment: Segment, disk: Disk) -> Iterator[str]:
-    """Nothing makes the indexes of a segment before the recovery point anew, unless they look damaged."""
+def _since(entries: Iterable[tuple[int, int]], start_offset: int) -> list[tuple[int, int]]:
+    """The leader epochs of what lies at an offset and behind it."""
+    epochs = LeaderEpochCache(entries)
+    epochs.truncate_from_start(start_offset)
+    return epochs.entries
+
+
+def _index_durability(log: Log, segment: Segment, disk: Disk, point: int) -> Iterator[str]:
+    """Nothing makes the indexes of a segment before the recorded recovery point anew, unless they look damaged."""
     if segment in log._sealed:
         # A flush before the roll has gone as far. Files that are empty or not there are made anew; a piece of one is believed.
         paths = [segment.path(suffix) for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
         if not any(os.path.exists(path) and os.path.getsize(path) for path in paths):  # noqa: PTH202
             return
-        yield f"recovery point {log.recovery_point}: the indexes of the sealed segment at {segment.base_offset} are not on the disk"
+        yield f"recorded recovery point {point}: the indexes of the sealed segment at {segment.base_offset} are not on the disk"
         return
     for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
         path = Path(segment.path(suffix))
@@ -466,7 +487,7 @@ def _index_durability(log: Log, segment: Segment, disk: Disk) -> Iterator[str]:
             if survivor is None and suffix != TRANSACTION_INDEX_SUFFIX:
                 continue  # a missing one is made anew
             if survivor != content:
-                yield f"recovery point {log.recovery_point}: a loss of power would leave another {path.name}"
+                yield f"recorded recovery point {point}: a loss of power would leave another {path.name}"
 
 
 def _parsed_epochs(content: bytes) -> list[tuple[int, int]]:
