@@ -107,6 +107,7 @@ class Cluster:
         self.network.weather.lost = plan.network_lost
         self.connections: Final = Connections(self.network, trace)
         self.machines: Final = {each: self._machine(each, directory) for each in range(1, count + 1)}
+        self._skews = {machine.clock.skew_ms for machine in self.machines.values()}
         self._tree = EmbeddedZooKeeper(None, SkewedClock(loop, 0), offload_nothing)
         self.zookeeper: Final = SimulatedZooKeeper(self.network, trace, self._tree, plan.session_timeout_ms / 1000)
         self._states: dict[TopicPartition, PartitionZnode] = {}
@@ -119,6 +120,16 @@ class Cluster:
         skew_ms = self._random.choice((0, 0, -300, 2500))
         offload = DiskOffload(Random(self._random.random()), self.plan.disk_usual, self.plan.disk_stalls)
         return Machine(broker_id, Disk(directory / name_of(broker_id)), SkewedClock(self._loop, skew_ms), offload)
+
+    @property
+    def clock_difference_ms(self) -> int:
+        """How far the hours of two brokers ever were apart."""
+        return max(self._skews) - min(self._skews)
+
+    def step_clock(self, machine: Machine, milliseconds: int) -> None:
+        """A machine's hour jumps."""
+        machine.clock.skew_ms += milliseconds
+        self._skews.add(machine.clock.skew_ms)
 
     @property
     def disks(self) -> list[Disk]:

@@ -11,8 +11,10 @@ from typing import Final
 from tests.chaos.history import History, Polls, Sends
 from tests.simulation.administering import Administrator
 from tests.simulation.cluster import Cluster
+from tests.simulation.compacted import compare_compacted
 from tests.simulation.consuming import Consumer
 from tests.simulation.faults import Kind, Plan, Scene
+from tests.simulation.grouping import Groups
 from tests.simulation.invariants import Invariants
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.nodes import Node
@@ -32,7 +34,8 @@ HEAL_SECONDS: Final = 120.0
 FINISH_SECONDS: Final = 90.0
 LOOK_SECONDS: Final = 0.2
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-SCENES: Final[Mapping[Scene, Callable[[Stage], Actors]]] = {Scene.RECREATION: Recreation}
+COMPACTED_TOPICS: Final = INTERNAL_TOPICS | {"c"}
+SCENES: Final[Mapping[Scene, Callable[[Stage], Actors]]] = {Scene.RECREATION: Recreation, Scene.GROUPS: Groups}
 
 
 class Story:
@@ -299,5 +302,7 @@ class Story:
             replicas = {each: machines[each].replicas[key] for each in state.replicas if key in machines[each].replicas}
             if len(replicas) != len(state.replicas):
                 self._fail(f"{key}: of {state.replicas} only brokers {sorted(replicas)} have it at the end")
-            if replicas:
+            if replicas and key.topic in COMPACTED_TOPICS:
+                compare_compacted(key, replicas, self._fail)
+            elif replicas:
                 self.invariants.compare(key, replicas)
