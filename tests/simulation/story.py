@@ -23,6 +23,7 @@ from tests.simulation.producing import Producer
 from tests.simulation.recreating import Recreation
 from tests.simulation.scenes import Actors, Stage
 from tests.simulation.trace import Trace
+from tests.simulation.transacting import Transactions
 from tests.simulation.wire import ClientView
 
 from ottla.model import TopicPartition
@@ -35,7 +36,7 @@ FINISH_SECONDS: Final = 90.0
 LOOK_SECONDS: Final = 0.2
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 COMPACTED_TOPICS: Final = INTERNAL_TOPICS | {"c"}
-SCENES: Final[Mapping[Scene, Callable[[Stage], Actors]]] = {Scene.RECREATION: Recreation, Scene.GROUPS: Groups}
+SCENES: Final[Mapping[Scene, Callable[[Stage], Actors]]] = {Scene.RECREATION: Recreation, Scene.GROUPS: Groups, Scene.TRANSACTIONS: Transactions}
 
 
 class Story:
