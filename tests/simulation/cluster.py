@@ -129,6 +129,7 @@ class Cluster:
         self.network.weather.lost = plan.network_lost
         self.connections: Final = Connections(self.network, trace)
         self.machines: Final = {each: self._machine(each, directory) for each in range(1, count + 1)}
+        self._skews = {machine.clock.skew_ms for machine in self.machines.values()}
         self._tree = EmbeddedZooKeeper(None, SkewedClock(loop, 0), offload_nothing)
         self.zookeeper: Final = SimulatedZooKeeper(self.network, trace, self._tree, plan.session_timeout_ms / 1000)
         # Told a machine whose logs were just loaded, and one that is about to go down, and how.
@@ -145,6 +146,16 @@ class Cluster:
         offload = DiskOffload(Random(self._random.random()), self.plan.disk_usual, self.plan.disk_stalls)
         disks = [Disk(directory / f"{name_of(broker_id)}-disk-{number}") for number in range(1, self.plan.log_directory_count + 1)]
         return Machine(broker_id, disks, SkewedClock(self._loop, skew_ms), offload)
+
+    @property
+    def clock_difference_ms(self) -> int:
+        """How far the hours of two brokers ever were apart."""
+        return max(self._skews) - min(self._skews)
+
+    def step_clock(self, machine: Machine, milliseconds: int) -> None:
+        """A machine's hour jumps."""
+        machine.clock.skew_ms += milliseconds
+        self._skews.add(machine.clock.skew_ms)
 
     @property
     def disks(self) -> list[Disk]:

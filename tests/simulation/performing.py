@@ -148,7 +148,7 @@ class Faults:
                 cluster.network.slow(name, 1.0 + 300 * fault.amount)
                 self._later(fault.seconds, lambda: cluster.network.slow(name, 1.0))
             case Kind.STEP_CLOCK:
-                machine.clock.skew_ms += int((fault.amount - 0.5) * 20_000)
+                cluster.step_clock(machine, int((fault.amount - 0.5) * 20_000))
             case Kind.DISK_FULL:
                 disk = machine.disks[int(fault.amount * 100) % len(machine.disks)]
                 disk.set_room(int(fault.amount * 3000))
@@ -166,7 +166,7 @@ class Faults:
                 cluster.stop(machine, 0.1)
                 self._later(5.0 + 20.0 * fault.amount, lambda: self._roll_back(machine, fault.seconds))
             case Kind.STEP_CLOCK_FAR:
-                machine.clock.skew_ms += int((fault.amount - 0.5) * 2 * MOST_STEP_HOURS * 3_600_000)
+                cluster.step_clock(machine, int((fault.amount - 0.5) * 2 * MOST_STEP_HOURS * 3_600_000))
             case Kind.STRAGGLING_CALLS:
                 cluster.control.straggling = 0.1 + 0.4 * fault.amount
                 self._later(2 * fault.seconds, lambda: setattr(cluster.control, "straggling", 0.0))

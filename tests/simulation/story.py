@@ -13,8 +13,10 @@ from tests.chaos.history import History, Polls, Sends
 from tests.simulation.administering import Administrator
 from tests.simulation.auditing import Auditor
 from tests.simulation.cluster import Cluster
+from tests.simulation.compacted import compare_compacted
 from tests.simulation.consuming import Consumer
 from tests.simulation.faults import Kind, Plan, Scene
+from tests.simulation.grouping import Groups
 from tests.simulation.invariants import Invariants
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.nodes import Node
@@ -23,6 +25,7 @@ from tests.simulation.producing import Producer
 from tests.simulation.recreating import Recreation
 from tests.simulation.scenes import Actors, Stage
 from tests.simulation.trace import Trace
+from tests.simulation.transacting import Transactions
 from tests.simulation.wire import ClientView
 
 from ottla.model import TopicPartition
@@ -34,7 +37,8 @@ HEAL_SECONDS: Final = 120.0
 FINISH_SECONDS: Final = 90.0
 LOOK_SECONDS: Final = 0.2
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-SCENES: Final[Mapping[Scene, Callable[[Stage], Actors]]] = {Scene.RECREATION: Recreation}
+COMPACTED_TOPICS: Final = INTERNAL_TOPICS | {"c"}
+SCENES: Final[Mapping[Scene, Callable[[Stage], Actors]]] = {Scene.RECREATION: Recreation, Scene.GROUPS: Groups, Scene.TRANSACTIONS: Transactions}
 
 
 class Story:
@@ -310,6 +314,8 @@ class Story:
             replicas = {each: machines[each].replicas[key] for each in state.replicas if key in machines[each].replicas}
             if len(replicas) != len(state.replicas):
                 self._fail(f"{key}: of {state.replicas} only brokers {sorted(replicas)} have it at the end")
-            if replicas:
+            if replicas and key.topic in COMPACTED_TOPICS:
+                compare_compacted(key, replicas, self._fail)
+            elif replicas:
                 self.invariants.compare(key, replicas)
         self.auditor.finish()
