@@ -16,7 +16,7 @@ PINNED := --generate-hashes --python-version 3.11 --python-platform linux --cust
 export COMPOSE_PROJECT_NAME ?= ottla
 export PROFILES
 
-.PHONY: help install quickstart stop test compat chaos chaos-sabotage sim sim-sabotage bench golden docs rules dashboards helm-test k8s-test proto lint format clean base-image images requirements wheels up down logs ps demo integration
+.PHONY: help install quickstart stop test compat chaos chaos-sabotage sim sim-sabotage bench golden docs house rules dashboards helm-test k8s-test proto lint format clean base-image images requirements wheels up down logs ps demo integration
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +103,9 @@ docs: $(INSTALLED) ## make docs/configuration.md, docs/metrics.md and the chart'
 	$(BIN)/python -m ottla.config.document docs/configuration.md
 	$(BIN)/python -m ottla.metrics.document docs/metrics.md
 	$(BIN)/python helm/document.py
+
+house: $(INSTALLED) ## figures of the tree: files, importers, layers, and what a Produce and a CreateTopics walk through; WAYS=1
+	PYTHONPATH=. $(BIN)/python -m tests.house $(if $(WAYS),--ways)
 
 rules: ## Prometheus' configuration and alert rules: checked and tested with promtool
 	sh deploy/prometheus/check.sh

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -29,12 +30,24 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """One server for this process; each test takes a chroot of its own. With CI=true its absence is a failure."""
+def a_zookeeper_to_start() -> None:
+    """Skips, with what there is to install, on a machine without a ZooKeeper. With CI=true its absence is a failure."""
     reason = why_unavailable()
     if reason is not None:
         if os.environ.get("CI", "").lower() == "true":
             pytest.fail(f"with CI=true the tests over a real ZooKeeper must run: {reason}")
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(a_zookeeper_to_start: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """One server for this process; each test takes a chroot of its own."""
     with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def own_zookeeper_server(a_zookeeper_to_start: None, tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    """A server that a test may kill, restart and freeze."""
+    with ZooKeeperServer(tmp_path / "zookeeper") as server:
         yield server

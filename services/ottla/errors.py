@@ -337,6 +337,12 @@ class TransactionalIdAuthorizationFailed(ApiError):
     code, retriable = 53, False
 
 
+class SecurityDisabled(ApiError):
+    """The broker has no authorizer, so there are no ACLs to describe or change."""
+
+    code, retriable = 54, False
+
+
 class OperationNotAttempted(ApiError):
     """Another part of the same request failed first."""
 

@@ -61,7 +61,7 @@ def test_the_broker_takes_what_it_is_started_with(file: Path, tmp_path: Path) ->
     assert settings.broker_id == values["id_base"] + 1
     assert settings.inter_broker_listener.name == "INTERNAL"
     assert settings.control_address.port == 9095
-    assert not settings.without_effect()
+    assert not settings.without_effect(settings.given)
 
 
 def test_what_the_chart_sets_itself_are_settings_that_there_are() -> None:

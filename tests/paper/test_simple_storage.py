@@ -138,6 +138,9 @@ def test_old_messages_are_deleted_by_time_whether_read_or_not(cluster: EmbeddedC
     while len(list(directory_of(cluster, topic).glob("*.log"))) > 1 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert len(list(directory_of(cluster, topic).glob("*.log"))) == 1
+    # Or this one would be too old as well before it is read.
+    forever = ConfigEntry("retention.ms", "-1", incremental_operation=AlterConfigOpType.SET)
+    admin.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[forever])])[resource].result(10)
     publish(cluster, topic, [b"goes on"])
     assert read(cluster, topic, 500, 1) == [b"goes on"]
 

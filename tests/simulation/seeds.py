@@ -68,4 +68,20 @@ REGRESSIONS: Final = (
         "A replica that was moved away while its broker was away stayed there for ever.",
         "tests/unit/broker/controller/test_strays.py",
     ),
+    Regression(
+        770274,
+        "With flush.messages a new leader waited for its next append before it synced what it had received as a follower: without one"
+        " the high watermark stayed where it was, and acknowledged messages were never read.",
+        "tests/unit/broker/replication/test_replicas.py",
+    ),
+    Regression(
+        770591,
+        "The same with what a leader had found in its log after a loss of power.",
+        "tests/unit/broker/replication/test_replicas.py",
+    ),
+    Regression(
+        771076,
+        "The simulation's own fault: it counted the leaders nine milliseconds after an election, before the former one had heard of it.",
+        "tests/simulation/test_simulation.py",
+    ),
 )

@@ -155,6 +155,8 @@ class Story:
         await self._read_everything()
         for scene in self.scenes:
             await scene.look_at_the_end()
+        # Reading takes its time, and leaderships may have been given back meanwhile: who led has to hear of it first.
+        await cluster.wait_until(self._agrees_on_leaders, FINISH_SECONDS)
         self._compare()
         for scene in self.scenes:
             for finding in scene.findings():
@@ -272,6 +274,14 @@ class Story:
                 and ends[str(key)][0][1] == ends[str(key)][0][2]
                 for key, state in states.items()
             )
+        )
+
+    def _agrees_on_leaders(self) -> bool:
+        """Of each partition just the broker leads that leads by what ZooKeeper says."""
+        machines = self.cluster.machines.values()
+        return all(
+            [each.broker_id for each in machines if key in each.replicas and each.replicas[key].is_leader] == [state.leader]
+            for key, state in self.cluster.states().items()
         )
 
     def _strays(self) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from ottla.broker.control import (
@@ -27,7 +27,7 @@ from ottla.broker.control import (
     UpdateMetadataRequest,
 )
 from ottla.broker.metadata import MetadataCache
-from ottla.errors import BrokerNotAvailable, StaleBrokerEpoch, StaleControllerEpoch
+from ottla.errors import BrokerNotAvailable, FencedLeaderEpoch, StaleBrokerEpoch, StaleControllerEpoch
 from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 
 log: Final = logging.getLogger(__name__)
@@ -37,6 +37,10 @@ NOT_REGISTERED: Final = -1
 
 class Replicas(Protocol):
     """What is told to the partitions of this broker: `ottla.broker.replication.replicas.ReplicaManager`."""
+
+    def written_epochs(self, partitions: Iterable[PartitionAssignment]) -> Mapping[TopicPartition, int]:
+        """The latest leader epoch of each log that can not go on in the epoch that is given."""
+        ...
 
     async def apply(
         self, partitions: Sequence[PartitionAssignment], live_leaders: Sequence[BrokerRegistration]
@@ -146,7 +150,9 @@ class ControlApplier:
             self._check(request)
             self._settings.learn_topic_overrides(request.topic_configs)
             self._metadata.update_known(request.partitions)
-            errors = await self._replicas.apply(request.partitions, request.live_leaders)
+            written_epochs = self._replicas.written_epochs(request.partitions)
+            possible = [each for each in request.partitions if each.topic_partition not in written_epochs]
+            errors = dict(await self._replicas.apply(possible, request.live_leaders))
             if request.broker_epoch <= self._ended_epoch:
                 # The session ended in the middle of it, so what came after that has to be taken back.
                 self._replicas.stop_leading_all()
@@ -154,7 +160,12 @@ class ControlApplier:
             if request.all_replicas is not None:
                 self._check(request)  # its controller may have been replaced meanwhile, and this is not to be undone
                 await self._replicas.set_strays_aside(request.all_replicas)
-            return LeaderAndIsrResponse(errors)
+            for key, epoch in written_epochs.items():
+                log.warning(
+                    "%s: refused, as its log has records of leader epoch %d; the controller gave one that is not above it", key, epoch
+                )
+                errors[key] = FencedLeaderEpoch.code
+            return LeaderAndIsrResponse(errors, written_epochs)
 
     async def update_metadata(self, request: UpdateMetadataRequest) -> None:
         """Tells clients what has changed from now on."""

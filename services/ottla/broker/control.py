@@ -80,9 +80,13 @@ class LeaderAndIsrRequest:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrResponse:
-    """The error code of each partition; 0 where the broker does as it was told."""
+    """The error code of each partition; 0 where the broker does as it was told.
+
+    `written_epochs` has the latest leader epoch of each log that is ahead of the epoch given: nobody can lead in that one.
+    """
 
     errors: Mapping[TopicPartition, int]
+    written_epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +109,17 @@ class UpdateMetadataRequest:
 
 @dataclass(frozen=True, slots=True)
 class PartitionToStop:
-    """A replica that a broker is to give up, and whether its files go too."""
+    """A replica that a broker is to give up, and whether its files go too.
+
+    Attributes:
+        topic_id: of the topic that is meant. A request that arrives late must not take the replica of a new topic of that
+            name. None from a controller of a release that did not say.
+    """
 
     topic_partition: TopicPartition
     leader_epoch: int
     delete: bool
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class BrokerClient:
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         message = await messages.leader_and_isr_message(request)
         answer = await self._channel.call(self._stub.LeaderAndIsr, message, self._timeout_seconds)
-        return LeaderAndIsrResponse(messages.errors_of(answer.errors))
+        return messages.leader_and_isr_answer_of(answer)
 
     async def update_metadata(self, request: UpdateMetadataRequest) -> None:
         message = await messages.update_metadata_message(request)

@@ -24,6 +24,7 @@ from ottla.broker.control import (
     IsrChange,
     IsrMember,
     LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
     NewTopic,
     OngoingReassignment,
     PartitionAssignment,
@@ -221,6 +222,21 @@ async def leader_and_isr_of(message: broker_pb2.LeaderAndIsrRequest) -> LeaderAn
     )
 
 
+def leader_and_isr_answer(response: LeaderAndIsrResponse) -> broker_pb2.LeaderAndIsrResponse:
+    return broker_pb2.LeaderAndIsrResponse(
+        errors=error_messages(response.errors),
+        written_epochs=[
+            broker_pb2.WrittenEpoch(topic_partition=topic_partition_message(key), leader_epoch=epoch)
+            for key, epoch in response.written_epochs.items()
+        ],
+    )
+
+
+def leader_and_isr_answer_of(message: broker_pb2.LeaderAndIsrResponse) -> LeaderAndIsrResponse:
+    written = {topic_partition_of(epoch.topic_partition): epoch.leader_epoch for epoch in message.written_epochs}
+    return LeaderAndIsrResponse(errors_of(message.errors), written)
+
+
 async def update_metadata_message(request: UpdateMetadataRequest) -> broker_pb2.UpdateMetadataRequest:
     return broker_pb2.UpdateMetadataRequest(
         controller_id=request.controller_id,
@@ -254,7 +270,10 @@ def stop_replica_message(request: StopReplicaRequest) -> broker_pb2.StopReplicaR
         broker_epoch=request.broker_epoch,
         partitions=[
             broker_pb2.PartitionToStop(
-                topic_partition=topic_partition_message(each.topic_partition), leader_epoch=each.leader_epoch, delete=each.delete
+                topic_partition=topic_partition_message(each.topic_partition),
+                leader_epoch=each.leader_epoch,
+                delete=each.delete,
+                topic_id=None if each.topic_id is None else each.topic_id.bytes,
             )
             for each in request.partitions
         ],
@@ -266,7 +285,15 @@ def stop_replica_of(message: broker_pb2.StopReplicaRequest) -> StopReplicaReques
         BrokerId(message.controller_id),
         message.controller_epoch,
         message.broker_epoch,
-        tuple(PartitionToStop(topic_partition_of(each.topic_partition), each.leader_epoch, each.delete) for each in message.partitions),
+        tuple(
+            PartitionToStop(
+                topic_partition_of(each.topic_partition),
+                each.leader_epoch,
+                each.delete,
+                UUID(bytes=each.topic_id) if each.HasField("topic_id") else None,
+            )
+            for each in message.partitions
+        ),
     )
 
 

@@ -31,7 +31,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     async def LeaderAndIsr(self, request: broker_pb2.LeaderAndIsrRequest, context: Any) -> broker_pb2.LeaderAndIsrResponse:
         response = await self._control.leader_and_isr(await messages.leader_and_isr_of(request))
-        return broker_pb2.LeaderAndIsrResponse(errors=messages.error_messages(response.errors))
+        return messages.leader_and_isr_answer(response)
 
     async def UpdateMetadata(self, request: broker_pb2.UpdateMetadataRequest, context: Any) -> broker_pb2.UpdateMetadataResponse:
         await self._control.update_metadata(await messages.update_metadata_of(request))

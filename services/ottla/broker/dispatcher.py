@@ -19,8 +19,8 @@ from typing import Any, Final
 from ottla.broker.handlers import api_versions, produce
 from ottla.broker.handlers.produce import DelayedProduce, Repeat, SilentFailure
 from ottla.broker.handlers.registry import APIS, Api, BrokerParts, EncodedBody, Pieces, RequestContext
-from ottla.broker.measuring.request_meters import ApiMeter
 from ottla.broker.purgatory import Purgatory
+from ottla.broker.request_meters import ApiMeter
 from ottla.errors import InvalidRequest, KafkaStorageError
 from ottla.model import ANONYMOUS, INTERNAL_TOPICS, Principal, TopicPartition
 from ottla.network.connection import Connection

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -204,8 +204,7 @@ class Broker:
         return sum(each.connection_count for each in self._listeners.values())
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        for name, reason in self._settings.without_effect().items():
-            log.warning("%s has no effect: %s", name, reason)
+        _tell_without_effect(self._settings.given)
         offload = self._offload or _threads(stack)
         open_session = self._open_session or sessions_of(self._settings, self._clock, stack)
         sessions = self._sessions = CoordinationSessions(open_session, self._session_lost, self._session_renewed)
@@ -246,7 +245,6 @@ class Broker:
             broker_id, broker_epoch, settings, self._clock, connect, replicas.partitions.get, throttles.follower
         )
         replicas.following = fetchers
-        logs.high_watermarks = replicas.high_watermarks
         logs.directory_failed = self._directory_failed
         log_moves = LogMoves(logs, settings.log_directories, offload, replicas.log_moved)
         # Whoever brings an offload has no processes to start.
@@ -414,6 +412,7 @@ class Broker:
                 self._fetchers.update_settings(settings)
                 self._limits.update(settings.max_connections, settings.max_connections_per_ip, settings.connections_per_address)
                 log.info("settings changed while running: %s", ", ".join(sorted(overrides)) or "none is overridden any more")
+                _tell_without_effect(overrides)
 
     def _over_sockets(self) -> Connect:
         """How followers here reach the leaders of their partitions: as the listener between brokers is reached."""
@@ -458,6 +457,11 @@ class Broker:
                 raise OttlaError(f"{each}: can not listen there: {error.strerror or error}") from error
             stack.push_async_callback(listener.close)
             self._listeners[each.name] = listener
+
+
+def _tell_without_effect(names: Iterable[str]) -> None:
+    for name, reason in BrokerSettings.without_effect(names).items():
+        log.warning("%s has no effect: %s", name, reason)
 
 
 def _threads(stack: AsyncExitStack) -> Offload:

@@ -216,10 +216,11 @@ class BrokerSettings(
             host = next((each.host for each in self.advertised_endpoints(host) if each.listener_name == name), host)
         return f"[{host}]:{bound_port}" if ":" in host else f"{host}:{bound_port}"
 
-    def without_effect(self) -> Mapping[str, str]:
-        """The settings that were given although they change nothing, each with the reason."""
-        definitions = self.definitions()
-        return {name: definitions[name].without_effect for name in sorted(self.given) if definitions[name].without_effect}
+    @classmethod
+    def without_effect(cls, names: Iterable[str]) -> Mapping[str, str]:
+        """Those of some settings that change nothing when they are given, each with the reason."""
+        definitions = cls.definitions()
+        return {name: definitions[name].without_effect for name in sorted(names) if definitions[name].without_effect}
 
     @cached_property
     def _protocols(self) -> Mapping[str, str]:

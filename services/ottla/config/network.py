@@ -103,6 +103,7 @@ class NetworkSettings(Settings):
         "int",
         default=INT_MAX,
         at_least=0,
+        dynamic="cluster-wide",
         without_effect="Connections are bounded by number, not by rate.",
         doc="Connections accepted a second.",
     )
@@ -127,13 +128,31 @@ class NetworkSettings(Settings):
         doc="Bytes of requests that may be in progress; at it the broker stops reading from its sockets. -1 sets no bound.",
     )
     num_network_threads: int = setting(
-        "num.network.threads", "int", default=3, at_least=1, without_effect=ONE_LOOP, doc="Kafka's threads that read and write sockets."
+        "num.network.threads",
+        "int",
+        default=3,
+        at_least=1,
+        dynamic="cluster-wide",
+        without_effect=ONE_LOOP,
+        doc="Kafka's threads that read and write sockets.",
     )
     num_io_threads: int = setting(
-        "num.io.threads", "int", default=8, at_least=1, without_effect=ONE_LOOP, doc="Kafka's threads that handle requests."
+        "num.io.threads",
+        "int",
+        default=8,
+        at_least=1,
+        dynamic="cluster-wide",
+        without_effect=ONE_LOOP,
+        doc="Kafka's threads that handle requests.",
     )
     background_threads: int = setting(
-        "background.threads", "int", default=10, at_least=1, without_effect=ONE_LOOP, doc="Kafka's threads for housekeeping."
+        "background.threads",
+        "int",
+        default=10,
+        at_least=1,
+        dynamic="cluster-wide",
+        without_effect=ONE_LOOP,
+        doc="Kafka's threads for housekeeping.",
     )
     fetch_max_bytes: int = setting(
         "fetch.max.bytes",

@@ -138,9 +138,10 @@ def make_client(options: ZooKeeperOptions) -> KazooClient:
     """A client that is not started. It retries to connect for ever; whoever started it stops it."""
     tls = _context(options.tls) if options.tls is not None else None
     handler = _Handler(tls, options.session_timeout_seconds * _FIRST_ANSWER_SHARE)
-    # kazoo tells every request at DEBUG, credentials and all, so it never gets to.
     logger = logging.getLogger("ottla.coordination.kazoo")
-    logger.setLevel(max(logging.WARNING, logger.getEffectiveLevel()))
+    logger.addFilter(_is_a_warning)
+    if logger.level == logging.NOTSET:
+        logger.setLevel(max(logging.WARNING, logger.getEffectiveLevel()))
     return KazooClient(
         hosts=options.connect.hosts,
         timeout=options.session_timeout_seconds,
@@ -150,6 +151,11 @@ def make_client(options: ZooKeeperOptions) -> KazooClient:
         logger=logger,
         use_ssl=options.tls is not None,
     )
+
+
+def _is_a_warning(record: logging.LogRecord) -> bool:
+    """kazoo tells every request at DEBUG, credentials and all, so it never gets to, whatever level is set at run time."""
+    return record.levelno >= logging.WARNING
 
 
 def acl_of(path: str, set_acl: bool) -> list[Any]:

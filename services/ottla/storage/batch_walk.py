@@ -40,9 +40,20 @@ class SoundBatches:
 
     Sound is: a length that fits into the file, magic 2, offsets that go up, leader epochs that do not go down, and the
     right checksum. A torn tail, garbage, a block of zeroes, and what had been cut and came back all fail one of these.
+    Below the high watermark epochs may go down: leaders of an older release began again at low epochs after the
+    coordination service had been restored from a copy, and what they acknowledged is not to be cut.
     """
 
-    def __init__(self, descriptor: int, position: int, end: int, next_offset: int, highest_offset: int, leader_epoch: int = -1) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        position: int,
+        end: int,
+        next_offset: int,
+        highest_offset: int,
+        leader_epoch: int = -1,
+        high_watermark: int = 0,
+    ) -> None:
         """
         Args:
             descriptor: the segment's file.
@@ -51,11 +62,13 @@ class SoundBatches:
             next_offset: the lowest offset that the first batch may have.
             highest_offset: the highest one that an index entry of this segment can say; offsets are outside the checksum.
             leader_epoch: that of the batch before the first one; -1 when there is none.
+            high_watermark: the checkpointed one.
         """
         self._descriptor: Final = descriptor
         self._leader_epoch: Final = leader_epoch
         self._end: Final = end
         self._highest_offset: Final = highest_offset
+        self._high_watermark: Final = high_watermark
         self.stop = Stop(position, next_offset, None)
 
     def __iter__(self) -> Iterator[tuple[int, int, BatchFields]]:
@@ -67,7 +80,7 @@ class SoundBatches:
         position, next_offset = self.stop.position, self.stop.next_offset
         unpack = HEADER.unpack_from
         chunk, chunk_position, chunk_end = memoryview(b""), position, position
-        latest_epoch = self._leader_epoch
+        latest_epoch, high_watermark = self._leader_epoch, self._high_watermark
         reason: str | None = None
         while position < end:
             if position + HEADER_SIZE > chunk_end and chunk_end < end:
@@ -87,7 +100,7 @@ class SoundBatches:
                 reason = f"magic {magic}"
             elif not next_offset <= base_offset <= last_offset <= highest_offset:
                 reason = f"offsets {base_offset} to {last_offset} where {next_offset} is next"
-            elif 0 <= leader_epoch < latest_epoch:
+            elif 0 <= leader_epoch < latest_epoch and base_offset >= high_watermark:
                 reason = f"leader epoch {leader_epoch} at offset {base_offset} after {latest_epoch}"
             elif after <= chunk_end:
                 if crc32c(chunk[at + CRC_START : after - chunk_position]) != crc:

@@ -75,6 +75,11 @@ def is_marked_directory(name: str) -> bool:
     return _MARKED_DIRECTORY.fullmatch(name) is not None
 
 
+def partition_of_marked_directory(name: str) -> TopicPartition | None:
+    """The partition whose directory was renamed to that; None when the name was cut, or is none of these."""
+    return partition_of_directory(name.rpartition(".")[0]) if is_marked_directory(name) and len(name) < LONGEST_NAME else None
+
+
 def partition_of_directory(name: str) -> TopicPartition | None:
     """The partition whose log a directory of that name holds, or None when it is not a partition's directory."""
     match = _PARTITION_DIRECTORY.fullmatch(name)

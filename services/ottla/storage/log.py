@@ -77,6 +77,22 @@ class Log(CompactableLog):
         except OSError as error:
             raise self._storage_error(f"reading at offset {offset}", error) from error
 
+    def available(self, offset: int, up_to: int) -> int | None:
+        """How many bytes lie from the batch that has `offset` on to the one that begins at `up_to`; an offset outside has none.
+
+        Returns:
+            None when they reach into a later segment than the offset's: then there is more than one read can give.
+
+        Raises:
+            KafkaStorageError: as from `read`.
+        """
+        if not self.log_start_offset <= offset < min(up_to, self.log_end_offset):
+            return 0
+        try:
+            return self._reader.available(offset, min(up_to, self.log_end_offset), self.log_end_offset)
+        except OSError as error:
+            raise self._storage_error(f"looking at offset {offset}", error) from error
+
     def read_would_block(self, offset: int) -> bool:
         """Whether `read` at this offset would wait for the disk; if so, `prepare_read` first."""
         if not self.log_start_offset <= offset < self.log_end_offset or self._failure is not None:

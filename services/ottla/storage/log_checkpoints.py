@@ -5,13 +5,17 @@
     replication-offset-checkpoint       the high watermarks
     cleaner-offset-checkpoint           up to where logs are compacted, if any is
 
+An entry has a partition's name and no topic's id, so it would be believed of whatever log is found under that name.
+Therefore a log is only made under a name of which none of the files speaks any more (`forget`).
+
 One event loop owns it; the files are written through `offload`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import errno
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +38,7 @@ class LogCheckpoints:
         paths: the directories.
         logs: all logs, as they are at the time.
         high_watermarks: those that are known, as they are at the time.
+        left: the log directories that logs have moved out of and not given up yet, as they are at the time.
         offload: where files are written.
 
     Every method that writes raises OSError when it could not.
@@ -44,23 +49,50 @@ class LogCheckpoints:
         paths: Sequence[Path],
         logs: Mapping[TopicPartition, Log],
         high_watermarks: Callable[[], Mapping[TopicPartition, int]],
+        left: Mapping[TopicPartition, Path],
         offload: Offload,
     ) -> None:
         self._logs = logs
         self._high_watermarks = high_watermarks
+        self._left = left
         self._offload = offload
         self._writing: Final = {path: asyncio.Lock() for path in paths}
         self._under_way: dict[Path, asyncio.Task[None]] = {}
+        self._sources: Final[Mapping[str, Callable[[Path], dict[TopicPartition, int]]]] = {
+            RECOVERY_POINT_CHECKPOINT: self._recovery_points_of,
+            CLEANER_CHECKPOINT: self._cleaned_of,
+            LOG_START_OFFSET_CHECKPOINT: self._log_start_offsets_of,
+            HIGH_WATERMARK_CHECKPOINT: self._high_watermarks_of,
+        }
 
     async def write_all(self, directory: LogDirectory) -> None:
         """Writes all of them."""
-        await self._write_what_lies_behind(directory)
-        await self._write(directory, LOG_START_OFFSET_CHECKPOINT, self._log_start_offsets_of)
-        await self.write_high_watermarks(directory)
+        for name in self._sources:
+            await self._write(directory, name)
 
     async def write_high_watermarks(self, directory: LogDirectory) -> None:
         """Writes only the high watermarks, which change most."""
-        await self._write(directory, HIGH_WATERMARK_CHECKPOINT, self._high_watermarks_of)
+        await self._write(directory, HIGH_WATERMARK_CHECKPOINT)
+
+    def speaks_of(self, directory: LogDirectory, topic_partition: TopicPartition, name: str) -> bool:
+        """Whether a checkpoint has an entry of a partition, or may have: it is being written, or that has failed."""
+        return topic_partition in directory.written.get(name, ()) or topic_partition in directory.writing.get(name, ())
+
+    async def forget(self, directory: LogDirectory, topic_partitions: Collection[TopicPartition]) -> None:
+        """Takes partitions that have no log in the directory out of its files, before they get one."""
+        for name in self._sources:
+            if any(self.speaks_of(directory, each, name) for each in topic_partitions):
+                await self._write(directory, name)
+
+    def forget_now(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
+        """As `forget`, of one partition, without a wait for others: it blocks."""
+        for name in self._sources:
+            if self.speaks_of(directory, topic_partition, name):
+                if self._writing[directory.path].locked():
+                    raise InterruptedError(errno.EINTR, "the checkpoint is being written", str(directory.path / name))
+                offsets = _begin(directory, name, self._offsets(directory, name))
+                write_checkpoint(directory.path, name, offsets)
+                _end(directory, name, offsets)
 
     async def write_recovery_points(self, directory: LogDirectory) -> None:
         """Writes recovery points, and up to where logs are compacted, now; all who ask while that goes on share the next time."""
@@ -80,15 +112,22 @@ class LogCheckpoints:
 
     async def _write_what_lies_behind(self, directory: LogDirectory) -> None:
         """A truncation takes both back, and neither may say more than there is."""
-        await self._write(directory, RECOVERY_POINT_CHECKPOINT, self._recovery_points_of)
-        await self._write(directory, CLEANER_CHECKPOINT, self._cleaned_of)
+        await self._write(directory, RECOVERY_POINT_CHECKPOINT)
+        await self._write(directory, CLEANER_CHECKPOINT)
 
-    async def _write(self, directory: LogDirectory, name: str, offsets_of: Callable[[Path], dict[TopicPartition, int]]) -> None:
+    async def _write(self, directory: LogDirectory, name: str) -> None:
         async with self._writing[directory.path]:  # or an older one could come last
-            offsets = offsets_of(directory.path)
-            if directory.written.get(name) != offsets:  # an idle broker writes nothing
+            offsets = self._offsets(directory, name)
+            if directory.written.get(name) != offsets or name in directory.writing:  # an idle broker writes nothing
+                _begin(directory, name, offsets)
                 await self._offload(write_checkpoint, directory.path, name, offsets)
-                directory.written[name] = offsets
+                _end(directory, name, offsets)
+
+    def _offsets(self, directory: LogDirectory, name: str) -> dict[TopicPartition, int]:
+        """What a file is to say: of a log that has moved out what it said, until no start can find it there any more."""
+        written = directory.written.get(name, {})
+        kept = {key: written[key] for key, path in self._left.items() if path == directory.path and key in written}
+        return kept | self._sources[name](directory.path)
 
     def _logs_in(self, path: Path) -> Iterator[Log]:
         return (each for each in self._logs.values() if each.directory.parent == path)
@@ -109,3 +148,13 @@ class LogCheckpoints:
     def _high_watermarks_of(self, path: Path) -> dict[TopicPartition, int]:
         known = self._high_watermarks()
         return {each.topic_partition: known[each.topic_partition] for each in self._logs_in(path) if each.topic_partition in known}
+
+
+def _begin(directory: LogDirectory, name: str, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    directory.writing.setdefault(name, set()).update(offsets)
+    return offsets
+
+
+def _end(directory: LogDirectory, name: str, offsets: dict[TopicPartition, int]) -> None:
+    directory.written[name] = offsets
+    del directory.writing[name]

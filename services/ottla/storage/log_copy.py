@@ -36,6 +36,8 @@ from ottla.storage.segment import Segment
 # In one round; a round can not be interrupted, and a stop waits for it.
 BYTES_AT_ONCE: Final = 64 * 1024 * 1024
 READ_SIZE: Final = 1024 * 1024
+# What may be missing when a log and its copy change places: copied in well under a millisecond.
+LAST_BYTES: Final = 256 * 1024
 
 
 class SourceChanged(Exception):

@@ -12,7 +12,6 @@ it belongs to somebody else is.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import logging
 import os
@@ -20,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from uuid import UUID, uuid4
 
 from ottla.errors import OttlaError
 from ottla.model import TopicPartition
@@ -34,10 +34,19 @@ from ottla.storage.checkpoints import (
     write_offsets,
 )
 from ottla.storage.clean_shutdown import take_clean_shutdown
-from ottla.storage.file_names import DELETED_DIRECTORY_SUFFIX, FUTURE_DIRECTORY_SUFFIX, is_marked_directory, partition_of_directory
+from ottla.storage.file_names import (
+    DELETED_DIRECTORY_SUFFIX,
+    FUTURE_DIRECTORY_SUFFIX,
+    LOG_SUFFIX,
+    deleted_directory_name,
+    is_marked_directory,
+    partition_directory_name,
+    partition_of_directory,
+    stray_directory_name,
+)
 from ottla.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from ottla.storage.mounts import file_system_of
-from ottla.storage.partition_metadata import PARTITION_METADATA
+from ottla.storage.partition_metadata import write_topic_id
 from ottla.storage.recovery import LoadedLog, load_log
 
 log = logging.getLogger(__name__)
@@ -61,13 +70,15 @@ class LogDirectory:
     lock: int  # the descriptor that holds it
     is_clean: bool
     broker_epoch: int
+    predates_topic_ids: bool = False  # a broker used it last that may have known of no topic ids
     partitions: dict[TopicPartition, Path] = field(default_factory=dict)
     deleted: list[Path] = field(default_factory=list)  # partitions whose files wait to go
     recovery_points: Mapping[TopicPartition, int] = field(default_factory=dict)
     log_start_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
     cleaned: Mapping[TopicPartition, int] = field(default_factory=dict)  # up to where logs are compacted
-    written: dict[str, Mapping[TopicPartition, int]] = field(default_factory=dict)  # checkpoints by name, as last written
+    written: dict[str, Mapping[TopicPartition, int]] = field(default_factory=dict)  # checkpoints by name, as they are on the disk
+    writing: dict[str, set[TopicPartition]] = field(default_factory=dict)  # what they may have besides, for a write goes on or has failed
 
     def unlock(self) -> None:
         """Lets others have the directory."""
@@ -126,14 +137,14 @@ def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: i
         sync_directory(each.parent)
     descriptor = _lock(path)
     try:
-        _own(path, broker_id, cluster_id, now_ms)
+        predates_topic_ids = _own(path, broker_id, cluster_id, now_ms)
         shutdown = take_clean_shutdown(path)
-        found = LogDirectory(path, descriptor, shutdown is not None, -1 if shutdown is None else shutdown.broker_epoch)
+        found = LogDirectory(path, descriptor, shutdown is not None, -1 if shutdown is None else shutdown.broker_epoch, predates_topic_ids)
         _list(path, found)
-        found.recovery_points = _offsets(path / RECOVERY_POINT_CHECKPOINT)
-        found.log_start_offsets = _offsets(path / LOG_START_OFFSET_CHECKPOINT)
-        found.high_watermarks = _offsets(path / HIGH_WATERMARK_CHECKPOINT)
-        found.cleaned = found.written[CLEANER_CHECKPOINT] = _offsets(path / CLEANER_CHECKPOINT)
+        found.recovery_points = _offsets(found, RECOVERY_POINT_CHECKPOINT)
+        found.log_start_offsets = _offsets(found, LOG_START_OFFSET_CHECKPOINT)
+        found.high_watermarks = _offsets(found, HIGH_WATERMARK_CHECKPOINT)
+        found.cleaned = _offsets(found, CLEANER_CHECKPOINT)
         mounted = file_system_of(path)
         if mounted == "overlay":
             log.warning("%s lies on a container's overlay file system, which appends far slower than a volume and goes with it", path)
@@ -152,6 +163,7 @@ def load_logs(directory: LogDirectory, partitions: Sequence[tuple[TopicPartition
             recovery_point=directory.recovery_points.get(key, 0),
             log_start_offset=directory.log_start_offsets.get(key, 0),
             cleaned_up_to=directory.cleaned.get(key, 0),
+            high_watermark=directory.high_watermarks.get(key, 0),
             clean=directory.is_clean,
         )
         for (key, path), interval in zip(partitions, intervals, strict=True)
@@ -178,7 +190,11 @@ def _lock(path: Path) -> int:
     return descriptor
 
 
-def _own(path: Path, broker_id: int, cluster_id: str | None, now_ms: int) -> None:
+def _own(path: Path, broker_id: int, cluster_id: str | None, now_ms: int) -> bool:
+    """Checks whose the directory is, and says whether whoever used it last may have known of no topic ids.
+
+    Topic ids came with Kafka 2.8 and directory ids with 3.7, so where there is a directory id there were topic ids.
+    """
     meta = read_meta_properties(path)
     if meta is not None:
         if meta.broker_id is not None and meta.broker_id != broker_id:
@@ -190,11 +206,12 @@ def _own(path: Path, broker_id: int, cluster_id: str | None, now_ms: int) -> Non
             raise ForeignLogDirectory(
                 f"{path} belongs to cluster {meta.cluster_id}, and this is cluster {cluster_id}; is the coordination service the right one?"
             )
-        if meta.broker_id is not None and (meta.cluster_id is not None or cluster_id is None):
-            return
+        if meta.broker_id is not None and meta.directory_id is not None and (meta.cluster_id is not None or cluster_id is None):
+            return False
     directory_id = None if meta is None else meta.directory_id
     known_cluster_id = cluster_id if meta is None or meta.cluster_id is None else meta.cluster_id
     write_meta_properties(path, MetaProperties(broker_id, known_cluster_id, directory_id), now_ms)
+    return directory_id is None
 
 
 def _list(path: Path, found: LogDirectory) -> None:
@@ -216,18 +233,55 @@ def _list(path: Path, found: LogDirectory) -> None:
                 log.info("%s is no partition's directory and is left alone", entry.path)
 
 
-def _offsets(path: Path) -> Mapping[TopicPartition, int]:
+def _offsets(directory: LogDirectory, name: str) -> Mapping[TopicPartition, int]:
+    """What a checkpoint of the directory says; it also goes into `written`."""
     try:
-        return read_offsets(path)
+        directory.written[name] = read_offsets(directory.path / name)
     except MalformedCheckpoint as error:
         # Nothing is lost by starting from 0: more is checked, or the leader finds the high watermark again.
         log.warning("The checkpoint is passed over: %s", error)
         return {}
+    return directory.written[name]
 
 
-def make_partition_directory(directory: Path, topic_metadata: bytes | None) -> None:
-    """A new partition's directory, with its topic's id. Not synced: the log's first flush does it."""
-    directory.mkdir(exist_ok=True)
-    if topic_metadata is not None:
-        with contextlib.closing(open(directory / PARTITION_METADATA, "wb", buffering=0)) as file:
-            file.write(topic_metadata)
+def make_logs(path: Path, partitions: Sequence[tuple[TopicPartition, UUID | None, int]]) -> list[LoadedLog]:
+    """New, empty logs in a log directory, each in a partition's directory with its topic's id; it blocks.
+
+    Names and ids are on the disk at the end, before the first record can be: records whose topic is forgotten could be taken
+    for those of the next topic of that name.
+
+    Args:
+        partitions: each with its topic's id, if it has one, and the index interval in bytes.
+
+    Raises:
+        OSError: a directory or file could not be made or synced.
+    """
+    made = []
+    for key, topic_id, index_interval_bytes in partitions:
+        directory = path / partition_directory_name(key)
+        take_over_nothing(path, key)
+        directory.mkdir()
+        if topic_id is not None:
+            write_topic_id(directory, topic_id)
+        made.append(load_log(directory, index_interval_bytes=index_interval_bytes))
+        sync_directory(directory)
+    sync_directory(path)
+    return made
+
+
+def take_over_nothing(path: Path, topic_partition: TopicPartition) -> None:
+    """Renames a directory that has a new partition's name already: a new log has nothing in it that somebody else wrote.
+
+    What was left when a log could not be made goes; whatever has records stays under the name of a stray.
+
+    Raises:
+        OSError: it can not be renamed.
+    """
+    directory = path / partition_directory_name(topic_partition)
+    if not directory.exists():
+        return
+    has_records = any(each.stat().st_size for each in directory.glob(f"*{LOG_SUFFIX}"))
+    name = (stray_directory_name if has_records else deleted_directory_name)(topic_partition, uuid4())
+    directory.rename(path / name)
+    if has_records:
+        log.error("%s has records of no log of this broker: they are in %s now, for somebody to look at and delete", directory, name)

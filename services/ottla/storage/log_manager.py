@@ -27,22 +27,24 @@ from uuid import UUID, uuid4
 from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
-from ottla.errors import KafkaStorageError, OttlaError
+from ottla.errors import KafkaStorageError
 from ottla.lifecycle import Offload
 from ottla.model import ZERO_TOPIC_ID, TopicPartition
+from ottla.storage.checkpoints import sync_directory
 from ottla.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_shutdown
 from ottla.storage.delayed_deletes import DelayedDeletes
 from ottla.storage.file_names import deleted_directory_name, partition_directory_name, stray_directory_name
 from ottla.storage.file_pool import FilePool
+from ottla.storage.interrupted_moves import restore_interrupted_moves
 from ottla.storage.log import Log
 from ottla.storage.log_checkpoints import LogCheckpoints
 from ottla.storage.log_context import FileOperations, LogContext
 from ottla.storage.log_counts import LogCounts
-from ottla.storage.log_directory import LogDirDescription, LogDirectory, described, load_logs, make_partition_directory, open_directory
+from ottla.storage.log_directory import LogDirDescription, LogDirectory, described, load_logs, make_logs, open_directory
 from ottla.storage.log_sync import PASSING
-from ottla.storage.partition_metadata import encode_topic_id
+from ottla.storage.partition_metadata import newer_metadata, write_topic_ids
 from ottla.storage.periodic import Periodic
-from ottla.storage.recovery import LoadedLog, load_log
+from ottla.storage.recovery import LoadedLog
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +97,10 @@ class LogManager:
         self._logs: dict[TopicPartition, Log] = {}
         self._partition_counts: dict[Path, int] = {}
         self._recorded_high_watermarks: dict[TopicPartition, int] = {}
+        self._held: set[Path] = set()  # partitions' directories that a move between log directories has yet to give up
         self._damaged: dict[TopicPartition, str] = {}
-        self._checkpoints: Final = LogCheckpoints(self._paths, self._logs, self._known_high_watermarks, offload)
+        self._left: dict[TopicPartition, Path] = {}  # the log directories that logs have moved out of and not given up yet
+        self._checkpoints: Final = LogCheckpoints(self._paths, self._logs, self._known_high_watermarks, self._left, offload)
         self._sealed: dict[TopicPartition, None] = {}  # logs that rolled and wait for an fsync, in order
         self._sealed_event = asyncio.Event()
         self._periodic: Final = Periodic()
@@ -172,6 +176,10 @@ class LogManager:
         try:
             for path in self._paths:
                 await self._open(path, cluster_id)
+            if not self._offline:
+                await self._offload(restore_interrupted_moves, list(self._directories.values()))
+            for directory in self._directories.values():
+                self._deletes.add([str(each) for each in directory.deleted], self._settings.log_segment_delete_delay_ms)
             await asyncio.gather(*(self._load(directory) for directory in list(self._directories.values())))
             self._check_any_online()
         except BaseException:
@@ -236,8 +244,6 @@ class LogManager:
             return
         self._directories[path] = directory
         self._partition_counts[path] = 0
-        self._recorded_high_watermarks.update(directory.high_watermarks)
-        self._deletes.add([str(each) for each in directory.deleted], self._settings.log_segment_delete_delay_ms)
 
     async def _load(self, directory: LogDirectory) -> None:
         waiting = iter(sorted(directory.partitions.items()))
@@ -258,13 +264,50 @@ class LogManager:
                 self._fail_directory(directory.path, error)
                 return
             for (key, path), each in zip(few, loaded, strict=True):
-                self._note_damage(key, each)
                 self.counts.recovered_bytes += each.checked_bytes
                 self.counts.crc_errors += each.has_wrong_checksum
-                other = self._logs.get(key)
-                if other is not None:
-                    raise OttlaError(f"{key} has two directories: {other.directory} and {path}; one of them has to be moved away")
-                self._add(key, path, each)
+                if self._makes_room(key, path, each):
+                    if key in directory.high_watermarks:
+                        recorded = self._recorded_high_watermarks.get(key, 0)
+                        self._recorded_high_watermarks[key] = max(recorded, directory.high_watermarks[key])
+                    self._note_damage(key, each)
+                    self._add(key, path, each)
+
+    def _makes_room(self, key: TopicPartition, path: Path, loaded: LoadedLog) -> bool:
+        """Whether a log that was loaded is to be used; of two logs of one partition the newer one is, and the other renamed aside.
+
+        There are two after a crash in the middle of a move, when a disk is back that was away, or when somebody has copied one.
+        """
+        other = self._logs.get(key)
+        if other is None:
+            return True
+        is_newer = _is_newer(key, path, loaded, other)
+        if other.topic_id == loaded.topic_id:
+            # What was deleted in either stays deleted.
+            loaded.log_start_offset = min(max(loaded.log_start_offset, other.log_start_offset), loaded.log_end_offset)
+            loaded.leader_epochs.truncate_from_start(loaded.log_start_offset)
+        kept, aside = (path, other.directory) if is_newer else (other.directory, path)
+        name = stray_directory_name(key, self._new_id())
+        log.error(
+            "%s has two directories: %s is the newer one and kept, %s is renamed to %s, for somebody to look at and delete",
+            key,
+            kept,
+            aside,
+            name,
+        )
+        if is_newer:
+            recorded = self._recorded_high_watermarks.get(key)
+            self._take_out(key, name, "there is a newer one")
+            if recorded is not None and other.topic_id == loaded.topic_id:
+                self._recorded_high_watermarks[key] = recorded
+            return True
+        try:
+            path.rename(path.parent / name)
+        except OSError as error:
+            self._fail_directory(path.parent, error)
+        if other.topic_id == loaded.topic_id:
+            other.advance_log_start_offset(min(loaded.log_start_offset, other.log_end_offset))
+        return False
 
     def _note_damage(self, key: TopicPartition, loaded: LoadedLog) -> None:
         """A log that ends before what was committed, or is not as it was closed, has lost what others may have."""
@@ -288,6 +331,8 @@ class LogManager:
     def create(self, topic_partition: TopicPartition, topic_id: UUID | None, *, is_new: bool = True) -> Log:
         """A log for a partition that has none here, in the directory with the fewest partitions.
 
+        It waits for the disk; `create_all` does so in a thread.
+
         Args:
             is_new: the partition has just been made; otherwise it may lie in a directory that is offline.
 
@@ -297,39 +342,134 @@ class LogManager:
         assert topic_partition not in self._logs, topic_partition
         if self._offline and not is_new:
             raise KafkaStorageError(f"{topic_partition} may lie in a directory that is offline: {_listed(self._offline)}")
-        metadata = None if topic_id is None or topic_id == ZERO_TOPIC_ID else encode_topic_id(topic_id)
-        online = [path for path in self._directories if path not in self._offline]
-        wanted = self.wanted_directories.pop(topic_partition, None)
-        for path in sorted(online, key=lambda each: (each != wanted, self._partition_counts[each])):
-            directory = path / partition_directory_name(topic_partition)
+        for path in self._places(topic_partition, self._partition_counts):
             try:
-                make_partition_directory(directory, metadata)
-                loaded = load_log(directory, index_interval_bytes=self.topic_settings(topic_partition.topic).index_interval_bytes)
+                self._checkpoints.forget_now(self._directories[path], topic_partition)
+                loaded = make_logs(path, [self._new(topic_partition, topic_id)])
             except OSError as error:
                 if error.errno not in PASSING:
                     self._fail_directory(path, error)
                 log.error("%s could not be made in %s: %s", topic_partition, path, error)
                 continue
-            return self._add(topic_partition, directory, loaded)
+            self.wanted_directories.pop(topic_partition, None)
+            return self._add(topic_partition, path / partition_directory_name(topic_partition), loaded[0])
         raise KafkaStorageError(f"{topic_partition}: no log directory takes it; offline: {_listed(self._offline) or 'none'}")
 
-    def replace(self, topic_partition: TopicPartition, directory: Path, loaded: LoadedLog) -> Log:
-        """Goes on with a log in another directory, where all of it lies already; what it leaves behind is deleted later."""
-        former = self._logs.pop(topic_partition)
-        path = former.directory.parent
-        self._partition_counts[path] -= 1
-        former.retire()
-        aside = path / deleted_directory_name(topic_partition, self._new_id())
+    async def create_all(self, wanted: Mapping[TopicPartition, UUID]) -> None:
+        """As `create`, of many partitions, with the disk left to threads.
+
+        What could not be made is left to `create`, which tries the other directories and raises.
+
+        Args:
+            wanted: the partitions, each with its topic's id. None of them has a log, and none may lie in a directory that is
+                offline.
+        """
+        counts = dict(self._partition_counts)
+        made_in: dict[Path, list[TopicPartition]] = {}
+        for key in wanted:
+            for path in self._places(key, counts)[:1]:
+                counts[path] += 1
+                made_in.setdefault(path, []).append(key)
+        await asyncio.gather(*(self._create_in(path, {key: wanted[key] for key in keys}) for path, keys in made_in.items()))
+
+    async def _create_in(self, path: Path, wanted: Mapping[TopicPartition, UUID]) -> None:
         try:
-            former.directory.rename(aside)
-            self._deletes.add([str(aside)], former.settings.file_delete_delay_ms)
+            await self._checkpoints.forget(self._directories[path], wanted)
+            made = await self._offload(make_logs, path, [self._new(key, topic_id) for key, topic_id in wanted.items()])
+        except OSError as error:
+            log.warning("%s: %d logs could not be made at once: %s", path, len(wanted), error)
+            return
+        for key, loaded in zip(wanted, made, strict=True):
+            if path not in self._offline and key not in self._logs:
+                self.wanted_directories.pop(key, None)
+                self._add(key, path / partition_directory_name(key), loaded)
+
+    def _new(self, topic_partition: TopicPartition, topic_id: UUID | None) -> tuple[TopicPartition, UUID | None, int]:
+        """What `make_logs` wants to know of a partition."""
+        return (
+            topic_partition,
+            None if topic_id == ZERO_TOPIC_ID else topic_id,
+            self.topic_settings(topic_partition.topic).index_interval_bytes,
+        )
+
+    def _places(self, topic_partition: TopicPartition, counts: Mapping[Path, int]) -> list[Path]:
+        """The directories that a new log may go to, the best one first."""
+        name = partition_directory_name(topic_partition)
+        wanted = self.wanted_directories.get(topic_partition)
+        online = [path for path in self._directories if path not in self._offline and path / name not in self._held]
+        return sorted(online, key=lambda path: (path != wanted, counts[path]))
+
+    def may_predate_topic_ids(self, topic_partition: TopicPartition) -> bool:
+        """Whether the partition's log may have been written by a broker that knew of no topic ids (Kafka before 2.8)."""
+        found = self._logs.get(topic_partition)
+        return found is not None and self._directories[found.directory.parent].predates_topic_ids
+
+    async def write_topic_ids(self, topic_ids: Mapping[TopicPartition, UUID]) -> None:
+        """Writes down whose logs are of which it was not known; what can not be written waits for the next time."""
+        by_path: dict[Path, dict[TopicPartition, UUID]] = {}
+        for key, topic_id in topic_ids.items():
+            found = self._logs.get(key)
+            if found is not None and not found.is_offline:
+                by_path.setdefault(found.directory.parent, {})[key] = topic_id
+        for path, ids in by_path.items():
+            logs = {key: self._logs[key] for key in ids if key in self._logs}
+            try:
+                await self._offload(write_topic_ids, {each.directory: ids[key] for key, each in logs.items()})
+            except OSError as error:
+                if error.errno not in PASSING:
+                    self._fail_directory(path, error)
+                log.error("%s: the ids of %d topics are not written: %s", path, len(ids), error)
+                continue
+            for key, each in logs.items():
+                each.topic_id = ids[key]
+
+    # Moves between log directories (`log_moves`). While one is under way, two directories may have a partition's name.
+
+    async def hold_name(self, topic_partition: TopicPartition, path: Path) -> Path:
+        """The directory that a partition's log gets in another log directory; no new log is made there until it is let go.
+
+        Raises:
+            OSError: a checkpoint that speaks of the name could not be written.
+        """
+        directory = path / partition_directory_name(topic_partition)
+        self._held.add(directory)
+        await self._checkpoints.forget(self._directories[path], [topic_partition])
+        return directory
+
+    def let_go(self, topic_partition: TopicPartition, path: Path) -> None:
+        """The move is over: nothing of it has the name in that log directory, or the partition's log has it."""
+        self._held.discard(path / partition_directory_name(topic_partition))
+
+    def replace(self, topic_partition: TopicPartition, directory: Path, loaded: LoadedLog) -> Log:
+        """Goes on with a log in another directory, where all of it lies already. What it leaves is to be given up (`give_up`)."""
+        former = self._logs.pop(topic_partition)
+        self._held.add(former.directory)
+        self._left[topic_partition] = former.directory.parent
+        self._held.discard(directory)
+        self._partition_counts[former.directory.parent] -= 1
+        former.retire()
+        return self._add(topic_partition, directory, loaded)
+
+    async def give_up(self, former: Log) -> None:
+        """Deletes a log later that goes on in another directory, where all of it is on the disk."""
+        path = former.directory.parent
+        await former.abandon()  # a flush that runs writes by these names
+        aside = path / deleted_directory_name(former.topic_partition, self._new_id())
+        try:
+            if path not in self._offline:
+                former.directory.rename(aside)
+                await self._offload(sync_directory, path)
+                self._deletes.add([str(aside)], former.settings.file_delete_delay_ms)
         except OSError as error:
             self._fail_directory(path, error)
-        return self._add(topic_partition, directory, loaded)
+        finally:
+            self._held.discard(former.directory)
+            self._left.pop(former.topic_partition, None)
 
     async def delete(self, topic_partition: TopicPartition) -> None:
         """Takes a partition's log away. Its directory gets another name at once; the files go later."""
         deleted = self._logs.get(topic_partition)
+        self.wanted_directories.pop(topic_partition, None)
         aside = self._take_out(topic_partition, deleted_directory_name(topic_partition, self._new_id()), "it was deleted")
         if deleted is not None and aside is not None:
             self._deletes.add([str(aside)], deleted.settings.file_delete_delay_ms)
@@ -489,3 +629,16 @@ class LogManager:
 
 def _listed(offline: Mapping[Path, str]) -> str:
     return "; ".join(f"{path}: {reason}" for path, reason in offline.items())
+
+
+def _is_newer(key: TopicPartition, directory: Path, loaded: LoadedLog, other: Log) -> bool:
+    """Whether a log that was found is newer than another one of the same partition.
+
+    Of one topic the one that has the records of a later leader epoch is, or else more records: a move leaves its target with all
+    that the source has, and only then appends. Of two topics nothing in the records says it, only when the id was written.
+    """
+    if loaded.topic_id == other.topic_id:
+        return (loaded.leader_epochs.latest_epoch, loaded.log_end_offset) > (other.leader_epochs.latest_epoch, other.log_end_offset)
+    if loaded.topic_id is None or other.topic_id is None:
+        return other.topic_id is None
+    return newer_metadata(directory, other.directory)

@@ -1,13 +1,17 @@
 """Moving logs from one log directory to another while they are in use (KIP-113).
 
     <target>/<topic>-<partition>.<id>-future     the copy grows here, beside the loop
-    <target>/<topic>-<partition>                 its name when it has taken the log's place
+    <target>/<topic>-<partition>                 its name before it takes the log's place
 
-A copy catches up in rounds. When only a little is missing, the rest is copied and the two change places in one step of
-the loop, so that no append can come between; what was a directory of the log is deleted later, as that of a deleted
-partition is. One log moves at a time, for they would only keep each other's disk busy.
+A copy catches up in rounds. When only a little is missing it gets the partition's name, and that name is synced. Then the
+rest is copied and the two change places in one step of the loop, so that no append can come between. Only when all that the
+log had is on the target's disk does its former directory lose the name; it is deleted later, as that of a deleted partition is.
 
-A move that a stop interrupts is forgotten, and its copy deleted at the next start. One event loop owns it.
+So at each moment a start finds all that was ever synced under the partition's name, on one of the disks, or on both: then it
+keeps the newer one (`LogManager`). Two names on two disks can not change at the same time.
+
+One log moves at a time, for they would only keep each other's disk busy. A move that a stop interrupts is forgotten, and its
+copy deleted at the next start. One event loop owns it.
 """
 
 from __future__ import annotations
@@ -26,16 +30,15 @@ from ottla.errors import KafkaStorageError, LogDirNotFound, ReplicaNotAvailable
 from ottla.lifecycle import Offload
 from ottla.model import TopicPartition
 from ottla.storage.checkpoints import sync_directory
-from ottla.storage.file_names import future_directory_name, partition_directory_name
+from ottla.storage.file_names import future_directory_name
 from ottla.storage.log import Log
-from ottla.storage.log_copy import CopyPlan, LogCopy, SourceChanged, carry_out
+from ottla.storage.log_copy import LAST_BYTES, CopyPlan, LogCopy, SourceChanged, carry_out
+from ottla.storage.log_directory import take_over_nothing
 from ottla.storage.log_manager import LogManager
 from ottla.storage.recovery import LoadedLog
 
 log = logging.getLogger(__name__)
 
-# What may be missing when the two change places: copied in well under a millisecond.
-LAST_BYTES: Final = 256 * 1024
 # After so many rounds a log that is written to faster than it is copied is told of; it goes on all the same.
 MANY_ROUNDS: Final = 1000
 
@@ -60,6 +63,8 @@ class _Move:
         self.source: Final = source
         self.target: Final = target
         self.copy = LogCopy(source)
+        self.directory = target  # where the copy lies, once there is one
+        self.has_arrived = False  # the copy is the log
         self.is_cancelled = False
 
 
@@ -150,9 +155,10 @@ class LogMoves:
 
     async def _carry_out(self, key: TopicPartition, move: _Move) -> None:
         future = move.target / future_directory_name(key, self._new_id())
+        move.directory = future
         try:
             await self._offload(future.mkdir)
-            moved = await self._copied(key, move, future)
+            moved = await self._copied(key, move)
             await self._settle(moved, move)
             log.info("%s lies in %s now", key, moved.directory)
         except _Ended as reason:
@@ -162,27 +168,34 @@ class LogMoves:
         except Exception:  # the next one in line shall have its turn
             log.exception("%s could not be moved to %s", key, move.target)
         finally:
-            await self._offload(shutil.rmtree, future, ignore_errors=True)
+            if not move.has_arrived:
+                await self._offload(_remove_copy, move.directory, future)
+            self._logs.let_go(key, move.target)
 
-    async def _copied(self, key: TopicPartition, move: _Move, future: Path) -> Log:
+    async def _copied(self, key: TopicPartition, move: _Move) -> Log:
         """Copies until the copy has taken the log's place, and gives it."""
         rounds = 0
+        has_name = False
         while True:
             self._check(key, move)
             if move.copy.is_void:
-                await self._offload(_empty, future)
+                await self._offload(_empty, move.directory)
                 move.copy = LogCopy(move.source)
             plan = move.copy.plan()
-            if rounds and plan.size <= LAST_BYTES and _is_quiet(move.source):
+            if rounds and plan.size <= LAST_BYTES and not has_name:
+                await self._name(key, move)
+                has_name = True
+                continue  # the log went on meanwhile
+            if has_name and plan.size <= LAST_BYTES and _is_quiet(move.source):
                 try:
-                    return self._change_places(key, move, plan, future)
+                    return self._change_places(key, move, plan)
                 except SourceChanged as error:
                     log.debug("%s: %s", key, error)
             rounds += 1
             if rounds % MANY_ROUNDS == 0:
                 log.warning("%s: after %d rounds of copying %d bytes are missing still", key, rounds, plan.size)
             with contextlib.suppress(SourceChanged):
-                await self._offload(carry_out, plan, move.source.directory, future, synced=True)
+                await self._offload(carry_out, plan, move.source.directory, move.directory, synced=True)
                 if not move.copy.is_void:
                     move.copy.done()
 
@@ -195,14 +208,19 @@ class LogMoves:
         if move.target in self._logs.offline_directories:
             raise _Ended("the directory has failed")
 
-    def _change_places(self, key: TopicPartition, move: _Move, plan: CopyPlan, future: Path) -> Log:
+    async def _name(self, key: TopicPartition, move: _Move) -> None:
+        """Gives the copy the partition's name, for good: whatever is synced in it later can be found by a start."""
+        directory = await self._logs.hold_name(key, move.target)
+        await self._offload(take_over_nothing, move.target, key)
+        move.directory = await self._offload(move.directory.rename, directory)
+        await self._offload(sync_directory, move.target)
+
+    def _change_places(self, key: TopicPartition, move: _Move, plan: CopyPlan) -> Log:
         """The last round and the change, without a wait in between."""
-        source, copy = move.source, move.copy
+        source, copy, directory = move.source, move.copy, move.directory
         synced_offset = min(source.recovery_point, copy.end_offset)
-        carry_out(plan, source.directory, future, synced=False)
+        carry_out(plan, source.directory, directory, synced=False)
         copy.done()
-        directory = move.target / partition_directory_name(key)
-        future.rename(directory)
         loaded = LoadedLog(
             copy.segments_in(directory),
             source.log_start_offset,
@@ -216,15 +234,19 @@ class LogMoves:
         )
         loaded.leader_epochs.is_dirty = True  # its file in the copy may be older
         moved = self._logs.replace(key, directory, loaded)
+        move.has_arrived = True
         self._moved(key, moved)
         return moved
 
     async def _settle(self, moved: Log, move: _Move) -> None:
-        """Brings to the disk that the log lies elsewhere now: names, checkpoints, and the end that was not synced yet."""
-        for path in (move.target, move.source.directory.parent):
-            await self._offload(sync_directory, path)
+        """Brings to the disk that the log lies elsewhere now, and only then takes away what it left.
+
+        The last bytes first, which nothing but its former directory has on the disk; then the checkpoints, by which a start
+        knows from where on the log is to be read and checked.
+        """
         await moved.flush()
         await self._logs.write_checkpoints()
+        await self._logs.give_up(move.source)
 
 
 def _is_quiet(source: Log) -> bool:
@@ -235,3 +257,12 @@ def _is_quiet(source: Log) -> bool:
 def _empty(directory: Path) -> None:
     for each in directory.iterdir():
         each.unlink()
+
+
+def _remove_copy(directory: Path, future: Path) -> None:
+    """Removes a copy that nobody wants any more. It gives its name up first: half of a copy is not to be found under it."""
+    with contextlib.suppress(OSError):
+        if directory != future and directory.exists():
+            directory.rename(future)
+            sync_directory(future.parent)
+    shutil.rmtree(future, ignore_errors=True)

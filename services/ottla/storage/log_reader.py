@@ -54,26 +54,10 @@ class LogReader:
     def read(self, offset: int, max_bytes: int, up_to: int, log_end_offset: int, at_least_one_batch: bool) -> FileRegion | None:
         """The region that begins with the batch that has `offset`; None when there is nothing before `up_to`, or
         when the first batch does not fit into `max_bytes` and need not."""
-        segment, position = self._positions.get(offset) or self._locate(offset, os.pread)
-        while position >= segment.size:
-            following = self._segments.after(segment)
-            # After a compaction the place of `up_to` may be the end of this segment too.
-            if following is None or following.base_offset >= up_to:
-                return None
-            segment, position = following, 0
-        if up_to == log_end_offset:
-            limit = segment.size
-            if segment is self._segments.active:
-                self.remember(up_to, segment, limit)
-        else:
-            end = self._positions.get(up_to)
-            if end is None:
-                end = self._locate(up_to, os.pread)
-                self.remember(up_to, *end)
-            limit = end[1] if end[0] is segment else segment.size
-            if limit <= position:
-                return None
+        segment, position, limit, _ = self._extent(offset, up_to, log_end_offset)
         size = limit - position
+        if size <= 0:
+            return None
         if size > max_bytes:
             size = self._cut(segment, position, size, max_bytes, at_least_one_batch)
             if not size:
@@ -82,6 +66,11 @@ class LogReader:
         file = segment.file or segment.open(self._file_pool)
         segment.recently_used = True
         return FileRegion(file, position, size, warm)
+
+    def available(self, offset: int, up_to: int, log_end_offset: int) -> int | None:
+        """How many bytes `read` would give without a limit; None when what lies before `up_to` ends in a later segment."""
+        _, position, limit, ends_later = self._extent(offset, up_to, log_end_offset)
+        return None if ends_later else max(limit - position, 0)
 
     def end_offset_bound(self, segment: Segment, region: FileRegion, up_to: int) -> int:
         """An offset that lies behind all records of a region, and not far behind, as far as the index tells; at most `up_to`."""
@@ -130,6 +119,30 @@ class LogReader:
     def rolled(self) -> None:
         """A new active segment begins; all of it will be warm."""
         self.warm_from = self._cold_next = 0
+
+    def _extent(self, offset: int, up_to: int, log_end_offset: int) -> tuple[Segment, int, int, bool]:
+        """The segment that a read begins in, its first position there and the one that it ends before, and whether what is
+        asked for ends in a later segment. With nothing to read the first position is not before the other."""
+        segment, position = self._positions.get(offset) or self._locate(offset, os.pread)
+        while position >= segment.size:
+            following = self._segments.after(segment)
+            # After a compaction the place of `up_to` may be the end of this segment too.
+            if following is None or following.base_offset >= up_to:
+                return segment, position, position, False
+            segment, position = following, 0
+        if up_to == log_end_offset:
+            limit = segment.size
+            if segment is not self._segments.active:
+                return segment, position, limit, True
+            self.remember(up_to, segment, limit)
+            return segment, position, limit, False
+        end = self._positions.get(up_to)
+        if end is None:
+            end = self._locate(up_to, os.pread)
+            self.remember(up_to, *end)
+        if end[0] is segment:
+            return segment, position, end[1], False
+        return segment, position, segment.size, True
 
     def _locate(self, offset: int, pread: Pread) -> tuple[Segment, int]:
         segment = self._segments.find(offset)

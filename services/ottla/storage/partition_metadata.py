@@ -4,13 +4,15 @@
     topic_id: x2GfYyzTR3aQ5vGzA1bXkw
 
 A topic that is deleted and made again has the same name and another id: by this file a broker that slept through
-both can tell that its old data is not the new topic's. Written once, when the directory is made.
+both can tell that its old data is not the new topic's. Written when the directory is made, before there are records, or when a
+broker learns the id of a log that Kafka before 2.8 wrote.
 
 Reading and writing block; on the event loop they go through `offload`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -21,6 +23,7 @@ from ottla.storage.checkpoints import write_atomically
 from ottla.storage.kafka_uuid import format_uuid, parse_uuid
 
 PARTITION_METADATA: Final = "partition.metadata"
+DAMAGED_SUFFIX: Final = ".damaged"
 
 _VERSION: Final = 0
 
@@ -56,13 +59,27 @@ def read_topic_id(directory: Path) -> UUID | None:
 
 def write_topic_id(directory: Path, topic_id: UUID) -> None:
     """Writes the directory's file and waits until it is on the disk."""
-    write_atomically(directory / PARTITION_METADATA, encode_topic_id(topic_id))
-
-
-def encode_topic_id(topic_id: UUID) -> bytes:
-    """The bytes of the file."""
     assert topic_id != ZERO_TOPIC_ID, "a topic without an id has no partition.metadata"
-    return f"version: {_VERSION}\ntopic_id: {format_uuid(topic_id)}\n".encode()
+    write_atomically(directory / PARTITION_METADATA, f"version: {_VERSION}\ntopic_id: {format_uuid(topic_id)}\n".encode())
+
+
+def write_topic_ids(topic_ids: Mapping[Path, UUID]) -> None:
+    """Writes the files of some directories."""
+    for directory, topic_id in topic_ids.items():
+        write_topic_id(directory, topic_id)
+
+
+def newer_metadata(directory: Path, other: Path) -> bool:
+    """Whether a directory's file was written after another's: all that says which of two topics is the later one."""
+    try:
+        return (directory / PARTITION_METADATA).stat().st_mtime_ns > (other / PARTITION_METADATA).stat().st_mtime_ns
+    except OSError:
+        return False
+
+
+def keep_damaged_aside(directory: Path) -> Path:
+    """Gives a file that can not be read another name, which is returned."""
+    return (directory / PARTITION_METADATA).replace(directory / (PARTITION_METADATA + DAMAGED_SUFFIX))
 
 
 def _value(path: Path, lines: list[str], line_number: int, name: str) -> str:

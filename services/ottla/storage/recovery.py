@@ -10,18 +10,19 @@ Runs in threads, many logs at a time. Source: Kafka's `LogLoader` and `LogSegmen
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from ottla.record.batch import BatchHeader
 from ottla.storage.batch_scan import BASE_OFFSET_AND_LENGTH, LAST_OFFSET_DELTA, LAST_OFFSET_DELTA_POSITION
 from ottla.storage.batch_walk import SoundBatches, Stop, headers
-from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, MalformedCheckpoint
+from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, MalformedCheckpoint, sync_directory
 from ottla.storage.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -31,11 +32,13 @@ from ottla.storage.file_names import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     offset_in,
+    partition_of_directory,
+    stray_directory_name,
 )
 from ottla.storage.index_check import offset_index_problem, time_index_problem
 from ottla.storage.indexes import TAIL
 from ottla.storage.leader_epochs import LeaderEpochCache
-from ottla.storage.partition_metadata import PARTITION_METADATA, MalformedPartitionMetadata, read_topic_id
+from ottla.storage.partition_metadata import PARTITION_METADATA, MalformedPartitionMetadata, keep_damaged_aside, read_topic_id
 from ottla.storage.producer_replay import restore_producers
 from ottla.storage.producers import ProducerStates
 from ottla.storage.segment import MAX_RELATIVE_OFFSET, Segment
@@ -43,6 +46,8 @@ from ottla.storage.swaps import COMPANION_SUFFIXES, complete_swaps
 from ottla.storage.transaction_index_recovery import check_transaction_indexes, note_batch_and_abort
 
 log = logging.getLogger(__name__)
+
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 
 
 @dataclass(slots=True)
@@ -71,6 +76,7 @@ def load_log(
     recovery_point: int = 0,
     log_start_offset: int = 0,
     cleaned_up_to: int = 0,
+    high_watermark: int = 0,
     clean: bool = False,
 ) -> LoadedLog:
     """Loads a partition's log, and repairs it where it has to be.
@@ -81,6 +87,7 @@ def load_log(
         recovery_point: everything before it is on the disk, says the checkpoint.
         log_start_offset: the checkpointed one.
         cleaned_up_to: the checkpointed one.
+        high_watermark: the checkpointed one.
         clean: the last stop was a clean one.
 
     Raises:
@@ -120,15 +127,26 @@ def load_log(
     else:
         _check_indexes([each for each in segments if each.base_offset < recovery_point], names, index_interval_bytes)
         log_end_offset, snapshot_offset, checked_bytes, has_wrong_checksum = _recover(
-            directory, segments, recovery_point, leader_epochs, producers, snapshots, index_interval_bytes, cleaned_up_to
+            directory,
+            segments,
+            recovery_point,
+            leader_epochs,
+            producers,
+            snapshots,
+            index_interval_bytes,
+            cleaned_up_to,
+            high_watermark,
         )
         recovery_point = min(recovery_point, log_end_offset)
     if log_end_offset < log_start_offset:
-        log.warning(
-            "%s: the log ends at %d, before its start offset %d: it begins again there", directory.name, log_end_offset, log_start_offset
+        kept = keep_segments_aside(directory, segments)
+        log.error(
+            "%s: the log ends at %d, before its start offset %d: it begins again there; what it had is in %s, to be looked at and deleted",
+            directory.name,
+            log_end_offset,
+            log_start_offset,
+            kept,
         )
-        for segment in segments:
-            _remove(segment)
         segments = [Segment.create(str(directory), log_start_offset)]
         log_end_offset = recovery_point = snapshot_offset = log_start_offset
         leader_epochs.clear()
@@ -232,6 +250,7 @@ def _recover(
     snapshots: Sequence[int],
     index_interval_bytes: int,
     cleaned_up_to: int,
+    high_watermark: int,
 ) -> tuple[int, int, int, bool]:
     """Checks every batch from the recovery point on.
 
@@ -255,7 +274,7 @@ def _recover(
                 break
             position = 0
             _drop_indexes(segment)
-        stop = _recover_segment(segment, position, next_offset, leader_epochs, producers, index_interval_bytes)
+        stop = _recover_segment(segment, position, next_offset, leader_epochs, producers, index_interval_bytes, high_watermark)
         next_offset = stop.next_offset
         checked_bytes += stop.position - position
         has_wrong_checksum |= stop.is_wrong_checksum
@@ -312,6 +331,7 @@ def _recover_segment(
     leader_epochs: LeaderEpochCache,
     producers: ProducerStates,
     index_interval_bytes: int,
+    high_watermark: int,
 ) -> Stop:
     builder = _IndexBuilder(segment, index_interval_bytes)
     index = segment.transaction_index
@@ -319,13 +339,20 @@ def _recover_segment(
     descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
     try:
         sound = SoundBatches(
-            descriptor, position, segment.size, next_offset, segment.base_offset + MAX_RELATIVE_OFFSET, leader_epochs.latest_epoch
+            descriptor,
+            position,
+            segment.size,
+            next_offset,
+            segment.base_offset + MAX_RELATIVE_OFFSET,
+            leader_epochs.latest_epoch,
+            high_watermark,
         )
         for at, last_offset, fields in sound:
             base_offset, _, leader_epoch, _, _, _, _, _, max_timestamp, producer_id, _, _, _ = fields
             if max_timestamp > builder.max_timestamp or at > builder.next_entry_at:
                 builder.add(at, last_offset, max_timestamp)
-            if leader_epoch > leader_epochs.latest_epoch:
+            if leader_epoch >= 0 and leader_epoch != leader_epochs.latest_epoch:
+                # A lower one, too: should these batches have been cut once and come back, the leader's epochs say so.
                 leader_epochs.assign(leader_epoch, base_offset)
             if producer_id >= 0:
                 header = BatchHeader._make(fields)
@@ -391,7 +418,12 @@ def _load_topic_id(directory: Path, names: set[str]) -> UUID | None:
     try:
         return read_topic_id(directory)
     except MalformedPartitionMetadata as error:
-        log.warning("The topic id is passed over: %s", error)
+        log.error(
+            "%s: the topic of the log is not known: %s; the file is renamed to %s",
+            directory.name,
+            error,
+            keep_damaged_aside(directory).name,
+        )
         return None
 
 
@@ -409,8 +441,24 @@ def _cut(segment: Segment, size: int) -> None:
 
 
 def _remove(segment: Segment) -> None:
-    for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+    for suffix in SEGMENT_SUFFIXES:
         Path(segment.path(suffix)).unlink(missing_ok=True)
+
+
+def keep_segments_aside(directory: Path, segments: Sequence[Segment]) -> Path:
+    """Moves segments out of a log into a directory beside it that has a stray's name and is returned; nobody deletes it but a person."""
+    topic_partition = partition_of_directory(directory.name)
+    assert topic_partition is not None, directory
+    aside = directory.parent / stray_directory_name(topic_partition, uuid4())
+    aside.mkdir()
+    for segment in reversed(segments):  # a start in the middle of it finds a log that ends before its start still
+        for suffix in SEGMENT_SUFFIXES:
+            with contextlib.suppress(FileNotFoundError):
+                path = Path(segment.path(suffix))
+                path.rename(aside / path.name)
+    for each in (aside, directory, directory.parent):
+        sync_directory(each)
+    return aside
 
 
 def _remove_stray_snapshots(directory: Path, names: set[str], segments: Sequence[Segment], newest: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -22,7 +22,7 @@ from ottla.broker.control import (
     UpdateMetadataRequest,
 )
 from ottla.broker.metadata import MetadataCache
-from ottla.errors import BrokerNotAvailable, StaleBrokerEpoch, StaleControllerEpoch
+from ottla.errors import BrokerNotAvailable, FencedLeaderEpoch, StaleBrokerEpoch, StaleControllerEpoch
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicPartition
 
 ONE, TWO = BrokerId(1), BrokerId(2)
@@ -38,6 +38,10 @@ class Told:
     def __init__(self) -> None:
         self.events: list[Any] = []
         self.during_apply: Callable[[], None] = lambda: None
+        self.in_logs: dict[TopicPartition, int] = {}
+
+    def written_epochs(self, partitions: Iterable[PartitionAssignment]) -> Mapping[TopicPartition, int]:
+        return {key: self.in_logs[key] for assignment in partitions if (key := assignment.topic_partition) in self.in_logs}
 
     async def apply(
         self, partitions: Sequence[PartitionAssignment], live_leaders: Sequence[BrokerRegistration]
@@ -111,6 +115,17 @@ def test_what_a_topic_sets_is_known_before_its_partitions_are_led() -> None:
     assert asyncio.run(tell(world, leader_and_isr())) == LeaderAndIsrResponse({ORDERS: 0})
     assert world.told.events == [("learn", {"orders": {"retention.ms": "1"}}), ("apply", ASSIGNMENT)]
     assert world.metadata.controller_id == TWO
+
+
+def test_a_leader_epoch_that_a_log_is_ahead_of_is_refused_and_the_others_are_applied() -> None:
+    """The controller has to give one above it, or two leaders would have written in one epoch."""
+    world = World()
+    world.told.in_logs[ORDERS] = 8
+    other = replace(ASSIGNMENT, partition=1)
+    request = replace(leader_and_isr(), partitions=(ASSIGNMENT, other))
+    answer = asyncio.run(tell(world, request))
+    assert answer == LeaderAndIsrResponse({ORDERS: FencedLeaderEpoch.code, other.topic_partition: 0}, {ORDERS: 8})
+    assert ("apply", other) in world.told.events
 
 
 def test_a_client_that_is_refused_by_a_former_leader_is_told_the_next_one() -> None:

@@ -178,7 +178,7 @@ def test_a_session_that_expires_stops_a_leader_until_it_has_registered_anew_and_
 
 
 @pytest.mark.parametrize("how", ["killed and restarted", "frozen"])
-def test_publishing_goes_on_while_zookeeper_is_away(zookeeper_server: ZooKeeperServer, tmp_path: Path, how: str) -> None:
+def test_publishing_goes_on_while_zookeeper_is_away(own_zookeeper_server: ZooKeeperServer, tmp_path: Path, how: str) -> None:
     """Issue: 'a ZooKeeper that is away for a while does not stop produce and fetch on partitions that need no change'."""
 
     async def scenario(server: ZooKeeperServer) -> None:
@@ -198,8 +198,7 @@ def test_publishing_goes_on_while_zookeeper_is_away(zookeeper_server: ZooKeeperS
                 await each.stop()
                 assert each.errors == []
 
-    with ZooKeeperServer(tmp_path / "zookeeper") as server:
-        run(scenario(server))
+    run(scenario(own_zookeeper_server))
 
 
 def test_the_same_id_twice_is_refused(zookeeper_server: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.broker import control_messages as messages
 from ottla.broker.control import (
@@ -43,7 +44,7 @@ from ottla.rpc.v1 import controller_pb2
 M = TypeVar("M", bound=Message)
 
 # A busy machine is no reason to fail: what is generated is large, and nothing here is about time.
-unhurried = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(deadline=None, max_examples=examples(20), suppress_health_check=[HealthCheck.too_slow])
 
 INTS = st.integers(-(2**31), 2**31 - 1)
 LONGS = st.integers(-(2**63), 2**63 - 1)

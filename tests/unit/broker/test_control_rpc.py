@@ -98,12 +98,14 @@ def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
     registrations = (BrokerRegistration(TWO, (Endpoint("SSL", "b", 1, "SSL"),), "rack-1", 8, "b:2", 6),)
     leader_and_isr = LeaderAndIsrRequest(ONE, 4, 5, (assignment,), registrations, {"orders": {"retention.ms": "1"}})
     metadata = UpdateMetadataRequest(ONE, 4, 5, (assignment,), registrations, ("gone",), {"orders": {"retention.ms": "1"}})
-    stop = StopReplicaRequest(ONE, 4, 5, (PartitionToStop(ORDERS, 7, True),))
+    stop = StopReplicaRequest(
+        ONE, 4, 5, (PartitionToStop(ORDERS, 7, True, UUID(int=9)), PartitionToStop(TopicPartition("clicks", 1), -2, False))
+    )
     marker = TransactionMarker(2**40, 3, True, 9, (ORDERS,))
     question = TransactionQuestion("copier", 2**40, 3, (ORDERS,))
     broker = Recording(
         {
-            "leader_and_isr": LeaderAndIsrResponse({ORDERS: 56}),
+            "leader_and_isr": LeaderAndIsrResponse({ORDERS: 74}, {ORDERS: 2**31 - 2}),
             "stop_replica": StopReplicaResponse({ORDERS: 0}),
             "write_transaction_marker": {ORDERS: 52},
             "verify_transaction": {ORDERS: 48},
@@ -113,7 +115,7 @@ def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
     async def run() -> None:
         async with two_brokers(broker) as (control, registration):
             remote = control.broker(registration)
-            assert await remote.leader_and_isr(leader_and_isr) == LeaderAndIsrResponse({ORDERS: 56})
+            assert await remote.leader_and_isr(leader_and_isr) == LeaderAndIsrResponse({ORDERS: 74}, {ORDERS: 2**31 - 2})
             await remote.update_metadata(metadata)
             assert await remote.stop_replica(stop) == StopReplicaResponse({ORDERS: 0})
             await remote.drain()

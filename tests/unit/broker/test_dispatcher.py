@@ -23,7 +23,7 @@ from ottla.protocol.api import ApiKey
 from ottla.record.batch import batches, crc_of
 from ottla.testing.failing_files import failing_files
 
-from .wired import BROKER, Wired, batch, fetch, framed, produce, run, until, values
+from .wired import BROKER, Wired, batch, fetch, framed, produce, run, topic_id, until, values
 
 KAFKA_STORAGE_ERROR = 56
 
@@ -195,7 +195,7 @@ def test_a_partition_that_is_deleted_ends_the_waiting(tmp_path: Path) -> None:
         client.write(produce(("events", 0, batch(b"a")), acks=-1))
         reader.write(fetch(("events", 0, 0), max_wait_ms=60_000))
         await until(lambda: len(broker.produces) == 1 and len(broker.parts.fetch_purgatory) == 1)
-        await broker.parts.replicas.stop([PartitionToStop(TopicPartition("events", 0), -1, delete=True)])
+        await broker.parts.replicas.stop([PartitionToStop(TopicPartition("events", 0), -1, delete=True, topic_id=topic_id("events"))])
         assert await client.produced() == (1, [(6, -1)])  # NOT_LEADER_OR_FOLLOWER
         assert await reader.fetched() == (1, [(3, b"")])  # UNKNOWN_TOPIC_OR_PARTITION
 

@@ -122,7 +122,7 @@ def test_by_grpc_a_broker_is_ready_unless_its_session_has_ended_or_it_was_draine
     asyncio.run(scenario())
 
 
-def test_a_zookeeper_that_is_away_takes_neither_life_nor_readiness(tmp_path: Path) -> None:
+def test_a_zookeeper_that_is_away_takes_neither_life_nor_readiness(own_zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
     """Issue 6: 'live never depends on ZooKeeper'. Within the session's timeout a broker needs it for nothing that goes on."""
 
     async def scenario(server: ZooKeeperServer) -> None:
@@ -143,5 +143,4 @@ def test_a_zookeeper_that_is_away_takes_neither_life_nor_readiness(tmp_path: Pat
             assert (await asyncio.to_thread(asked, port, "/healthz"))[0] == 200
             await asyncio.to_thread(server.start)
 
-    with ZooKeeperServer(tmp_path / "zookeeper") as server:
-        asyncio.run(scenario(server))
+    asyncio.run(scenario(own_zookeeper_server))

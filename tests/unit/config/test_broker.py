@@ -56,8 +56,8 @@ def test_the_file_that_kafka_comes_with_loads(tmp_path: Path) -> None:
     )
     settings = BrokerSettings.from_properties(properties.load(path))
     assert settings.broker_id == 0
-    assert "num.io.threads" in settings.without_effect()
-    assert "socket.send.buffer.bytes" not in settings.without_effect()
+    assert "num.io.threads" in settings.without_effect(settings.given)
+    assert "socket.send.buffer.bytes" not in settings.without_effect(settings.given)
 
 
 def test_everything_that_is_wrong_is_told_at_once_with_its_line(tmp_path: Path) -> None:

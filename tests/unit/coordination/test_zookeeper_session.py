@@ -7,11 +7,11 @@ documentation of `zookeeper.*`, traps.md.
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -23,18 +23,12 @@ from ottla.coordination.interface import Create, EventType, SessionEvent, SetDat
 from ottla.coordination.multi_read import MultiRead
 from ottla.coordination.requests import split_by_size
 from ottla.coordination.zookeeper import DigestCredentials, ZooKeeperOptions, open_session
+from ottla.coordination.zookeeper_client import make_client
 from ottla.coordination.zookeeper_session import ZooKeeperSession
 from ottla.testing.zookeeper import ZooKeeperServer
 from ottla.testing.zookeeper_proxy import ZooKeeperProxy
 
 Events = list[WatchedEvent]
-
-
-@pytest.fixture
-def own_server(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> Iterator[ZooKeeperServer]:
-    """A server that a test may mistreat. (The other fixture says what to do where there is none.)"""
-    with ZooKeeperServer(tmp_path / "own") as server:
-        yield server
 
 
 def run(scenario: Coroutine[object, object, None]) -> None:
@@ -158,19 +152,19 @@ def test_a_session_that_is_silent_for_its_timeout_expires(zookeeper_server: ZooK
     run(scenario())
 
 
-def test_a_session_outlives_a_restart_of_the_server(own_server: ZooKeeperServer) -> None:
+def test_a_session_outlives_a_restart_of_the_server(own_zookeeper_server: ZooKeeperServer) -> None:
     """Ephemerals, watches and what was asked meanwhile: all are there when the server is."""
 
     async def scenario() -> None:
-        async with session_with(options_for(own_server.address, 20)) as session:
+        async with session_with(options_for(own_zookeeper_server.address, 20)) as session:
             await session.create("/live", b"1", ephemeral=True)
             told: Events = []
             await session.get("/live", told.append)
             seen, until = events_of(session)
-            await asyncio.to_thread(own_server.kill)
+            await asyncio.to_thread(own_zookeeper_server.kill)
             await until(SessionEvent.SUSPENDED)
             reading = asyncio.ensure_future(session.get("/live"))
-            await asyncio.to_thread(own_server.start)
+            await asyncio.to_thread(own_zookeeper_server.start)
             data, stat = await reading
             assert (data, stat.ephemeral_owner) == (b"1", session.session_id)
             await session.set("/live", b"2")
@@ -195,14 +189,16 @@ def test_a_session_outlives_a_connection_that_is_taken_and_never_answered(zookee
     run(scenario())
 
 
-def test_a_frozen_server_holds_nobody_up_for_longer_than_the_timeout(own_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_server_holds_nobody_up_for_longer_than_the_timeout(
+    own_zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not even the end of the session: that goes without an answer."""
     monkeypatch.setattr(zookeeper_session, "CLOSE_SECONDS", 0.2)
 
     async def scenario() -> None:
-        session = await open_session(options_for(own_server.address, 1.5))
+        session = await open_session(options_for(own_zookeeper_server.address, 1.5))
         await session.create("/a", b"0")
-        own_server.pause()
+        own_zookeeper_server.pause()
         writing = asyncio.ensure_future(session.set("/a", b"1"))
         with pytest.raises(ConnectionLoss):
             await writing
@@ -210,7 +206,7 @@ def test_a_frozen_server_holds_nobody_up_for_longer_than_the_timeout(own_server:
         await session.close()
         await until(SessionEvent.CLOSED)
         assert closed[-1] is SessionEvent.CLOSED
-        own_server.resume()
+        own_zookeeper_server.resume()
 
     run(scenario())
 
@@ -312,6 +308,21 @@ def test_a_server_that_knows_no_multi_read_is_asked_one_by_one(zookeeper_server:
             assert found == [await session.get("/a"), None]
 
     run(scenario())
+
+
+def test_no_log_level_that_is_set_while_a_broker_runs_shows_the_requests_with_their_credentials(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("ottla.coordination.kazoo")
+    before = logger.level
+    try:
+        client = make_client(options_for("localhost:1"))
+        with caplog.at_level(logging.DEBUG, logger="ottla.coordination.kazoo"):
+            client.logger.debug("Sending request: Auth(auth='ann:secret')")
+            client.logger.warning("Connection dropped")
+            make_client(options_for("localhost:1"))
+            assert logger.level == logging.DEBUG
+        assert caplog.messages == ["Connection dropped"]
+    finally:
+        logger.setLevel(before)
 
 
 def test_without_kazoo_it_is_said_what_to_install_and_without_zookeeper_it_is_not_missed() -> None:

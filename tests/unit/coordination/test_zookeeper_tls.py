@@ -60,7 +60,7 @@ def issue(directory: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def guarded(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+def guarded(a_zookeeper_to_start: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     directory = tmp_path_factory.mktemp("guarded")
     authority, keystore = issue(directory / "pem")
     with socket.create_server(("127.0.0.1", 0)) as listener:

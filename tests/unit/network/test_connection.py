@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.lifecycle import offload_nothing
 from ottla.network.buffers import ReceiveBuffers
@@ -171,7 +172,7 @@ def test_a_peer_that_does_not_read_is_not_read_from_and_gets_everything_later(wi
     asyncio.run(scenario())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.binary(max_size=40) | st.sampled_from([130 * KIB, 300 * KIB]), max_size=6), st.randoms(use_true_random=False))
 def test_whatever_the_reads_and_refusals_the_frames_are_the_same(bodies: list[bytes | int], random: Random) -> None:
     """Without a socket: we hand over stretches of any size, and refuse at random."""

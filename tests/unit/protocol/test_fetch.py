@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
+from tests.examples import examples
 
 from ottla.errors import InvalidRequest
 from ottla.protocol import fetch
@@ -28,7 +29,7 @@ VERSIONS = range(fetch.MIN_VERSION, fetch.MAX_VERSION + 1)
 BYTE = st.integers(-128, 127)
 INT = st.integers(-(2**31), 2**31 - 1)
 LONG = st.integers(-(2**63), 2**63 - 1)
-FEW = settings(max_examples=25, deadline=None)
+FEW = settings(max_examples=examples(10), deadline=None)
 NAME = st.tuples(st.text(max_size=20), st.uuids().filter(lambda uuid: uuid.int != 0))
 
 PARTITION = st.builds(FetchPartition, INT, INT, LONG, INT, LONG, INT)

@@ -20,6 +20,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import TopicName
 from kio.serial import entity_reader, entity_writer
+from tests.examples import examples
 
 from ottla.errors import InvalidRequest
 from ottla.protocol import messages
@@ -29,7 +30,7 @@ from ottla.protocol.schema_fields import NOT_TAGGED, SchemaField, schema_fields
 
 # Produce and Fetch are read and written by hand.
 KEYS = [key for key in ApiKey if key not in (ApiKey.PRODUCE, ApiKey.FETCH)]
-FEW = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=examples(5), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 _WIRE_TYPES: dict[str, st.SearchStrategy[Any]] = {

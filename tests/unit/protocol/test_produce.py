@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
+from tests.examples import examples
 
 from ottla.errors import InvalidRequest
 from ottla.protocol import produce
@@ -27,7 +28,7 @@ INT = st.integers(-(2**31), 2**31 - 1)
 LONG = st.integers(-(2**63), 2**63 - 1)
 RECORDS = st.none() | st.binary(max_size=200)
 TOPICS = st.lists(st.tuples(st.text(max_size=20), st.lists(st.tuples(INT, RECORDS), max_size=3)), max_size=3)
-FEW = settings(max_examples=25, deadline=None)
+FEW = settings(max_examples=examples(10), deadline=None)
 
 Topics = list[tuple[str, list[tuple[int, bytes | None]]]]
 

@@ -99,7 +99,14 @@ class LogMaker:
     failures: list[OSError]
 
     def __call__(
-        self, *, clean: bool = False, recovery_point: int = 0, log_start_offset: int = 0, cleaned_up_to: int = 0, **settings: Any
+        self,
+        *,
+        clean: bool = False,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        cleaned_up_to: int = 0,
+        high_watermark: int = 0,
+        **settings: Any,
     ) -> Log:
         topic_settings = replace(TopicSettings(), **settings)
         self.directory.mkdir(exist_ok=True)
@@ -109,6 +116,7 @@ class LogMaker:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             cleaned_up_to=cleaned_up_to,
+            high_watermark=high_watermark,
             clean=clean,
         )
         return Log(PARTITION, self.directory, topic_settings, loaded, self.context)

@@ -19,6 +19,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.examples import examples
 
 from ottla.record.batch import batches, read_header
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
@@ -368,5 +369,8 @@ def _facts(states: ProducerStates) -> dict[int, tuple[int, int, int]]:
 
 TestCleaningMachine = CleaningMachine.TestCase
 TestCleaningMachine.settings = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(12),
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

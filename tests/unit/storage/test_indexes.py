@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.storage import indexes
 from ottla.storage.indexes import OffsetIndex, TimeIndex
@@ -47,7 +48,7 @@ def test_an_entry_is_found_whether_it_is_in_memory_or_on_file(tmp_path: Path) ->
 entries_of = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 900)), max_size=80)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     steps=entries_of,
     written=st.integers(0, 80),
@@ -78,7 +79,7 @@ def test_offset_look_ups_agree_with_a_model(steps: list[tuple[int, int]], writte
         assert OffsetIndex(f"{directory}/0.index").entries() == kept
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(steps=entries_of, written=st.integers(0, 80), keys=st.lists(st.integers(-1, 800), max_size=30))
 def test_time_look_ups_agree_with_a_model(steps: list[tuple[int, int]], written: int, keys: list[int]) -> None:
     """As above, for timestamps; one that is not larger than the last one says nothing new and is left out."""

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from ottla.errors import KafkaStorageError, OttlaError
+from ottla.errors import KafkaStorageError
 from ottla.storage.checkpoints import read_offsets
 
 from .brokers import CLICKS, Broker, run
@@ -123,14 +123,6 @@ def test_deletions_that_a_stop_interrupted_go_on_at_the_next_start(tmp_path: Pat
         await logs.shutdown()
 
     run(scene)
-
-
-def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
-    """Nobody but the operator knows which is the right one."""
-    (tmp_path / "a" / "clicks-0").mkdir(parents=True)
-    (tmp_path / "b" / "clicks-0").mkdir(parents=True)
-    with pytest.raises(OttlaError, match="clicks-0 has two directories"):
-        run(Broker(tmp_path / "a", tmp_path / "b").manager().start)
 
 
 def test_checkpoints_have_recovery_points_start_offsets_and_high_watermarks(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from ottla.errors import KafkaStorageError, LogDirNotFound, ReplicaNotAvailable
 from ottla.model import TopicPartition
 from ottla.storage.log import Log
-from ottla.storage.log_copy import carry_out
+from ottla.storage.log_copy import LAST_BYTES, carry_out
 from ottla.storage.log_manager import LogManager
-from ottla.storage.log_moves import LAST_BYTES, LogMoves
+from ottla.storage.log_moves import LogMoves
 
 from .brokers import CLICKS, Broker, run
 from .logs import batch_of, fill

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.errors import CorruptMessage, KafkaStorageError, OffsetOutOfRange
 from ottla.record.batch import batches
@@ -92,6 +93,17 @@ def test_a_read_goes_on_in_the_next_segment(make_log: LogMaker) -> None:
     assert read(log, 5) == filled[5]
 
 
+def test_what_is_available_is_what_an_unbounded_read_gives_or_more_than_that(make_log: LogMaker) -> None:
+    """None stands for more than one read can give: it reaches into a later segment."""
+    size = len(batch_of(0))
+    log = make_log(segment_bytes=4 * size)
+    fill(log, 10)
+    assert [log.available(offset, 10) for offset in range(12)] == [None] * 8 + [2 * size, size, 0, 0]
+    assert [log.available(offset, 6) for offset in range(12)] == [None] * 4 + [2 * size, size] + [0] * 6
+    log.advance_log_start_offset(9)
+    assert [log.available(offset, 10) for offset in (-1, 8, 9)] == [0, 0, size]
+
+
 def test_an_offset_that_compaction_took_out_is_answered_with_the_next_one(make_log: LogMaker) -> None:
     """Also where the gap lies between two segments."""
     log = make_log()
@@ -146,7 +158,7 @@ def test_more_readers_than_are_remembered_still_read_right(make_log: LogMaker) -
             assert (read(log, offset, len(filled[0])) or b"") == filled[offset]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.data())
 def test_reads_agree_with_a_model(data: st.DataObject) -> None:
     """Any offset, limit and end, over segments of any size, with and without what was remembered; appends go on between."""
@@ -169,6 +181,8 @@ def test_reads_agree_with_a_model(data: st.DataObject) -> None:
                     asyncio.run(log.prepare_read(offset))
                 got = read(log, offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
                 check_against_model(model, got, offset, max_bytes, up_to, at_least_one)
+                available, unbounded = log.available(offset, up_to), read(log, offset, 1 << 20, up_to=up_to)
+                assert available == len(unbounded or b"") or (available is None and unbounded)
 
 
 def check_against_model(model: list[bytes], data: bytes | None, offset: int, max_bytes: int, up_to: int, at_least_one: bool) -> None:

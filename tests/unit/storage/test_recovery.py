@@ -435,6 +435,24 @@ def test_batches_of_an_earlier_leader_epoch_behind_later_ones_are_cut(make_log: 
     assert log_file(log, 0).read_bytes() == later
 
 
+@pytest.mark.parametrize("high_watermark", range(7))
+def test_records_of_an_earlier_leader_epoch_are_kept_below_the_high_watermark_and_cut_above(
+    make_log: LogMaker, high_watermark: int
+) -> None:
+    """Leaders began again at low epochs after ZooKeeper was restored from a copy: what they committed stays.
+
+    Should these have been cut and come back after all, the epochs say that they are of an early leader, and the leader of
+    today says where that one ended (KIP-101).
+    """
+    log = make_log()
+    append(log, *(batch_of(offset, leader_epoch=6) for offset in range(2)), *(batch_of(offset, leader_epoch=4) for offset in range(2, 6)))
+    log = make_log(high_watermark=high_watermark)
+    if high_watermark <= 2:
+        assert (log.log_end_offset, log.leader_epochs.entries) == (2, [(6, 0)])
+    else:
+        assert (log.log_end_offset, log.leader_epochs.entries) == (6, [(4, 2)])
+
+
 def test_a_segment_that_was_cut_is_synced_before_the_next_one_begins(make_log: LogMaker, files: FailingFiles) -> None:
     """Recovery and flushes begin behind it from then on: what was cut off would be back between the two."""
     log = make_log()

@@ -357,7 +357,11 @@ class ActiveController:
         broker_id = told.registration.broker_id
         if told.is_stop:
             self._turns.take_beside(f"hearing what broker {broker_id} stopped", lambda: self._take_stops(told))
-        elif any(told.errors.values()) or broker_id in self._state.offline_replicas:
+            return
+        if told.outdated_epochs:
+            what = f"hearing what broker {broker_id} can not do: leader epochs"
+            self._turns.take_beside(what, lambda: self._partitions.take_written_epochs(told.registration, told.outdated_epochs))
+        if any(told.errors.values()) or broker_id in self._state.offline_replicas:
             what = f"hearing what broker {broker_id} can not do"
             self._turns.take_beside(what, lambda: self._partitions.take_errors(told.registration, told.errors))
 

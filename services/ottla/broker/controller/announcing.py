@@ -68,7 +68,9 @@ def announced(
     changed = dict.fromkeys((*new, *(each.topic_partition for each in done.changes), *(each.topic_partition for each in done.assignments)))
     stops: dict[BrokerId, dict[TopicPartition, PartitionToStop]] = {}
     for stop in done.stops:
-        stops.setdefault(stop.broker_id, {})[stop.partition.topic_partition] = stop.partition
+        key = stop.partition.topic_partition
+        topic_id = state.topics[key.topic].topic_id if key.topic in state.topics else None
+        stops.setdefault(stop.broker_id, {})[key] = replace(stop.partition, topic_id=topic_id)
     gathered = _Gathered(state, state.brokers.keys() - set(except_brokers), passes_over_offline=True)
     for topic_partition in changed:
         gathered.add(topic_partition, topic_partition in new, topic_partition in silent, stops)

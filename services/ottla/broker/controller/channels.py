@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ottla.broker.control import (
@@ -35,11 +35,15 @@ _LONGEST_PAUSE_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a broker said when it was told about its replicas: the error code of each, 0 where it does as it was told."""
+    """What a broker said when it was told about its replicas: the error code of each, 0 where it does as it was told.
+
+    `outdated_epochs` has the leader epochs that it refuses, each with the one that its log has.
+    """
 
     registration: BrokerRegistration
     errors: Mapping[TopicPartition, int]
     is_stop: bool  # or else LeaderAndIsr
+    outdated_epochs: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
 
 class Channel:
@@ -149,7 +153,13 @@ class Channel:
             all_replicas = self._all_replicas() if news.has_all_replicas else None
             request = LeaderAndIsrRequest(*header, partitions, self._registrations(), configs, all_replicas)
             response = await broker.leader_and_isr(request)
-            self._told(Told(self.registration, {key: response.errors.get(key, NONE) for key in news.leader_and_isr}, is_stop=False))
+            errors = {key: response.errors.get(key, NONE) for key in news.leader_and_isr}
+            outdated = {
+                key: (each.state.leader_epoch, response.written_epochs[key])
+                for key, each in news.leader_and_isr.items()
+                if key in response.written_epochs
+            }
+            self._told(Told(self.registration, errors, False, outdated))
         else:
             configs = {topic: self._overrides(topic) for topic in news.topic_configs}
             all_topics = self._topics() if news.has_all_topics else None

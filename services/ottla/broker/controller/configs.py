@@ -27,12 +27,7 @@ def changed_configs(
         changes: what to do, at most one thing for each setting.
         definitions: the settings that exist, for their types and defaults.
     """
-    repeated = [name for name, count in Counter(each.name for each in changes).items() if count > 1]
-    if repeated:
-        raise InvalidRequest(f"Error due to duplicate config keys : {', '.join(repeated)}")
-    without_value = [each.name for each in changes if each.value is None and each.operation != ConfigOperation.DELETE]
-    if without_value:
-        raise InvalidRequest(f"Null value not supported for : {', '.join(without_value)}")
+    check_changes(changes)
     result = dict(current)
     for change in changes:
         match change.operation:
@@ -49,6 +44,16 @@ def changed_configs(
                 elements = _elements(result, change, definitions, "subtract")
                 result[change.name] = ",".join(each for each in elements if each not in removed)
     return result
+
+
+def check_changes(changes: Sequence[ConfigChange]) -> None:
+    """Refuses, with InvalidRequest, two changes of one setting and a change that lacks its value."""
+    repeated = [name for name, count in Counter(each.name for each in changes).items() if count > 1]
+    if repeated:
+        raise InvalidRequest(f"Error due to duplicate config keys : {', '.join(repeated)}")
+    without_value = [each.name for each in changes if each.value is None and each.operation != ConfigOperation.DELETE]
+    if without_value:
+        raise InvalidRequest(f"Null value not supported for : {', '.join(without_value)}")
 
 
 def _elements(current: Mapping[str, str], change: ConfigChange, definitions: Mapping[str, SettingDefinition], verb: str) -> list[str]:

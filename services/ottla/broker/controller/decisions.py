@@ -11,6 +11,7 @@ After a decision was performed its caller asks for its `follow_up`, until that i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Final
 
@@ -91,6 +92,25 @@ def replicas_online(state: ClusterState, broker_id: BrokerId, partitions: Collec
     there = [each for each in partitions if each in state.replicas_of(broker_id)]
     yield from _settle(state, there)
     yield deletions.replicas_online(state, broker_id, there)
+
+
+def epochs_outdated(state: ClusterState, broker_id: BrokerId, outdated: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Decision]:
+    """What is to be done about logs with records of a leader epoch that is not below the one given: the next is above it.
+
+    Args:
+        broker_id: whose logs.
+        outdated: the leader epoch that the broker refused, and the latest one in its log.
+    """
+    for part in _slices(outdated):
+        changes = []
+        for topic_partition in part:
+            known, (given, written) = state.find(topic_partition), outdated[topic_partition]
+            if known is None or not known.has_state or known.state.leader_epoch != given or broker_id not in known.state.replicas:
+                continue  # it has another one by now
+            raised = replace(known.state, leader_epoch=written + 1, controller_epoch=state.controller_epoch)
+            reason = f"broker {broker_id} has records of leader epoch {written}"
+            changes.append(PartitionChange(topic_partition, raised, reason))
+        yield Decision(tuple(changes))
 
 
 def alter_partition(state: ClusterState, request: AlterPartitionRequest) -> tuple[Decision, AlterPartitionResponse]:

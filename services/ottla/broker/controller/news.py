@@ -123,8 +123,8 @@ class News:
 
 
 def _both(first: PartitionToStop, second: PartitionToStop) -> PartitionToStop:
-    """The second of two stops; files that the first would have deleted go."""
-    return second if second.delete or not first.delete else PartitionToStop(second.topic_partition, second.leader_epoch, True)
+    """The second of two stops; files that the first would have deleted go, unless it meant another topic of that name."""
+    return replace(second, delete=True) if first.delete and first.topic_id == second.topic_id else second
 
 
 def _as_new(assignment: PartitionAssignment) -> PartitionAssignment:

@@ -103,6 +103,16 @@ class PartitionOperations:
             state.replicas_came_online(broker_id, back)
             await self.performer.perform(decisions.replicas_online(state, broker_id, back))
 
+    async def take_written_epochs(self, registration: BrokerRegistration, outdated: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Takes in which logs have records of epochs that were given before this controller's memory."""
+        if self._is_current(registration):
+            log.warning(
+                "broker %d: %d logs have records of leader epochs that ZooKeeper does not know; was it restored from a copy?",
+                registration.broker_id,
+                len(outdated),
+            )
+            await self.performer.perform(decisions.epochs_outdated(self.state, registration.broker_id, outdated))
+
     def _check_registered(self, broker_id: BrokerId, broker_epoch: int, what: str) -> None:
         registration = self.state.brokers.get(broker_id)
         if registration is None:

@@ -1,7 +1,7 @@
 """The states that partitions and replicas can be in, and which may follow which.
 
 The tables are those of Kafka's PartitionStateMachine and ReplicaStateMachine. We store no such state: it follows from
-what is known (`partition_phase`), and the tables hold whatever decides to the legal ways.
+what is known (`KnownPartition.phase` and `Deletion` in `state`), and the tables hold every decision to the legal ways.
 """
 
 from __future__ import annotations

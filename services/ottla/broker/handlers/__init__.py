@@ -6,6 +6,7 @@ import importlib
 from typing import Final
 
 _MODULES: Final = (
+    "acls",
     "add_offsets_to_txn",
     "add_partitions_to_txn",
     "alter_configs",

@@ -1,7 +1,7 @@
 """AlterConfigs (key 33), versions 0-2: all settings of a topic or broker at once (KIP-133). v2 is flexible.
 
 What the request does not name goes back to its default; clients should prefer IncrementalAlterConfigs (KIP-339).
-The broker of no name stands for all brokers. Loggers are refused with INVALID_REQUEST.
+The broker of no name stands for all brokers. Loggers are refused with INVALID_REQUEST, as by Kafka.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ottla.broker.handlers.authorization import cluster_allowed, topic_allowed
-from ottla.broker.handlers.config_resources import ConfigResourceKind, broker_of
+from ottla.broker.handlers.config_resources import ConfigResourceKind, broker_of, check_logger_resource
 from ottla.broker.handlers.registry import BrokerParts, RequestContext
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, InvalidRequest, TopicAuthorizationFailed, UnknownTopicOrPartition
@@ -16,6 +16,7 @@ from ottla.protocol.messages import ResponseSchema
 
 ChangeTopic = Callable[[str, Any], Awaitable[None]]
 ChangeBroker = Callable[[BrokerId | None, Any], Awaitable[None]]
+ChangeLoggers = Callable[[Any], None]
 
 
 async def alter_each(
@@ -25,6 +26,7 @@ async def alter_each(
     parts: BrokerParts,
     change_topic: ChangeTopic,
     change_broker: ChangeBroker,
+    change_loggers: ChangeLoggers | None = None,
 ) -> list[Any]:
     """Alters each resource of the request and gives the answers; one that is refused does not stop the others.
 
@@ -35,6 +37,7 @@ async def alter_each(
         parts: the broker's.
         change_topic: performs the change of a topic, given its name and what the request says of it.
         change_broker: the same for a broker; None stands for all of them.
+        change_loggers: the same for this broker's loggers, where the API has it.
     """
     times_named = Counter((each.resource_type, each.resource_name) for each in request.resources)
     responses = []
@@ -51,6 +54,11 @@ async def alter_each(
                 if not cluster_allowed(parts, context, Operation.ALTER_CONFIGS):
                     raise ClusterAuthorizationFailed(f"{context.principal} may not alter the settings of brokers")
                 await change_broker(broker_of(name, parts.settings.broker_id), resource)
+            elif kind == ConfigResourceKind.BROKER_LOGGER and change_loggers is not None:
+                if not cluster_allowed(parts, context, Operation.ALTER_CONFIGS):
+                    raise ClusterAuthorizationFailed(f"{context.principal} may not alter the log levels of brokers")
+                check_logger_resource(name, parts.settings.broker_id)
+                change_loggers(resource)
             else:
                 raise InvalidRequest(f"Unsupported resource type: {kind}")
         except ApiError as error:

@@ -28,8 +28,10 @@ class ConfigSource(enum.IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
 
 
+UNKNOWN_TYPE: Final = 0
 _CONFIG_TYPES: Final = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7, "password": 9}
 
 
@@ -127,6 +129,12 @@ def dynamic_default_entries(broker: BrokerConfig) -> list[ConfigEntry]:
         _entry(definitions[name], value, [_synonym(definitions[name], value, ConfigSource.DYNAMIC_DEFAULT_BROKER)], read_only=False)
         for name, value in sorted(broker.dynamic_default.items())
     ]
+
+
+def logger_entries(levels: Mapping[str, str]) -> list[ConfigEntry]:
+    """The log level of each logger."""
+    source = ConfigSource.DYNAMIC_BROKER_LOGGER
+    return [ConfigEntry(name, level, source, False, False, (), UNKNOWN_TYPE, "") for name, level in levels.items()]
 
 
 def _entry(definition: SettingDefinition, value: str | None, synonyms: list[ConfigSynonym], *, read_only: bool) -> ConfigEntry:

@@ -13,6 +13,18 @@ class ConfigResourceKind(enum.IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+
+
+def check_logger_resource(resource_name: str, broker_id: int) -> None:
+    """Whether the loggers of this broker are meant: each process has its own, so there are none of all brokers.
+
+    Raises:
+        InvalidRequest: they are not.
+    """
+    if not resource_name:
+        raise InvalidRequest("Broker id must not be empty")
+    broker_of(resource_name, broker_id)
 
 
 def broker_of(resource_name: str, broker_id: int) -> BrokerId | None:

@@ -2,7 +2,7 @@
 
 v1 has sources and synonyms (KIP-226), v3 types and documentation. An empty list of keys asks for all, as null does.
 The broker of no name stands for the settings that were changed for all brokers. Passwords are never shown.
-Loggers and groups have no settings here and are refused with INVALID_REQUEST.
+The settings of this broker's loggers are their levels. Groups have none here and are refused with INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 from ottla.broker.controller.topics import validate_topic_name
 from ottla.broker.handlers.authorization import cluster_allowed, topic_allowed
 from ottla.broker.handlers.broker_config import broker_config
-from ottla.broker.handlers.config_entries import ConfigEntry, broker_entries, dynamic_default_entries, topic_entries
-from ottla.broker.handlers.config_resources import ConfigResourceKind, broker_of
+from ottla.broker.handlers.broker_loggers import logger_levels
+from ottla.broker.handlers.config_entries import ConfigEntry, broker_entries, dynamic_default_entries, logger_entries, topic_entries
+from ottla.broker.handlers.config_resources import ConfigResourceKind, broker_of, check_logger_resource
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, InvalidRequest, TopicAuthorizationFailed, UnknownTopicOrPartition
@@ -64,6 +65,11 @@ def _entries(resource: Any, context: RequestContext, parts: BrokerParts) -> list
                 raise ClusterAuthorizationFailed(f"{context.principal} may not describe the settings of brokers")
             config = broker_config(parts)
             return dynamic_default_entries(config) if broker_of(name, parts.settings.broker_id) is None else broker_entries(config)
+        case ConfigResourceKind.BROKER_LOGGER:
+            if not cluster_allowed(parts, context, Operation.DESCRIBE_CONFIGS):
+                raise ClusterAuthorizationFailed(f"{context.principal} may not describe the log levels of brokers")
+            check_logger_resource(name, parts.settings.broker_id)
+            return logger_entries(logger_levels())
         case other:
             raise InvalidRequest(f"Unsupported resource type: {other}")
 

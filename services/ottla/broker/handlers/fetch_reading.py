@@ -13,11 +13,11 @@ from uuid import UUID
 from ottla.broker.fetch_sessions import FetchScope, Key
 from ottla.broker.handlers.authorization import cluster_allowed
 from ottla.broker.handlers.registry import BrokerParts, EncodedBody, Pieces, RequestContext
-from ottla.broker.measuring.request_meters import FETCH_FOLLOWER
 from ottla.broker.replication.leadership_question import FetchPlace, LeadershipQuestion
 from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.read_replica import preferred_read_replica
 from ottla.broker.replication.throttles import is_throttled
+from ottla.broker.request_meters import FETCH_FOLLOWER
 from ottla.broker.security.authorizer import Operation, topic
 from ottla.config.cluster import RACK_AWARE_SELECTOR
 from ottla.errors import (
@@ -77,6 +77,7 @@ class Reading:
         request = self._request
         # `fetch.max.bytes` protects the broker from its clients; what a follower asks for it has been told to.
         left = request.max_bytes if self._replica is not None else min(request.max_bytes, self._parts.settings.fetch_max_bytes)
+        min_bytes = min(request.min_bytes, left)
         total = 0
         immediate = not self._scope.partitions
         answers = self._answers = []
@@ -103,7 +104,32 @@ class Reading:
                 immediate = True
             answers.append((key, answer))
         self._is_recorded = True
-        return immediate or total >= request.min_bytes
+        # Without any bytes nothing was held back for a limit, so there is nothing to count.
+        return immediate or total >= min_bytes or (total > 0 and self._is_available(min_bytes))
+
+    def _is_available(self, min_bytes: int) -> bool:
+        """Whether so many bytes wait, though fewer could be given: a region ends with a whole batch.
+
+        As in Kafka's `DelayedFetch`, no more counts of a partition than may be given of it, and whoever reads a segment
+        before the last is answered at once: that much could never come together in one read.
+        """
+        available = 0
+        for (_, asked), found in zip(self._scope.partitions, self._found, strict=True):
+            try:
+                waiting = 0 if isinstance(found, ApiError) else self._available(found, asked.fetch_offset)
+            except ApiError:
+                return True  # the next fetch is told what has just happened
+            if waiting is None:
+                return True
+            available += min(waiting, max(asked.max_bytes, 0))
+            if available >= min_bytes:
+                return True
+        return False
+
+    def _available(self, partition: Partition, offset: int) -> int | None:
+        if self._replica is None:
+            return partition.available(offset, committed_only=self._request.isolation_level == codec.READ_COMMITTED)
+        return 0 if self._is_held_back(partition, self._replica) else partition.available_as_leader(offset)
 
     def cold(self) -> list[tuple[Partition, int]]:
         """The partitions, with offsets, whose place to read from can not be found without waiting for the disk."""
@@ -247,10 +273,13 @@ class Reading:
             replicas.follower_fetched(partition, replica, epoch, offset, asked.log_start_offset, self._now_ms)
         if offset == log.log_end_offset or (max_bytes <= 0 and not at_least_one_batch):
             return None
-        # Who is in sync must stay so; the others have to wait when they take too much.
-        if replica not in partition.isr and self._is_throttled(partition) and self._parts.throttles.leader.is_exceeded:
+        if self._is_held_back(partition, replica):
             return None
         return partition.read_as_leader(offset, max_bytes, at_least_one_batch=at_least_one_batch)
+
+    def _is_held_back(self, partition: Partition, replica: BrokerId) -> bool:
+        """Who is in sync must stay so; the others have to wait when they take too much."""
+        return replica not in partition.isr and self._is_throttled(partition) and self._parts.throttles.leader.is_exceeded
 
     def _is_throttled(self, partition: Partition) -> bool:
         throttled = partition.settings.leader_replication_throttled_replicas

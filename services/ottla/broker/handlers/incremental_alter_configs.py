@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs (key 44), versions 0-1: some settings of a topic or broker (KIP-339). v1 is flexible.
 
 Each setting is set, deleted, appended to or subtracted from; the last two are for lists such as cleanup.policy.
-The broker of no name stands for all brokers. Loggers are refused with INVALID_REQUEST.
+The broker of no name stands for all brokers. Log levels change at once and until the broker stops (`broker_loggers`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.broker.controller.configs import ConfigChange, ConfigOperation
+from ottla.broker.handlers.broker_loggers import change_levels
 from ottla.broker.handlers.config_alterations import alter_each
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.errors import InvalidRequest
@@ -28,7 +29,10 @@ async def incremental_alter_configs(request: Any, context: RequestContext, parts
     async def change_broker(broker_id: BrokerId | None, resource: Any) -> None:
         await parts.controller.incremental_alter_broker_configs(broker_id, changes_of(resource), validate_only=validate_only)
 
-    responses = await alter_each(request, schema, context, parts, change_topic, change_broker)
+    def change_loggers(resource: Any) -> None:
+        change_levels(changes_of(resource), validate_only=validate_only)
+
+    responses = await alter_each(request, schema, context, parts, change_topic, change_broker, change_loggers)
     return schema("IncrementalAlterConfigsResponse", throttle_time=0, responses=responses)
 
 

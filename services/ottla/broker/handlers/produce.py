@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final, TypeGuard
 
 from ottla.broker.handlers.registry import BrokerParts, RequestContext
-from ottla.broker.measuring.request_meters import RequestMeters
 from ottla.broker.replication.opening import opened_for_topic
 from ottla.broker.replication.partition import ACKS_ALL, Partition
+from ottla.broker.request_meters import RequestMeters
 from ottla.broker.security.authorizer import Operation, Resource, ResourceKind, topic
 from ottla.errors import (
     ApiError,

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.measuring.request_meters import RequestMeters
+from ottla.broker.request_meters import RequestMeters
 from ottla.model import Principal
 from ottla.protocol.api import ApiKey
 from ottla.record.region import FileRegion

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from ottla.broker.measuring.request_meters import RequestMeters
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.partition import Partition
+from ottla.broker.request_meters import RequestMeters
 from ottla.metrics import replica, requests
 from ottla.metrics.family import PAUSE, Family, Pause, Sample, single
 from ottla.metrics.metric import Metric

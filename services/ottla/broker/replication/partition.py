@@ -339,6 +339,18 @@ class Partition(Replica):
         """
         return self.log.read(offset, max_bytes, self.log.log_end_offset, at_least_one_batch)
 
+    def available(self, offset: int, *, committed_only: bool) -> int | None:
+        """How many bytes a consumer may see from `offset` on; None when they reach into a later segment.
+
+        Raises:
+            KafkaStorageError: as from `read`.
+        """
+        return self.log.available(offset, self.last_stable_offset if committed_only else self.high_watermark)
+
+    def available_as_leader(self, offset: int) -> int | None:
+        """The same for a follower, which may have everything."""
+        return self.log.available(offset, self.log.log_end_offset)
+
     def delete_records(self, offset: int) -> int:
         """Moves the log's start to `offset` (-1: the high watermark) and gives the low watermark (KIP-107).
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
+from uuid import UUID
 
 from ottla.broker.control import AllReplicas, PartitionAssignment, PartitionToStop
 from ottla.broker.purgatory import Purgatory
@@ -21,11 +22,12 @@ from ottla.broker.replication.group_commit import GroupCommit
 from ottla.broker.replication.isr_alterations import AlterPartition
 from ottla.broker.replication.isr_rounds import IsrRounds
 from ottla.broker.replication.leadership_question import LeadershipQuestion
+from ottla.broker.replication.log_owner import Found, Owner, owner_of
 from ottla.broker.replication.partition import Partition
 from ottla.broker.state_changes import state_changes
 from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
-from ottla.errors import NONE, ApiError, FencedLeaderEpoch, KafkaStorageError, UnknownTopicOrPartition
+from ottla.errors import NONE, ApiError, FencedLeaderEpoch, InconsistentTopicId, KafkaStorageError, UnknownTopicOrPartition
 from ottla.model import INTERNAL_TOPICS, NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
 from ottla.storage.log import Log
 from ottla.storage.log_manager import LogManager
@@ -97,6 +99,7 @@ class ReplicaManager:
         # False on most brokers, and then the produce path looks no further.
         self.some_open_batches = False
         self.appends = Appends(self._written)
+        logs.high_watermarks = self.high_watermarks
         self.group_commit = GroupCommit(self._flushed)
 
     def start(self, alter_partition: AlterPartition, broker_epoch: Callable[[], int]) -> None:
@@ -141,6 +144,29 @@ class ReplicaManager:
 
     # What the controller says.
 
+    def written_epochs(self, partitions: Iterable[PartitionAssignment]) -> dict[TopicPartition, int]:
+        """The latest leader epoch of each log that can not go on in the epoch that the controller gives.
+
+        It gives such a one when the coordination service was restored from an older copy. Two leaders would have written
+        in one epoch, and followers could not tell their logs apart (KIP-101).
+        """
+        found = {}
+        for assignment in partitions:
+            key, state = assignment.topic_partition, assignment.state
+            partition, opened = self._partitions.get(key), self._logs.get(key)
+            if opened is None or opened.topic_id not in (None, ZERO_TOPIC_ID, assignment.topic_id):
+                continue
+            latest = opened.leader_epochs.latest_epoch
+            if partition is not None and partition.topic_id == assignment.topic_id:
+                if partition.leader_epoch == state.leader_epoch:
+                    continue  # it is told again
+                latest = max(latest, partition.leader_epoch)
+            # A replica that nobody shares the partition with led in that epoch itself.
+            may_be_its_own = state.leader != self._broker_id or len(state.replicas) == 1
+            if state.leader_epoch < latest or (state.leader_epoch == latest and not may_be_its_own):
+                found[key] = latest
+        return found
+
     async def apply(
         self, partitions: Sequence[PartitionAssignment], live_leaders: Sequence[BrokerRegistration]
     ) -> dict[TopicPartition, int]:
@@ -152,7 +178,9 @@ class ReplicaManager:
         leaders = {each.broker_id: each for each in live_leaders}
         async with self._one_at_a_time:
             for begin in range(0, len(partitions), APPLIED_AT_ONCE):
-                errors |= self.apply_at_once(partitions[begin : begin + APPLIED_AT_ONCE], leaders)
+                some = partitions[begin : begin + APPLIED_AT_ONCE]
+                await self._open_logs(some)
+                errors |= self.apply_at_once(some, leaders)
                 await asyncio.sleep(0)
         return errors
 
@@ -233,6 +261,7 @@ class ReplicaManager:
         self._follow(follow, unfollow)
         for key in changed:
             self._role_changed(key)
+            self._commit_what_was_found(self._partitions[key])
         return errors
 
     def _follow(self, follow: Mapping[TopicPartition, Follow], unfollow: Iterable[TopicPartition]) -> None:
@@ -247,19 +276,11 @@ class ReplicaManager:
     def _hosted(self, assignment: PartitionAssignment) -> Partition:
         """The partition; hosted from now on if it was not."""
         key = assignment.topic_partition
+        self._make_room(assignment)
         found = self._partitions.get(key)
-        if found is not None and found.topic_id == assignment.topic_id:
-            return found
         if found is not None:
-            found.stop_leading()
-            self._follow({}, [key])
-            del self._partitions[key]
-            self._role_changed(key)
+            return found
         opened = self._logs.get(key)
-        if opened is not None and opened.topic_id not in (None, ZERO_TOPIC_ID, assignment.topic_id):
-            # The topic was deleted and made anew while this broker was away: these are the records of another.
-            self._logs.set_aside(key)
-            opened = None
         if opened is None:
             opened = self._logs.create(key, assignment.topic_id, is_new=assignment.is_new)
         partition = Partition(
@@ -274,9 +295,53 @@ class ReplicaManager:
         self._note_opens_batches(partition)
         return partition
 
+    async def _open_logs(self, assignments: Sequence[PartitionAssignment]) -> None:
+        """Does beforehand, and in threads, what of `_hosted` waits for the disk."""
+        missing: dict[TopicPartition, UUID] = {}
+        known: dict[TopicPartition, UUID] = {}
+        for each in assignments:
+            self._make_room(each)
+            opened = self._logs.get(each.topic_partition)
+            if opened is None:
+                if each.is_new or not self._logs.offline_directories:
+                    missing[each.topic_partition] = each.topic_id
+            elif opened.topic_id is None and each.topic_id != ZERO_TOPIC_ID and self._owner_of(opened, each) is Owner.TOPIC:
+                known[each.topic_partition] = each.topic_id
+        if missing:
+            await self._logs.create_all(missing)
+        if known:
+            await self._logs.write_topic_ids(known)
+
+    def _make_room(self, assignment: PartitionAssignment) -> None:
+        """Gives up what a former topic of that name has left here; its records stay, under another name."""
+        key = assignment.topic_partition
+        opened = self._logs.get(key)
+        is_foreign = opened is not None and self._owner_of(opened, assignment) is Owner.ANOTHER_TOPIC
+        hosted = self._partitions.get(key)
+        if hosted is not None and (is_foreign or hosted.topic_id != assignment.topic_id):
+            hosted.stop_leading()
+            self._follow({}, [key])
+            del self._partitions[key]
+            self._role_changed(key)
+        if is_foreign:
+            self._logs.set_aside(key)
+
+    def _owner_of(self, opened: Log, assignment: PartitionAssignment) -> Owner:
+        predates = self._logs.may_predate_topic_ids(assignment.topic_partition)
+        found = Found(opened.topic_id, opened.log_end_offset, opened.leader_epochs.latest_epoch, predates)
+        return owner_of(found, assignment, self._broker_id)
+
     async def _stop(self, to_stop: PartitionToStop) -> None:
         key = to_stop.topic_partition
-        partition = self._partitions.get(key)
+        partition, opened = self._partitions.get(key), self._logs.get(key)
+        held = partition.topic_id if partition is not None else None if opened is None else opened.topic_id
+        if held not in (None, ZERO_TOPIC_ID, to_stop.topic_id):
+            if to_stop.topic_id is not None:
+                # It came late: of the topic that it means there is nothing here any more.
+                log.warning("%s: the replica of topic %s is kept, topic %s was to be stopped", key, held, to_stop.topic_id)
+                return
+            if to_stop.delete:
+                raise InconsistentTopicId(f"{key}: to be deleted, and the controller does not say which topic; {held} is here")
         if partition is not None:
             # A deletion has no epoch: whoever leads, the topic goes.
             if 0 <= to_stop.leader_epoch < partition.leader_epoch:
@@ -300,6 +365,7 @@ class ReplicaManager:
         for key, partition in self._partitions.items():
             if key.topic == topic:
                 partition.update_settings(settings)
+                self._commit_what_was_found(partition)
                 self._note_opens_batches(partition)
                 if partition.advance_high_watermark():
                     self._check(key)
@@ -384,6 +450,11 @@ class ReplicaManager:
     def _check_fetches(self, key: TopicPartition) -> None:
         if self._fetches.is_watched(key):
             self._fetches.check(key)
+
+    def _commit_what_was_found(self, partition: Partition) -> None:
+        """A leader whose high watermark waits for the fsync flushes what it had before: the next append may never come."""
+        if partition.is_leader and partition.waits_for_flush and partition.log.unflushed_messages > 0:
+            self.group_commit.written(partition)
 
     def _written(self, partition: Partition) -> None:
         """A group of appends is in the file."""

@@ -204,20 +204,49 @@ class LeaderAndIsrResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ERRORS_FIELD_NUMBER: _builtins.int
+    WRITTEN_EPOCHS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PartitionError]: ...
+    @_builtins.property
+    def written_epochs(self) -> _containers.RepeatedCompositeFieldContainer[Global___WrittenEpoch]:
+        """Of each log that has records of a leader epoch which the one given is not above: that epoch."""
+
     def __init__(
         self,
         *,
         errors: _abc.Iterable[_common_pb2.PartitionError] | None = ...,
+        written_epochs: _abc.Iterable[Global___WrittenEpoch] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "written_epochs", b"written_epochs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LeaderAndIsrResponse: _TypeAlias = LeaderAndIsrResponse  # noqa: Y015
+
+@_typing.final
+class WrittenEpoch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_PARTITION_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    leader_epoch: _builtins.int
+    @_builtins.property
+    def topic_partition(self) -> _common_pb2.TopicPartition: ...
+    def __init__(
+        self,
+        *,
+        topic_partition: _common_pb2.TopicPartition | None = ...,
+        leader_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic_partition", b"topic_partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_epoch", b"leader_epoch", "topic_partition", b"topic_partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WrittenEpoch: _TypeAlias = WrittenEpoch  # noqa: Y015
 
 @_typing.final
 class UpdateMetadataRequest(_message.Message):
@@ -388,9 +417,12 @@ class PartitionToStop(_message.Message):
     TOPIC_PARTITION_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     DELETE_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     leader_epoch: _builtins.int
     delete: _builtins.bool
     """Whether the files go too."""
+    topic_id: _builtins.bytes
+    """16 bytes. A replica of another topic of this name stays as it is. Not there: a controller of an older release."""
     @_builtins.property
     def topic_partition(self) -> _common_pb2.TopicPartition: ...
     def __init__(
@@ -399,12 +431,15 @@ class PartitionToStop(_message.Message):
         topic_partition: _common_pb2.TopicPartition | None = ...,
         leader_epoch: _builtins.int = ...,
         delete: _builtins.bool = ...,
+        topic_id: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["topic_partition", b"topic_partition"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_topic_id", b"_topic_id", "topic_id", b"topic_id", "topic_partition", b"topic_partition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delete", b"delete", "leader_epoch", b"leader_epoch", "topic_partition", b"topic_partition"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_topic_id", b"_topic_id", "delete", b"delete", "leader_epoch", b"leader_epoch", "topic_id", b"topic_id", "topic_partition", b"topic_partition"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__topic_id: _TypeAlias = _typing.Literal["topic_id"]  # noqa: Y015
+    _WhichOneofArgType__topic_id: _TypeAlias = _typing.Literal["_topic_id", b"_topic_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic_id) -> _WhichOneofReturnType__topic_id | None: ...
 
 Global___PartitionToStop: _TypeAlias = PartitionToStop  # noqa: Y015
 

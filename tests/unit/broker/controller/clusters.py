@@ -24,7 +24,7 @@ from ottla.broker.controller.service import ControllerService
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.interface import Coordination, Operation, Result
-from ottla.errors import RequestTimedOut, StaleBrokerEpoch, StaleControllerEpoch, UnknownTopicOrPartition
+from ottla.errors import FencedLeaderEpoch, RequestTimedOut, StaleBrokerEpoch, StaleControllerEpoch, UnknownTopicOrPartition
 from ottla.model import BrokerId, BrokerRegistration, Endpoint, TopicDescription, TopicPartition
 from ottla.testing.clock import ManualClock
 
@@ -43,6 +43,7 @@ class FakeBroker(NoTransactions):
         metadata: what it would answer its clients.
         brokers: those that live, as it would answer its clients.
         stopped: the replicas that it gave up, and whether with their files.
+        written_epochs: the latest leader epoch of each log that has records already.
         errors: what it answers for a replica instead of doing as it is told.
         is_deaf: whether it hears nothing.
         requests: how often it was told something.
@@ -57,6 +58,7 @@ class FakeBroker(NoTransactions):
         self.brokers: dict[BrokerId, BrokerRegistration] = {}
         self.stopped: list[tuple[TopicPartition, bool]] = []
         self.errors: dict[TopicPartition, int] = {}
+        self.written_epochs: dict[TopicPartition, int] = {}
         self.is_deaf = False
         self.requests = 0
         self.all_replicas: list[AllReplicas] = []
@@ -84,13 +86,19 @@ class FakeBroker(NoTransactions):
         self._check(request)
         self.heard.append("leader_and_isr")
         self.service.learn_topic_overrides(request.topic_configs)
+        refused = {
+            key: epoch
+            for each in request.partitions
+            if (epoch := self.written_epochs.get(key := each.topic_partition, -1)) >= each.state.leader_epoch
+        }
         for each in request.partitions:
-            if each.topic_partition not in self.errors:
+            if each.topic_partition not in self.errors and each.topic_partition not in refused:
                 self.replicas[each.topic_partition] = each
         if request.all_replicas is not None:
             self.all_replicas.append(request.all_replicas)
             self.replicas = {key: each for key, each in self.replicas.items() if not request.all_replicas.is_stray(key)}
-        return LeaderAndIsrResponse({each.topic_partition: self.errors.get(each.topic_partition, 0) for each in request.partitions})
+        errors = {each.topic_partition: self.errors.get(each.topic_partition, 0) for each in request.partitions}
+        return LeaderAndIsrResponse({**errors, **dict.fromkeys(refused, FencedLeaderEpoch.code)}, refused)
 
     async def update_metadata(self, request: UpdateMetadataRequest) -> None:
         self._check(request)

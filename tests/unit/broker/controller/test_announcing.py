@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ottla.broker.control import AlterPartitionRequest, IsrChange, IsrMember, PartitionAssignment
+from ottla.broker.control import AlterPartitionRequest, IsrChange, IsrMember, PartitionAssignment, PartitionToStop
 from ottla.broker.controller import decisions
 from ottla.broker.controller.announcing import SLICE, Announcement, announced, everything
 from ottla.broker.controller.effects import Decision
@@ -64,6 +64,15 @@ def test_a_replica_that_is_told_to_stop_is_not_told_to_follow() -> None:
     assert names(announcements[BrokerId(1)].partitions) == ["a-0"]
     assert [str(each.topic_partition) for each in announcements[BrokerId(1)].stops] == ["a-1"]
     assert names(announcements[BrokerId(2)].partitions) == ["a-0", "a-1"]
+
+
+def test_a_replica_that_is_to_go_is_that_of_the_topic_which_is_deleted_and_of_no_other_of_its_name() -> None:
+    cluster = KnownCluster(1, 2)
+    cluster.topic("a", (1, 2))
+    topic_id = cluster.state.topics["a"].topic_id
+    announcements = told(cluster, cluster.perform(decisions.delete_topic(cluster.state, "a")))
+    for announcement in announcements.values():
+        assert announcement.stops == (PartitionToStop(partition_of("a-0"), -2, True, topic_id),)
 
 
 def test_a_replica_that_is_being_added_is_new_to_its_broker_only() -> None:

@@ -14,6 +14,7 @@ from typing import Final
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.examples import examples
 
 from ottla.broker.control import AlterPartitionRequest, ElectionType, IsrChange, IsrMember
 from ottla.broker.controller import decisions
@@ -317,4 +318,6 @@ def _known(found: KnownPartition | None) -> KnownPartition:
 
 
 TestHistory = History.TestCase
-TestHistory.settings = settings(max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+TestHistory.settings = settings(
+    max_examples=examples(40), stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)

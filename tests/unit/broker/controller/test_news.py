@@ -56,6 +56,15 @@ def test_a_replica_that_is_stopped_is_not_led_before_and_may_be_after() -> None:
     assert news.take() == News(leader_and_isr={A: assigned(A, 0, is_new=True)})
 
 
+def test_of_two_stops_the_second_deletes_what_the_first_would_have_unless_that_was_another_topics() -> None:
+    news, first, second = News(), UUID(int=1), UUID(int=2)
+    news.add(stops=[PartitionToStop(A, -2, True, first)])
+    news.add(stops=[PartitionToStop(A, 4, False, first)])
+    assert news.stops == {A: PartitionToStop(A, 4, True, first)}
+    news.add(stops=[PartitionToStop(A, 1, False, second)])
+    assert news.stops == {A: PartitionToStop(A, 1, False, second)}
+
+
 def test_a_leadership_that_could_not_be_told_is_forgotten_when_the_replica_was_stopped_meanwhile() -> None:
     news = News()
     news.add(leader_and_isr=[assigned(A)])

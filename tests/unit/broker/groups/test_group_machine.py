@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.examples import examples
 from tests.unit.broker.groups.members import RANGE, ROUND_ROBIN, SESSION_MS, Coordinator
 
 from ottla.broker.groups import rebalancing
@@ -115,5 +116,5 @@ class GroupMachine(RuleBasedStateMachine):
         assert self.syncs <= coordinator.synced.keys(), "a SyncGroup was never answered"
 
 
-GroupMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+GroupMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=40, deadline=None)
 TestGroupMachine = GroupMachine.TestCase

@@ -104,7 +104,7 @@ def test_this_broker_is_described_and_no_other(run: Any) -> None:
         assert [each.name for each in result.configs] == list(BrokerSettings.definitions())
         assert await value(broker, BROKER, "1", "broker.id") == ("1", 4)
         assert (await describe(broker, BROKER, "")).configs == ()
-        wrong = [await describe(broker, BROKER, "2"), await describe(broker, BROKER, "one"), await describe(broker, BROKER_LOGGER, "1")]
+        wrong = [await describe(broker, BROKER, "2"), await describe(broker, BROKER, "one"), await describe(broker, 16, "1")]
         assert [each.error_code for each in wrong] == [42, 42, 42]
         assert wrong[0].error_message == "Unexpected broker id, expected 1 or empty string, but received 2"
 
@@ -201,12 +201,32 @@ def test_a_brokers_setting_changes_while_it_runs_and_topics_follow(run: Any) -> 
     run(scenario)
 
 
+@pytest.mark.parametrize("name", ["num.io.threads", "num.network.threads", "background.threads", "max.connection.creation.rate"])
+def test_a_setting_without_meaning_here_is_taken_and_given_back_as_any_other(run: Any, name: str) -> None:
+    """Kafka changes them while it runs, so tools do; `kafka-configs --delete-config` refuses what was never set."""
+
+    async def scenario(broker: Any) -> None:
+        (entry,) = (await describe(broker, BROKER, "1", keys=[name])).configs
+        assert not entry.read_only
+        default = entry.value
+        for who, source in (("", 3), ("1", 2)):
+            assert await change(broker, BROKER, who, (name, SET, "7"), ("log.retention.ms", SET, "1000")) == 0
+            assert await value(broker, BROKER, "1", name) == ("7", source)
+            assert await change(broker, BROKER, who, (name, SET, "-1")) == 42
+        for who in ("1", ""):
+            assert await change(broker, BROKER, who, (name, DELETE, None), ("log.retention.ms", DELETE, None)) == 0
+        assert await value(broker, BROKER, "1", name) == (default, 5)
+
+    run(scenario)
+
+
 def test_a_brokers_fixed_unknown_or_badly_set_setting_is_refused(run: Any) -> None:
     async def scenario(broker: Any) -> None:
         asked = [("broker.id", "7"), ("no.such", "1"), ("log.retention.ms", "soon")]
         assert [await change(broker, BROKER, "1", (name, SET, text)) for name, text in asked] == [42, 42, 42]
         assert await change(broker, BROKER, "2", ("log.retention.ms", SET, "1")) == 42
-        assert await change(broker, BROKER_LOGGER, "1", ("root", SET, "DEBUG")) == 42
+        assert await change(broker, 16, "1", ("root", SET, "DEBUG")) == 42
+        assert (await replace(broker, BROKER_LOGGER, "1", root="DEBUG"))[0] == 42
 
     run(scenario)
 

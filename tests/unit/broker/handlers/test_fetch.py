@@ -122,6 +122,84 @@ def test_a_fetch_waits_for_min_bytes_or_its_time(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_a_fetch_does_not_wait_for_bytes_that_its_own_limit_keeps_out(tmp_path: Path, isolation_level: int) -> None:
+    """What is available counts, up to the partition's limit, and not the whole batches that fit in it (Kafka's `DelayedFetch`)."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        reader, writer = await broker.connect(), await broker.connect()
+        size = len(batch(b"x" * 700))
+        limit = 3 * size + size // 2
+        asked: dict[str, Any] = {"isolation_level": isolation_level, "partition_max_bytes": limit, "max_wait_ms": 60_000}
+        await publish(writer, "events", *(batch(b"x" * 700) for _ in range(3)))
+        reader.write(fetch(("events", 0, 0), min_bytes=limit, **asked))
+        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+        await publish(writer, "events", batch(b"x" * 700))
+        assert [len(records) for _, records in (await reader.fetched())[1]] == [3 * size]
+        (found,) = await read(reader, ("events", 0, 0), min_bytes=limit, **asked)
+        assert len(found.records) == 3 * size
+        reader.write(fetch(("events", 0, 0), min_bytes=limit + 1, **asked))
+        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+
+    run(tmp_path, scenario)
+
+
+def test_a_fetch_session_does_not_wait_for_bytes_that_its_own_limit_keeps_out(tmp_path: Path) -> None:
+    """Of two partitions, the batch of the second does not fit in what the first has left of the request's limit."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", 2)
+        client = await broker.connect()
+        await publish(client, "events", batch(b"x" * 2000))
+        await publish(client, "events", batch(b"y" * 3000), partition=1)
+        size = len(batch(b"x" * 2000))
+        limits: dict[str, Any] = {"min_bytes": 4000, "max_bytes": 4000, "max_wait_ms": 60_000}
+        client.write(fetch(("events", 0, 0), ("events", 1, 0), session_epoch=0, **limits))
+        _, response = await client.answer(ApiKey.FETCH, 12)
+        assert [len(each.records) for topic in response.responses for each in topic.partitions] == [size, 0]
+        client.write(fetch(session_id=response.session_id, session_epoch=1, **limits))
+        _, response = await client.answer(ApiKey.FETCH, 12)
+        found = [(each.partition_index, len(each.records)) for topic in response.responses for each in topic.partitions]
+        assert found == [(1, len(batch(b"y" * 3000)))], "the partition that got nothing is first now"
+
+    run(tmp_path, scenario)
+
+
+def test_min_bytes_above_what_the_whole_request_may_have_is_that(tmp_path: Path) -> None:
+    """`KafkaApis.handleFetchRequest`: nobody waits for more than `max_bytes`, nor for more than the broker's `fetch.max.bytes`."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        client = await broker.connect()
+        await publish(client, "events", *(batch(b"x" * 900) for _ in range(3)))
+        for max_bytes, min_bytes in ((1000, 2000), (1 << 20, 1 << 20)):
+            (found,) = await read(client, ("events", 0, 0), max_wait_ms=60_000, max_bytes=max_bytes, min_bytes=min_bytes)
+            assert len(found.records) >= 900
+
+    run(tmp_path, scenario, properties={"fetch.max.bytes": "2048"})
+
+
+def test_a_fetch_from_a_segment_before_the_last_does_not_wait(tmp_path: Path) -> None:
+    """One read never crosses the end of a segment, so more could not come (Kafka's `onOlderSegment`)."""
+
+    async def scenario(broker: Wired) -> None:
+        size = len(batch(b"x" * 100))
+        broker.topic("events", segment_bytes=str(2 * size))
+        reader, writer = await broker.connect(), await broker.connect()
+        await publish(writer, "events", batch(b"x" * 100), batch(b"x" * 100))
+        reader.write(fetch(("events", 0, 1), min_bytes=1 << 19, max_wait_ms=60_000))
+        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+        await publish(writer, "events", batch(b"x" * 100))
+        assert [len(records) for _, records in (await reader.fetched())[1]] == [size]
+        (found,) = await read(reader, ("events", 0, 0), min_bytes=1 << 19, max_wait_ms=60_000)
+        assert len(found.records) == 2 * size
+        reader.write(fetch(("events", 0, 2), min_bytes=1 << 19, max_wait_ms=60_000))
+        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+
+    run(tmp_path, scenario)
+
+
 def test_an_error_is_told_without_waiting(tmp_path: Path) -> None:
     async def scenario(broker: Wired) -> None:
         broker.topic("events")

@@ -324,6 +324,28 @@ def test_a_throttled_replica_that_lags_has_to_wait_and_one_in_sync_has_not(tmp_p
     run(tmp_path, scenario, properties={"leader.replication.throttled.rate": "1000"})
 
 
+def test_a_follower_does_not_wait_for_bytes_that_its_own_limit_keeps_out(tmp_path: Path) -> None:
+    """What is not committed counts too, for a follower gets it; of a replica that is held back nothing does (KIP-73)."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events", isr=(BROKER, TWO, THREE), leader_replication_throttled_replicas="0:1")
+        broker.topic("others", isr=(BROKER, TWO, THREE))
+        broker.lead("events", isr=(BROKER, TWO))
+        client, waiting = await broker.connect(), await broker.connect()
+        size = len(batch(b"x" * 900))
+        limits: dict[str, Any] = {"partition_max_bytes": size + 500, "min_bytes": size + 500, "max_wait_ms": 60_000}
+        await publish(client, *(batch(b"x" * 900) for _ in range(5)))
+        assert len((await follow(client, 0, **limits)).records) == size
+        assert len((await follow(client, 0, replica=(THREE, 71), **limits)).records) == size, "and now the rate is used up"
+        client.write(produce(("others", 0, batch(b"y"))))
+        await client.produced()
+        both = ((topic_id("events"), 0, 0), (topic_id("others"), 0, 0))
+        waiting.write(fetch(*both, version=17, replica=(THREE, 71), **limits))
+        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+
+    run(tmp_path, scenario, properties={"leader.replication.throttled.rate": "1000"})
+
+
 def test_fetch_max_bytes_of_the_broker_binds_no_follower(tmp_path: Path) -> None:
     async def scenario(broker: Wired) -> None:
         broker.topic("events", isr=(BROKER, TWO))

@@ -11,10 +11,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.broker.measuring.scraped import Scraped
-from tests.unit.broker.wired import BROKER, NOW, Wired, batch, fetch, framed, produce, run, until
+from tests.unit.broker.wired import BROKER, NOW, Wired, batch, fetch, framed, produce, run, topic_id, until
 
 from ottla.broker.control import PartitionToStop
-from ottla.broker.measuring.request_meters import STAGES, ApiMeter
+from ottla.broker.request_meters import STAGES, ApiMeter
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.record.records import Record, build_batch
@@ -269,7 +269,7 @@ def test_a_topic_that_is_deleted_takes_its_series_along_and_one_that_loses_a_par
 
         async def stop(topic: str, index: int) -> None:
             key = TopicPartition(topic, index)
-            answers = await broker.parts.replicas.stop([PartitionToStop(key, -2, delete=True)])
+            answers = await broker.parts.replicas.stop([PartitionToStop(key, -2, delete=True, topic_id=topic_id(topic))])
             assert not any(answers.values()), answers
 
         await stop("clicks", 0)

@@ -13,6 +13,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.examples import examples
 
 from ottla.model import BrokerId
 
@@ -205,6 +206,6 @@ COMMON = settings(
 )
 
 TestCrashes = Crashes.TestCase
-TestCrashes.settings = settings(COMMON, max_examples=40)
+TestCrashes.settings = settings(COMMON, max_examples=examples(20))
 TestPowerFailures = PowerFailures.TestCase
-TestPowerFailures.settings = settings(COMMON, max_examples=25)
+TestPowerFailures.settings = settings(COMMON, max_examples=examples(12))

@@ -56,7 +56,7 @@ def test_a_removed_topic_is_gone_and_its_name_is_free_again(tmp_path: Path) -> N
         broker.topic("events", 2)
         stage(broker, "events", batch(b"a"))
         broker.parts.replicas.appends.complete()
-        to_stop = [PartitionToStop(TopicPartition("events", index), -1, delete=True) for index in range(2)]
+        to_stop = [PartitionToStop(TopicPartition("events", index), -1, delete=True, topic_id=topic_id("events")) for index in range(2)]
         assert set((await broker.parts.replicas.stop(to_stop)).values()) == {0}
         assert not broker.parts.replicas.partitions
         broker.topic("events", 2)
@@ -164,6 +164,44 @@ def test_fewer_messages_than_flush_messages_linger_for_a_moment_only(tmp_path: P
         stage(broker, "events", batch(b"last"))
         broker.parts.replicas.appends.complete()
         await broker.parts.replicas.group_commit.close()  # what lingers is left to the log's own close
+
+    run(tmp_path, scenario)
+
+
+FOLLOWER = BrokerId(2)
+
+
+async def assign(broker: Wired, leader: BrokerId, leader_epoch: int, isr: tuple[BrokerId, ...]) -> None:
+    state = PartitionState(leader, leader_epoch, isr, (BROKER, FOLLOWER))
+    told = PartitionAssignment("events", topic_id("events"), 0, state, leader_epoch, is_new=leader_epoch == 0)
+    assert await broker.parts.replicas.apply([told], ()) == {told.topic_partition: 0}
+
+
+def test_a_new_leader_syncs_what_it_received_as_a_follower_and_commits_it_without_another_append(tmp_path: Path) -> None:
+    """With `flush.messages` only an fsync moves the high watermark, and there may never be another append to bring one about."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.settings["events"] = TopicSettings.of(broker.parts.settings, {"flush.messages": "3"})
+        await assign(broker, FOLLOWER, 0, (FOLLOWER, BROKER))
+        partition = broker.partition("events")
+        assert partition.append_as_follower(memoryview(batch(b"a", b"b")), 0, 0, 0)
+        assert (partition.log.log_end_offset, partition.log.recovery_point) == (2, 0)
+        await assign(broker, BROKER, 1, (BROKER,))
+        await until(lambda: partition.high_watermark == 2)
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_that_asks_for_an_fsync_from_now_on_gets_one_for_what_was_written_before(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.settings["events"] = TopicSettings.of(broker.parts.settings, {})
+        await assign(broker, BROKER, 0, (BROKER, FOLLOWER))
+        partition = broker.partition("events")
+        stage(broker, "events", batch(b"a"))
+        broker.parts.replicas.appends.complete()
+        broker.parts.replicas.update_settings("events", TopicSettings.of(broker.parts.settings, {"flush.messages": "1"}))
+        partition.record_follower_fetch(FOLLOWER, -1, 1, 0, broker.parts.replicas.now_ms())
+        await until(lambda: partition.high_watermark == 1)
 
     run(tmp_path, scenario)
 

@@ -12,7 +12,7 @@ import pytest
 from ottla.broker.control import AllReplicas, PartitionAssignment, PartitionToStop
 from ottla.broker.replication.following import Follow
 from ottla.config.topic import TopicSettings
-from ottla.errors import FencedLeaderEpoch, KafkaStorageError, StaleControllerEpoch, UnknownTopicOrPartition
+from ottla.errors import FencedLeaderEpoch, InconsistentTopicId, KafkaStorageError, StaleControllerEpoch, UnknownTopicOrPartition
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicPartition
 
 from ..wired import BROKER, NOW, Wired, batch, run, topic_id
@@ -22,6 +22,7 @@ BROKERS = (BROKER, TWO, THREE)
 LIVING = tuple(BrokerRegistration(each, ()) for each in (TWO, THREE))
 KEY = TopicPartition("events", 0)
 STORAGE_ERROR, STALE_CONTROLLER, FENCED = KafkaStorageError.code, StaleControllerEpoch.code, FencedLeaderEpoch.code
+INCONSISTENT_TOPIC_ID = InconsistentTopicId.code
 
 
 class Followed:
@@ -101,7 +102,7 @@ def test_an_older_leader_epoch_is_refused_and_an_older_state_passed_over(tmp_pat
         assert await replicas.apply([told(BROKER, epoch=5, partition_epoch=7)], LIVING) == {KEY: 0}
         assert not broker.partition("events").is_leader
         assert following.now[KEY].leader.broker_id == TWO
-        assert await replicas.stop([PartitionToStop(KEY, 4, delete=True)]) == {KEY: FENCED}
+        assert await replicas.stop([PartitionToStop(KEY, 4, delete=True, topic_id=topic_id("events"))]) == {KEY: FENCED}
         assert KEY in replicas.partitions
 
     run(tmp_path, scenario)
@@ -133,9 +134,76 @@ def test_a_log_goes_with_its_topic_even_if_nobody_has_said_what_it_was_for(tmp_p
     async def scenario(broker: Wired) -> None:
         followed_by(broker)
         broker.parts.logs.create(KEY, topic_id("events"))
-        assert await broker.parts.replicas.stop([PartitionToStop(KEY, -2, delete=True)]) == {KEY: 0}
+        assert await broker.parts.replicas.stop([PartitionToStop(KEY, -2, delete=True, topic_id=topic_id("events"))]) == {KEY: 0}
         assert broker.parts.logs.get(KEY) is None
-        assert await broker.parts.replicas.stop([PartitionToStop(KEY, -2, delete=True)]) == {KEY: 0}
+        assert await broker.parts.replicas.stop([PartitionToStop(KEY, -2, delete=True, topic_id=topic_id("events"))]) == {KEY: 0}
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_hosted", [True, False])
+def test_a_leader_epoch_that_the_log_has_already_is_named_with_the_one_to_be_above(tmp_path: Path, is_hosted: bool) -> None:
+    """ZooKeeper was restored from a copy. In an epoch in which somebody else has led, followers could not tell two logs apart."""
+
+    async def scenario(broker: Wired) -> None:
+        followed_by(broker)
+        replicas = broker.parts.replicas
+
+        def named(assignment: PartitionAssignment) -> int | None:
+            return replicas.written_epochs([assignment]).get(KEY)
+
+        assert named(told(BROKER, epoch=0)) is None, "there is no log yet"
+        if is_hosted:
+            await replicas.apply([told(BROKER, epoch=7, partition_epoch=9)], LIVING)
+            assert named(told(BROKER, epoch=7, partition_epoch=10)) is None, "it is told again"
+            append(broker, b"a")
+        else:
+            broker.parts.logs.create(KEY, topic_id("events")).append_as_received(memoryview(batch(b"a", leader_epoch=7)))
+            assert named(told(BROKER, epoch=7)) == 7, "another may have led in it"
+            alone = PartitionState(BROKER, 7, (BROKER,), (BROKER,))
+            assert named(PartitionAssignment("events", topic_id("events"), 0, alone, 3)) is None, "nobody else has"
+        assert named(told(BROKER, epoch=4)) == 7
+        assert named(told(TWO, epoch=4)) == 7, "nor can it follow in that"
+        assert named(told(TWO, epoch=7)) is None
+        assert named(told(BROKER, epoch=8)) is None
+        assert named(told(BROKER, epoch=4, id_of="events of last year")) is None, "it is another topic's"
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_hosted", [True, False])
+@pytest.mark.parametrize("leader_epoch", [-2, 0, 9])
+def test_a_stop_that_arrives_late_leaves_the_replica_of_a_new_topic_of_that_name_alone(
+    tmp_path: Path, leader_epoch: int, is_hosted: bool
+) -> None:
+    """The repetition of the call was answered, so the deletion ended and the name was free. Kafka 3.9 would delete the new log."""
+
+    async def scenario(broker: Wired) -> None:
+        followed_by(broker)
+        replicas = broker.parts.replicas
+        if is_hosted:
+            await replicas.apply([told(BROKER)], LIVING)
+            append(broker, b"acknowledged")
+        else:
+            broker.parts.logs.create(KEY, topic_id("events"))
+        late = PartitionToStop(KEY, leader_epoch, delete=True, topic_id=topic_id("events of last year"))
+        assert await replicas.stop([late]) == {KEY: 0}, "of the topic that is meant there is nothing left"
+        log = broker.parts.logs.get(KEY)
+        assert log is not None
+        assert (log.log_end_offset, KEY in replicas.partitions) == (int(is_hosted), is_hosted)
+        assert not is_hosted or broker.partition("events").is_leader
+
+    run(tmp_path, scenario)
+
+
+def test_a_deletion_that_does_not_say_of_which_topic_deletes_nothing(tmp_path: Path) -> None:
+    """From a controller of an older release: its successor asks again."""
+
+    async def scenario(broker: Wired) -> None:
+        followed_by(broker)
+        await broker.parts.replicas.apply([told(BROKER)], LIVING)
+        assert await broker.parts.replicas.stop([PartitionToStop(KEY, -2, delete=True)]) == {KEY: INCONSISTENT_TOPIC_ID}
+        assert broker.partition("events").is_leader
 
     run(tmp_path, scenario)
 

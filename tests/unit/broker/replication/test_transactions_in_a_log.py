@@ -19,6 +19,7 @@ from uuid import UUID
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.examples import examples
 from tests.unit.storage.logs import PARTITION, FailingFiles, log_maker
 
 from ottla.broker.control import PartitionAssignment
@@ -237,5 +238,5 @@ def run(work: Coroutine[Any, Any, Any]) -> None:
     asyncio.run(bounded())
 
 
-CommittedData.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+CommittedData.TestCase.settings = settings(max_examples=examples(30), stateful_step_count=40, deadline=None)
 TestCommittedData = CommittedData.TestCase

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.examples import examples
 
 from ottla.broker.transactions import decisions
 from ottla.broker.transactions.states import LEGAL_PREDECESSORS, TransactionState, is_legal, table
@@ -191,7 +192,7 @@ class TransactionMachine(RuleBasedStateMachine):
         assert bool(self.transaction.partitions) == (self.transaction.state in marked)
 
 
-TransactionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TransactionMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=40, deadline=None)
 TestTransactionMachine = TransactionMachine.TestCase
 
 

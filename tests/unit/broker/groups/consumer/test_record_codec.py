@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.broker.groups.consumer.changes import (
     Change,
@@ -99,7 +100,7 @@ def test_the_bytes_are_those_of_kafkas_schemas(change: Change, key: str, value: 
 
 
 @given(changes)
-@settings(max_examples=200)
+@settings(max_examples=examples(60))
 def test_changes_come_back_as_they_were(change: Change) -> None:
     key, value = encode_change("g", change)
     decoded = decode_key(key)
@@ -116,7 +117,7 @@ def test_racks_of_partitions_are_passed_over() -> None:
 
 
 @given(changes, st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(60))
 def test_what_is_broken_is_told(change: Change, data: st.DataObject) -> None:
     key, value = encode_change("g", change)
     assert value is not None

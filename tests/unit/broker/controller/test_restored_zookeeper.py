@@ -1,0 +1,46 @@
+"""A ZooKeeper that was restored from an older copy: it knows less than the logs do."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.broker.control import NewTopic
+from ottla.broker.controller import decisions
+from ottla.model import TopicPartition
+
+from .clusters import ONE, THREE, TWO, Cluster, run, until
+from .known_clusters import KnownCluster, ids
+
+KEY = TopicPartition("a", 0)
+
+
+@pytest.mark.parametrize("ahead", [ONE, TWO], ids=["leader", "follower"])
+def test_a_controller_never_stays_below_the_leader_epochs_that_logs_have(ahead: int) -> None:
+    """In an epoch that is in a log already a second leader would write other records under the same name (KIP-101)."""
+
+    async def scenario(cluster: Cluster) -> None:
+        one, _, _ = await cluster.start_three()
+        for broker_id, broker in cluster.brokers.items():
+            broker.written_epochs[KEY] = 17 if broker_id == ahead else 3
+        await one.create_topic(NewTopic("a", assignments={0: (ONE, TWO, THREE)}))
+        await until(lambda: all(KEY in broker.replicas for broker in cluster.brokers.values()))
+        for broker in cluster.brokers.values():
+            assert broker.replicas[KEY].state.leader_epoch == 18
+            assert broker.replicas[KEY].state.isr == (ONE, TWO, THREE)
+        await cluster.settled(ONE)
+
+    run(scenario)
+
+
+def test_an_epoch_is_raised_once_for_all_that_was_refused_in_it() -> None:
+    cluster = KnownCluster(1, 2, 3)
+    cluster.topic("a", (1, 2, 3), (2, 3))
+    one, two, three = ids(1, 2, 3)
+    cluster.perform(decisions.epochs_outdated(cluster.state, two, {KEY: (0, 6)}))
+    cluster.perform(decisions.epochs_outdated(cluster.state, three, {KEY: (0, 9)}))
+    assert cluster.of("a-0").leader_epoch == 7, "what broker 3 has refused is given no more; it says so again"
+    cluster.perform(decisions.epochs_outdated(cluster.state, three, {KEY: (7, 9)}))
+    assert (cluster.of("a-0").leader_epoch, cluster.leader_and_isr("a-0")) == (10, (1, (1, 2, 3)))
+    assert cluster.of("a-1").leader_epoch == 0
+    cluster.perform(decisions.epochs_outdated(cluster.state, one, {TopicPartition("a", 1): (0, 4), TopicPartition("b", 0): (0, 4)}))
+    assert cluster.of("a-1").leader_epoch == 0, "broker 1 has no replica of it"

@@ -1,0 +1,288 @@
+"""A log that moves between log directories, and a process that is killed, or a machine that loses its power, in the middle of it.
+
+Each log directory is a disk of its own, which loses its own stretch of time: two names on two disks can not change together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from ottla.storage.log import Log
+from ottla.storage.log_copy import LAST_BYTES
+from ottla.storage.log_manager import LogManager
+from ottla.storage.log_moves import LogMoves
+from ottla.storage.partition_metadata import write_topic_id
+from ottla.testing import ManualClock
+from tests.simulation.disk import Disk, recording
+
+from .brokers import CLICKS, Broker, run
+from .crashes import crash_after
+from .logs import FailingFiles, fill, log_maker, offsets_of
+from .test_log_moves import contents
+
+KEY = CLICKS[0]
+TOPIC, OTHER_TOPIC = UUID(int=51), UUID(int=52)
+LOST = UUID(int=99)
+
+
+def broker_of(disks: list[Disk]) -> Broker:
+    broker = Broker(*(Path(disk.root) / "logs" for disk in disks), log_segment_bytes="1200")
+    numbers = itertools.count(7)
+    broker.new_id = lambda: UUID(int=next(numbers))
+    return broker
+
+
+def elsewhere(broker: Broker, log: Log) -> Path:
+    return next(path for path in broker.directories if path != log.directory.parent)
+
+
+async def moved(broker: Broker, logs: LogManager) -> None:
+    moves = LogMoves(logs, broker.directories, logs._offload, lambda *_: None)
+    moves.move(KEY, str(elsewhere(broker, logs.logs[KEY])))
+    assert moves._working is not None
+    await moves._working
+
+
+async def machine(disks: list[Disk], operations: int, outcome: dict[str, bytes], moves: int) -> bool:
+    """A log moves; the process dies after so many calls on the disk, if it comes to that."""
+    broker = broker_of(disks)
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(KEY, TOPIC)
+    fill(log, 15)
+    log.advance_log_start_offset(4)
+    await log.flush()
+    await logs.write_checkpoints()
+    outcome["flushed"] = contents(log)
+    fill(log, 5)  # and some that are not
+    with crash_after(operations) as countdown:
+        for _ in range(moves):
+            await moved(broker, logs)
+            assert logs.logs[KEY].directory.parent != log.directory.parent
+            fill(logs.logs[KEY], 3)
+            await logs.logs[KEY].flush()
+            outcome["flushed"] = contents(logs.logs[KEY])
+            log = logs.logs[KEY]
+    await logs.shutdown(clean=False)
+    return countdown.crashed
+
+
+async def next_life(disks: list[Disk], outcome: dict[str, bytes], was_power: bool) -> None:
+    """All that was synced is there, once, and the log goes on."""
+    broker = broker_of(disks)
+    logs = broker.manager()
+    await logs.start()
+    log = logs.logs[KEY]
+    assert contents(log).startswith(outcome["flushed"])
+    assert (log.log_start_offset, log.topic_id) == (4, TOPIC)
+    if not was_power:
+        assert log.log_end_offset >= 20
+    assert not logs.offline_directories
+    assert not logs.damaged
+    assert sum((path / "clicks-0").exists() for path in broker.directories) == 1
+    expected = contents(log) + b"".join(fill(log, 2, leader_epoch=9))
+    await logs.shutdown()
+    again = broker.manager()
+    await again.start()
+    assert again.was_clean
+    assert contents(again.logs[KEY]) == expected
+    await again.shutdown()
+
+
+@pytest.mark.parametrize("was_power", [False, True])
+@pytest.mark.parametrize("moves", [1, 2])
+def test_a_crash_between_any_two_calls_on_the_disks_leaves_the_log_whole(tmp_path: Path, was_power: bool, moves: int) -> None:
+    """With two moves it comes back to where checkpoints spoke of it before."""
+    crashes = 0
+    for operations in itertools.count(step=moves * 2 - 1):
+        disks = [Disk(tmp_path / f"{operations}-{name}") for name in "ab"]
+        outcome: dict[str, bytes] = {}
+        with recording(disks, os.urandom):
+            crashed = asyncio.run(machine(disks, operations, outcome, moves))
+            for number, disk in enumerate(disks):
+                if was_power:
+                    disk.lose_power(Random(operations * 2 + number))
+                else:
+                    disk.release()
+            asyncio.run(next_life(disks, outcome, was_power))
+        crashes += crashed
+        if not crashed:
+            break
+    assert crashes > 30
+
+
+def written(directory: Path, count: int, topic_id: UUID | None, leader_epoch: int = 0, size: int = 100) -> bytes:
+    """A partition's directory as a broker left it; gives its records."""
+    directory.parent.mkdir(exist_ok=True)
+    log = log_maker(directory, ManualClock(), FailingFiles())()
+    fill(log, count, leader_epoch=leader_epoch, size=size)
+    asyncio.run(log.flush())
+    found = contents(log)
+    if topic_id is not None:
+        write_topic_id(directory, topic_id)
+    return found
+
+
+def started(broker: Broker) -> tuple[bytes, UUID | None, str]:
+    """What a start finds of the partition: records, topic, log directory."""
+    found: list[tuple[bytes, UUID | None, str]] = []
+
+    async def scene() -> None:
+        logs = broker.manager()
+        await logs.start()
+        log = logs.logs[KEY]
+        found.append((contents(log), log.topic_id, log.directory.parent.name))
+        await logs.shutdown(clean=False)
+
+    run(scene)
+    return found[0]
+
+
+@pytest.mark.parametrize("newer", ["a", "b"])
+@pytest.mark.parametrize("by", ["records", "epoch", "id", "time of the id"])
+def test_of_two_directories_of_a_partition_the_newer_is_kept(
+    tmp_path: Path, newer: str, by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    older = "b" if newer == "a" else "a"
+    lost = written(tmp_path / older / "clicks-0", 20, None if by == "id" else TOPIC)
+    kept = written(
+        tmp_path / newer / "clicks-0",
+        21 if by == "records" else 5,
+        OTHER_TOPIC if by == "time of the id" else TOPIC,
+        leader_epoch=1 if by == "epoch" else 0,
+    )
+    if by == "time of the id":
+        os.utime(tmp_path / older / "clicks-0" / "partition.metadata", (1000, 1000))
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    assert started(broker) == (kept, OTHER_TOPIC if by == "time of the id" else TOPIC, newer)
+    (aside,) = (tmp_path / older).glob("clicks-0.*-stray")
+    assert (aside / "00000000000000000000.log").read_bytes() == lost
+    assert any("clicks-0 has two directories" in each.message and each.levelname == "ERROR" for each in caplog.records)
+    assert started(broker)[2] == newer
+
+
+def test_what_was_deleted_in_either_of_two_directories_stays_deleted(tmp_path: Path) -> None:
+    for name, count in (("a", 20), ("b", 30)):
+        written(tmp_path / name / "clicks-0", count, TOPIC)
+    (tmp_path / "a" / "log-start-offset-checkpoint").write_text("0\n1\nclicks 0 7\n")
+    (tmp_path / "a" / "replication-offset-checkpoint").write_text("0\n1\nclicks 0 19\n")
+    (tmp_path / "b" / "replication-offset-checkpoint").write_text("0\n1\nclicks 0 11\n")
+
+    async def scene() -> None:
+        logs = Broker(tmp_path / "a", tmp_path / "b").manager()
+        await logs.start()
+        log = logs.logs[KEY]
+        assert (log.log_start_offset, log.log_end_offset, logs.recorded_high_watermark(KEY)) == (7, 30, 19)
+        await logs.shutdown()
+
+    run(scene)
+
+
+def marked(directory: Path, mark: str, count: int, topic_id: UUID | None = TOPIC) -> bytes:
+    """A partition's directory that was renamed."""
+    records = written(directory / "clicks-0", count, topic_id)
+    (directory / "clicks-0").rename(directory / f"clicks-0.{LOST.hex}-{mark}")
+    return records
+
+
+def test_a_move_that_left_no_log_behind_is_undone(tmp_path: Path) -> None:
+    """So earlier brokers left it after a loss of power: the log was renamed, and the name of the copy was not synced."""
+    records = marked(tmp_path / "a", "delete", 20)
+    marked(tmp_path / "b", "future", 18)
+    broker = Broker(tmp_path / "a", tmp_path / "b", log_segment_delete_delay_ms="0")
+    assert started(broker) == (records, TOPIC, "a")
+    assert started(broker) == (records, TOPIC, "a")
+
+
+def test_of_such_a_move_the_copy_is_the_log_when_it_went_on(tmp_path: Path) -> None:
+    marked(tmp_path / "a", "delete", 20)
+    records = marked(tmp_path / "b", "future", 23)
+    assert started(Broker(tmp_path / "a", tmp_path / "b")) == (records, TOPIC, "b")
+
+
+@pytest.mark.parametrize("what", ["there is a log", "the copy is far from its end", "another topic's", "no copy"])
+def test_what_was_deleted_is_not_brought_back(tmp_path: Path, what: str) -> None:
+    """A copy is no sign of an interrupted move when its log is there, or when the partition was deleted while it moved."""
+    if what == "there is a log":
+        written(tmp_path / "a" / "clicks-0", 3, TOPIC)
+    if what == "the copy is far from its end":
+        directory = tmp_path / "a"
+        written(directory / "clicks-0", 5, TOPIC, size=LAST_BYTES // 4)
+        (directory / "clicks-0").rename(directory / f"clicks-0.{LOST.hex}-delete")
+    else:
+        marked(tmp_path / "c", "delete", 20, OTHER_TOPIC if what == "another topic's" else TOPIC)
+    if what != "no copy":
+        marked(tmp_path / "b", "future", 1)
+
+    async def scene() -> None:
+        broker = Broker(tmp_path / "a", tmp_path / "b", tmp_path / "c", log_segment_delete_delay_ms="1000")
+        logs = broker.manager()
+        await logs.start()
+        assert [each.log_end_offset for each in logs.logs.values()] == ([3] if what == "there is a log" else [])
+        broker.clock.advance(seconds=1)
+        await logs._deletes.run_due()
+        assert not list(tmp_path.glob("*/*-delete")) + list(tmp_path.glob("*/*-future")) + list(tmp_path.glob("*/*-stray"))
+        await logs.shutdown()
+
+    run(scene)
+
+
+def test_no_log_is_made_where_a_move_has_its_copy_or_what_it_has_yet_to_give_up(tmp_path: Path) -> None:
+    """The topic is deleted and made again while its log moves: the two must not meet in one directory."""
+
+    async def scene() -> None:
+        broker = Broker(tmp_path / "a", tmp_path / "b")
+        numbers = itertools.count(7)
+        broker.new_id = lambda: UUID(int=next(numbers))
+        logs = broker.manager()
+        await logs.start()
+        source = logs.create(KEY, TOPIC)
+        fill(source, 4)
+        copy = await logs.hold_name(KEY, elsewhere(broker, source))
+        copy.mkdir()
+        await logs.delete(KEY)
+        made = logs.create(KEY, OTHER_TOPIC)
+        assert made.directory == source.directory
+        logs.let_go(KEY, copy.parent)
+        copy.rmdir()
+        await moved(broker, logs)
+        assert logs.logs[KEY].directory == copy
+        await logs.delete(KEY)
+        assert logs.create(KEY, TOPIC).log_end_offset == 0
+        await logs.shutdown()
+
+    run(scene)
+
+
+def test_a_copy_that_has_the_name_gives_it_up_when_the_move_is_called_off(tmp_path: Path) -> None:
+    async def scene() -> None:
+        broker = Broker(tmp_path / "a", tmp_path / "b")
+        logs = broker.manager()
+        await logs.start()
+        source = logs.create(KEY, TOPIC)
+        fill(source, 4)
+        target = elsewhere(broker, source)
+        moves = LogMoves(logs, broker.directories, logs._offload, lambda *_: None)
+        hold = logs.hold_name
+
+        async def hold_and_call_off(key: object, path: Path) -> Path:
+            held = await hold(KEY, path)
+            moves.move(KEY, str(source.directory.parent))  # it stays where it is
+            return held
+
+        logs.hold_name = hold_and_call_off  # type: ignore[method-assign]
+        moves.move(KEY, str(target))
+        await moves.close()
+        assert logs.logs[KEY] is source
+        assert [each.name for each in target.iterdir() if each.is_dir()] == []
+        assert not logs._held
+        await logs.shutdown()
+
+    run(scene)
