@@ -61,7 +61,7 @@ class Recreation:
             "index.interval.bytes": str(random.choice((64, 512))),
             **({"flush.messages": "1"} if random.random() < 0.3 else {}),
         }
-        self._every: Final = random.choice((0.05, 0.2, 0.5))
+        self._every: Final = random.choice((0.1, 0.3, 0.5))
         self._sends: Final[list[Sends]] = []
         self._producer: Final = stage.producer(TOPIC, self._partition_count, self._sends)
         self._asker: Final = stage.asker("recreation")
@@ -202,11 +202,16 @@ class Recreation:
         """Everything of the last incarnation, from its start."""
         positions: dict[tuple[UUID, int], int] = {}
         for partition in range(self._partition_count):
-            for _ in range(END_ATTEMPTS):
+            attempts, before = 0, NO_OFFSET
+            while attempts < END_ATTEMPTS:
+                attempts += 1
                 with suppress(OSError):
                     found = await self._read_on(partition, positions, is_last=True)
                     if found is not None and found[0] >= found[1]:
                         break
+                    if found is not None and found[0] > before:
+                        attempts, before = 0, found[0]
+                        continue
                 await asyncio.sleep(0.3)
             else:
                 self._stage.fail(f"{TOPIC}-{partition}: it can not be read to its end: {positions}")

@@ -66,6 +66,7 @@ class Stage:
     Attributes:
         fail: called with what must not be.
         new_process: gives numbers to lives of clients, which no other client of the run has.
+        acknowledged: called with partition and offset of what must be on everybody who is in sync from now on.
     """
 
     plan: Plan
@@ -77,6 +78,7 @@ class Stage:
     note: Callable[[str], None]
     time_ms: Callable[[], int]
     new_process: Callable[[], int]
+    acknowledged: Callable[[TopicPartition, int], None]
 
     def asker(self, name: str) -> Asker:
         return Asker(self.view(name), self.cluster.machines, Random(self.random.random()))
@@ -91,8 +93,14 @@ class Stage:
         sends: list[Sends],
         acknowledged: Callable[[int, int], None] = lambda partition, offset: None,
         key_of: Callable[[int], bytes | None] = lambda value: None,
+        *,
+        is_judged: bool = True,
     ) -> Producer:
-        """An idempotent producer with acks=all for a topic; it adds to `sends` what it did."""
+        """An idempotent producer with acks=all for a topic; it adds to `sends` what it did.
+
+        Args:
+            is_judged: whether it is a failure when it is refused what it may send.
+        """
 
         def new_sends() -> Sends:
             sends.append(Sends(self.new_process()))
@@ -106,7 +114,7 @@ class Stage:
             Random(self.random.random()),
             self.time_ms,
             new_sends,
-            lambda text: self.fail(f"{topic}: {text}"),
+            lambda text: (self.fail if is_judged else self.tell)(f"{topic}: {text}"),
             delivery_seconds=30.0,
             acknowledged=acknowledged,
             note=self.note,

@@ -13,6 +13,7 @@ from tests.chaos.history import History, Polls, Sends
 from tests.simulation.administering import Administrator
 from tests.simulation.auditing import Auditor
 from tests.simulation.cluster import Cluster
+from tests.simulation.aging import Compaction, Retention, UncleanElections
 from tests.simulation.compacted import compare_compacted
 from tests.simulation.consuming import Consumer
 from tests.simulation.faults import Kind, Plan, Scene
@@ -38,7 +39,14 @@ FINISH_SECONDS: Final = 90.0
 LOOK_SECONDS: Final = 0.2
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 COMPACTED_TOPICS: Final = INTERNAL_TOPICS | {"c"}
-SCENES: Final[Mapping[Scene, Callable[[Stage], Actors]]] = {Scene.RECREATION: Recreation, Scene.GROUPS: Groups, Scene.TRANSACTIONS: Transactions}
+SCENES: Final[Mapping[Scene, Callable[[Stage], Actors]]] = {
+    Scene.RECREATION: Recreation,
+    Scene.GROUPS: Groups,
+    Scene.TRANSACTIONS: Transactions,
+    Scene.RETENTION: Retention,
+    Scene.COMPACTION: Compaction,
+    Scene.UNCLEAN: UncleanElections,
+}
 
 
 class Story:
@@ -89,10 +97,10 @@ class Story:
                     self.trace.note,
                     self._time_ms,
                     self._new_process,
+                    self.invariants.acknowledge,
                 )
             )
             for scene in self.plan.scenes
-            if scene in SCENES
         ]
 
     async def run(self) -> None:

@@ -42,7 +42,7 @@ class Transactions:
         random = stage.random
         self._settings: Final = {
             "min.insync.replicas": "2",
-            "segment.bytes": str(random.choice((1 << 11, 1 << 14, 1 << 20))),
+            "segment.bytes": str(random.choice((1 << 12, 1 << 14, 1 << 20))),
             "index.interval.bytes": str(random.choice((64, 512))),
         }
         self.history: Final = TransactionHistory()
@@ -87,10 +87,13 @@ class Transactions:
         reader = _Reader(self._stage, "reader of x at the end")
         self.history.reads.append(reader.reads)
         for partition in range(PARTITION_COUNT):
-            for _ in range(END_ATTEMPTS):
+            attempts = 0
+            while attempts < END_ATTEMPTS:
+                before = reader.position(partition)
                 with suppress(OSError):
                     if await reader.read_on(partition):
                         break
+                attempts = attempts + 1 if reader.position(partition) == before else 0
                 await asyncio.sleep(0.5)
             else:
                 self._stage.fail(f"{TOPIC}-{partition}: it can not be read to its end: {reader.ends(partition)}")
@@ -129,6 +132,9 @@ class _Reader:
         self._ends[partition] = found.next_offset, found.last_stable_offset, found.high_watermark
         return found.next_offset >= found.high_watermark
 
+    def position(self, partition: int) -> int:
+        return self._positions.get(partition, NO_OFFSET)
+
     def ends(self, partition: int) -> str:
         position, last_stable_offset, high_watermark = self._ends.get(partition, (NO_OFFSET, NO_OFFSET, NO_OFFSET))
         return f"read to {position}, last stable offset {last_stable_offset}, high watermark {high_watermark}"
@@ -152,7 +158,7 @@ class _Producer:
         self._id: Final = f"transactional-{number}"
         self._group: Final = f"group of {self._id}"
         self._timeout_ms: Final = self._random.choice((4000, 10000, 60000))
-        self._every: Final = self._random.choice((0.1, 0.5))
+        self._every: Final = self._random.choice((0.2, 0.6))
         self._producer = (-1, -1)
         self._sequences = [0] * PARTITION_COUNT
         self._process = ""
