@@ -248,32 +248,34 @@ def _faults(random: Random, seconds: float, broker_count: int, all_at_once: bool
 def _extended(plan: Plan) -> Plan:
     """With what some runs have beside: scenes, and the faults that come with them.
 
-    It comes from a chance of its own, so that two runs in five stay as they were drawn before there were scenes.
+    It comes from a chance of its own, so that two runs in five stay as they were drawn before there were scenes. A run with
+    scenes has more to do, and is shorter for it.
     """
     random = Random(f"scenes {plan.seed}")
     if random.random() < 0.4:
         return plan
+    plan = replace(plan, seconds=max(30.0, 0.55 * plan.seconds))
     scenes = tuple(random.sample(list(_SCENES), random.choice((1, 1, 2)), counts=list(_SCENES.values())))
     scenes = tuple(scene for scene in Scene if scene in scenes)
     broker_settings = {
         **plan.broker_settings,
-        "log.flush.offset.checkpoint.interval.ms": str(random.choice((1000, 5000, 60000))),
-        "log.flush.start.offset.checkpoint.interval.ms": str(random.choice((1000, 5000, 60000))),
-        "log.retention.check.interval.ms": str(random.choice((1000, 5000))),
+        "log.flush.offset.checkpoint.interval.ms": str(random.choice((3000, 10000, 60000))),
+        "log.flush.start.offset.checkpoint.interval.ms": str(random.choice((3000, 10000, 60000))),
+        "log.retention.check.interval.ms": str(random.choice((2000, 8000))),
         "offsets.topic.num.partitions": str(random.choice((1, 2))),
         "offsets.topic.segment.bytes": str(random.choice((1 << 12, 1 << 20))),
         "offsets.retention.minutes": random.choice(("1", "10080")),
-        "offsets.retention.check.interval.ms": str(random.choice((100, 500, 5000))),
+        "offsets.retention.check.interval.ms": str(random.choice((300, 1000, 5000))),
         "transaction.state.log.num.partitions": str(random.choice((1, 2))),
         "transaction.state.log.segment.bytes": str(random.choice((1 << 12, 1 << 20))),
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-        "log.cleaner.backoff.ms": str(random.choice((500, 2000))),
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "2000",
+        "log.cleaner.backoff.ms": str(random.choice((1000, 4000))),
         "log.cleaner.min.cleanable.ratio": "0.01",
         "log.cleaner.dedupe.buffer.size": str(1 << 21),
     }
     if plan.loses_all_at_once:
         broker_settings["log.flush.interval.messages"] = "1"
-    faults = plan.faults
+    faults = tuple(fault for fault in plan.faults if fault.at < plan.seconds)
     if random.random() < 0.5:
         kinds = random.choices(list(_RARE), list(_RARE.values()), k=random.choice((1, 1, 2)))
         faults = tuple(sorted([*faults, *(_rare(random, plan, kind) for kind in kinds)], key=lambda fault: fault.at))
@@ -283,9 +285,11 @@ def _extended(plan: Plan) -> Plan:
         faults=faults,
         scenes=scenes,
         disk_stalls=random.choice((0.0, 0.0, 0.02, 0.1)),
+        partition_count=1,
         producer_count=1,
         consumer_count=1,
         produce_every=max(plan.produce_every, 0.5),
+        consume_every=1.0,
     )
 
 
