@@ -47,6 +47,10 @@ class Kind(StrEnum):
     EMPTY_DISK = "empty disk"  # the machine comes back under its id with nothing
     ROLL_BACK_DISK = "roll back disk"  # its volume is as it was when its broker last stopped cleanly
     STEP_CLOCK_FAR = "step clock by hours"
+    # Drawn in some of the runs without scenes (`_with_outage`).
+    RESTORE_STORE = "restore ZooKeeper"  # from an older copy, while all brokers are down
+    EMPTY_STORE = "empty ZooKeeper"  # for a while, under brokers that run or are down
+    OUTAGE = "outage"  # of all brokers; one of them comes back last, and with an empty disk
     STRAGGLING_CALLS = "calls arrive after their callers have given up"
 
 
@@ -174,7 +178,7 @@ def draw(seed: int, profile: str | None = None) -> Plan:
         profile: one of PROFILES, for runs that have more of one kind of faults.
     """
     assert profile is None or profile in PROFILES, profile
-    return _with_disk_faults(_profiled(_extended(_drawn(seed)), profile), profile)
+    return _with_disk_faults(_with_outage(_profiled(_extended(_drawn(seed)), profile), profile), profile)
 
 
 def _drawn(seed: int) -> Plan:
@@ -293,6 +297,24 @@ def _extended(plan: Plan) -> Plan:
     )
 
 
+_MAKING_TOPICS: Final = ADMINISTRATION - {Kind.PREFER_LEADERS}
+_OUTAGES: Final[Mapping[Kind, int]] = {Kind.RESTORE_STORE: 3, Kind.EMPTY_STORE: 3, Kind.OUTAGE: 4}
+
+
+def _with_outage(plan: Plan, profile: str | None) -> Plan:
+    """With something that befalls all brokers at once, in some of the runs without scenes."""
+    random = Random(f"outage {plan.seed}")
+    if profile != OUTAGES and (plan.scenes or profile is not None or random.random() >= 0.15):
+        return plan
+    plan = replace(plan, scenes=())
+    kind = random.choices(list(_OUTAGES), list(_OUTAGES.values()))[0]
+    # A store that goes back in time knows nothing of what an administrator did since.
+    # It begins when everything is well, for which there have to be fewer of the others.
+    faults = [fault for fault in plan.faults if fault.kind not in _MAKING_TOPICS and random.random() < 0.4]
+    faults.append(_rare(random, plan, kind))
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+
+
 def _rare(random: Random, plan: Plan, kind: Kind) -> Fault:
     victim = random.choices((CONTROLLER, LEADER, str(random.randint(1, plan.broker_count))), (2, 3, 5))[0]
     seconds = random.choice((random.uniform(0.05, 1.0), random.uniform(1.0, 8.0), random.uniform(5.0, 20.0)))
@@ -304,7 +326,8 @@ DISKS: Final = "disks"  # calls that fail, in every run and often
 RECREATION: Final = "recreation"  # topics with records are deleted and made again over slow disks
 TRUNCATION: Final = "truncation"  # leaders change over slow disks and small segments
 MOVES: Final = "moves"  # logs move between the directories of brokers that crash and lose power
-PROFILES: Final = (DISKS, RECREATION, TRUNCATION, MOVES)
+OUTAGES: Final = "outages"  # of all brokers, or of what ZooKeeper knows
+PROFILES: Final = (DISKS, RECREATION, TRUNCATION, MOVES, OUTAGES)
 
 
 def _profiled(plan: Plan, profile: str | None) -> Plan:

@@ -159,7 +159,9 @@ class Groups:
             return await self._read(client, group)
         error, offset = await client.committed_offset(group.name, group.topic, PARTITION)
         if not error and offset != NO_OFFSET and offset not in group.unknown:
-            self._stage.fail(f"{group.name}: offset {offset} was committed for a topic {group.topic} that is no more, and is there for its successor")
+            self._stage.fail(
+                f"{group.name}: offset {offset} was committed for a topic {group.topic} that is no more, and is there for its successor"
+            )
         return not error
 
     def findings(self) -> Iterator[str]:

@@ -11,9 +11,9 @@ from typing import Final
 
 from tests.chaos.history import History, Polls, Sends
 from tests.simulation.administering import Administrator
+from tests.simulation.aging import Compaction, Retention, UncleanElections
 from tests.simulation.auditing import Auditor
 from tests.simulation.cluster import Cluster
-from tests.simulation.aging import Compaction, Retention, UncleanElections
 from tests.simulation.compacted import compare_compacted
 from tests.simulation.consuming import Consumer
 from tests.simulation.faults import Kind, Plan, Scene

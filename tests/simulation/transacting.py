@@ -302,5 +302,3 @@ class _Producer:
             if error not in _AGAIN or loop.time() > deadline:
                 raise _GivenUp(f"{what} failed with error {error}")
             await asyncio.sleep(self._random.uniform(0.05, 0.3))
-
-
