@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from tests.simulation.control import CarriedControl
 from tests.simulation.disk import Disk
@@ -34,10 +34,15 @@ from ottla.broker.server import Broker
 from ottla.config.broker import BrokerSettings
 from ottla.config.cluster import RACK_AWARE_SELECTOR
 from ottla.coordination.embedded import EmbeddedZooKeeper
+from ottla.coordination.embedded_tree import Draft, Tree
+from ottla.coordination.embedded_tree import Node as Znode
 from ottla.errors import OttlaError
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
 from ottla.storage.log_manager import LogManager
+
+# The znodes by their paths, and the last transaction.
+KeptStore: TypeAlias = tuple[dict[str, Znode], int]
 
 PORT: Final = 9092
 # Between two attempts to start a broker that could not: what watches over it starts it again.
@@ -183,6 +188,27 @@ class Cluster:
         """What ZooKeeper holds there."""
         node = self._tree._server.tree.nodes.get(path)
         return None if node is None else node.data
+
+    def kept_store(self) -> KeptStore:
+        """A copy of everything that ZooKeeper holds."""
+        tree = self._tree._server.tree
+        return dict(tree.nodes), tree.zxid
+
+    def replace_store(self, kept: KeptStore | None) -> None:
+        """ZooKeeper comes back with what a copy holds, or with nothing, and knows no session that there was."""
+        server, tree = self._tree._server, Tree()
+        self.trace.tell("ZooKeeper holds nothing" if kept is None else f"ZooKeeper holds what it held at {kept[1]}")
+        if kept is not None:
+            tree.apply(*kept)
+            draft = Draft(tree)
+            for owner in tree.owners():
+                draft.end_session(owner, 0)
+            tree.apply(draft.changes, draft.zxid)
+        server._live.clear()
+        server.tree = tree
+        self._states_zxid = -1
+        for machine in self.machines.values():
+            self.zookeeper.expire(machine.name)
 
     def registered(self) -> set[int]:
         """The brokers that ZooKeeper takes for alive."""

@@ -47,6 +47,10 @@ class Kind(StrEnum):
     EMPTY_DISK = "empty disk"  # the machine comes back under its id with nothing
     ROLL_BACK_DISK = "roll back disk"  # its volume is as it was when its broker last stopped cleanly
     STEP_CLOCK_FAR = "step clock by hours"
+    # Drawn in some of the runs without scenes (`_with_outage`).
+    RESTORE_STORE = "restore ZooKeeper"  # from an older copy, while all brokers are down
+    EMPTY_STORE = "empty ZooKeeper"  # for a while, under brokers that run or are down
+    OUTAGE = "outage"  # of all brokers; one of them comes back last, and with an empty disk
     STRAGGLING_CALLS = "calls arrive after their callers have given up"
 
 
@@ -174,7 +178,7 @@ def draw(seed: int, profile: str | None = None) -> Plan:
         profile: one of PROFILES, for runs that have more of one kind of faults.
     """
     assert profile is None or profile in PROFILES, profile
-    return _with_disk_faults(_profiled(_extended(_drawn(seed)), profile), profile)
+    return _with_disk_faults(_with_outage(_profiled(_extended(_drawn(seed)), profile), profile), profile)
 
 
 def _drawn(seed: int) -> Plan:
@@ -248,32 +252,34 @@ def _faults(random: Random, seconds: float, broker_count: int, all_at_once: bool
 def _extended(plan: Plan) -> Plan:
     """With what some runs have beside: scenes, and the faults that come with them.
 
-    It comes from a chance of its own, so that two runs in five stay as they were drawn before there were scenes.
+    It comes from a chance of its own, so that two runs in five stay as they were drawn before there were scenes. A run with
+    scenes has more to do, and is shorter for it.
     """
     random = Random(f"scenes {plan.seed}")
     if random.random() < 0.4:
         return plan
+    plan = replace(plan, seconds=max(30.0, 0.55 * plan.seconds))
     scenes = tuple(random.sample(list(_SCENES), random.choice((1, 1, 2)), counts=list(_SCENES.values())))
     scenes = tuple(scene for scene in Scene if scene in scenes)
     broker_settings = {
         **plan.broker_settings,
-        "log.flush.offset.checkpoint.interval.ms": str(random.choice((1000, 5000, 60000))),
-        "log.flush.start.offset.checkpoint.interval.ms": str(random.choice((1000, 5000, 60000))),
-        "log.retention.check.interval.ms": str(random.choice((1000, 5000))),
+        "log.flush.offset.checkpoint.interval.ms": str(random.choice((3000, 10000, 60000))),
+        "log.flush.start.offset.checkpoint.interval.ms": str(random.choice((3000, 10000, 60000))),
+        "log.retention.check.interval.ms": str(random.choice((2000, 8000))),
         "offsets.topic.num.partitions": str(random.choice((1, 2))),
         "offsets.topic.segment.bytes": str(random.choice((1 << 12, 1 << 20))),
         "offsets.retention.minutes": random.choice(("1", "10080")),
-        "offsets.retention.check.interval.ms": str(random.choice((100, 500, 5000))),
+        "offsets.retention.check.interval.ms": str(random.choice((300, 1000, 5000))),
         "transaction.state.log.num.partitions": str(random.choice((1, 2))),
         "transaction.state.log.segment.bytes": str(random.choice((1 << 12, 1 << 20))),
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-        "log.cleaner.backoff.ms": str(random.choice((500, 2000))),
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "2000",
+        "log.cleaner.backoff.ms": str(random.choice((1000, 4000))),
         "log.cleaner.min.cleanable.ratio": "0.01",
         "log.cleaner.dedupe.buffer.size": str(1 << 21),
     }
     if plan.loses_all_at_once:
         broker_settings["log.flush.interval.messages"] = "1"
-    faults = plan.faults
+    faults = tuple(fault for fault in plan.faults if fault.at < plan.seconds)
     if random.random() < 0.5:
         kinds = random.choices(list(_RARE), list(_RARE.values()), k=random.choice((1, 1, 2)))
         faults = tuple(sorted([*faults, *(_rare(random, plan, kind) for kind in kinds)], key=lambda fault: fault.at))
@@ -283,10 +289,30 @@ def _extended(plan: Plan) -> Plan:
         faults=faults,
         scenes=scenes,
         disk_stalls=random.choice((0.0, 0.0, 0.02, 0.1)),
+        partition_count=1,
         producer_count=1,
         consumer_count=1,
         produce_every=max(plan.produce_every, 0.5),
+        consume_every=1.0,
     )
+
+
+_MAKING_TOPICS: Final = ADMINISTRATION - {Kind.PREFER_LEADERS}
+_OUTAGES: Final[Mapping[Kind, int]] = {Kind.RESTORE_STORE: 3, Kind.EMPTY_STORE: 3, Kind.OUTAGE: 4}
+
+
+def _with_outage(plan: Plan, profile: str | None) -> Plan:
+    """With something that befalls all brokers at once, in some of the runs without scenes."""
+    random = Random(f"outage {plan.seed}")
+    if profile != OUTAGES and (plan.scenes or profile is not None or random.random() >= 0.15):
+        return plan
+    plan = replace(plan, scenes=())
+    kind = random.choices(list(_OUTAGES), list(_OUTAGES.values()))[0]
+    # A store that goes back in time knows nothing of what an administrator did since.
+    # It begins when everything is well, for which there have to be fewer of the others.
+    faults = [fault for fault in plan.faults if fault.kind not in _MAKING_TOPICS and random.random() < 0.4]
+    faults.append(_rare(random, plan, kind))
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
 
 
 def _rare(random: Random, plan: Plan, kind: Kind) -> Fault:
@@ -300,7 +326,8 @@ DISKS: Final = "disks"  # calls that fail, in every run and often
 RECREATION: Final = "recreation"  # topics with records are deleted and made again over slow disks
 TRUNCATION: Final = "truncation"  # leaders change over slow disks and small segments
 MOVES: Final = "moves"  # logs move between the directories of brokers that crash and lose power
-PROFILES: Final = (DISKS, RECREATION, TRUNCATION, MOVES)
+OUTAGES: Final = "outages"  # of all brokers, or of what ZooKeeper knows
+PROFILES: Final = (DISKS, RECREATION, TRUNCATION, MOVES, OUTAGES)
 
 
 def _profiled(plan: Plan, profile: str | None) -> Plan:

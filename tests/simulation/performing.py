@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from tests.simulation.cluster import Cluster, Machine, both_ways, to_zookeeper
 from tests.simulation.disk import CallFault
@@ -25,12 +26,17 @@ HARMLESS: Final = {
     *ADMINISTRATION,
     Kind.STEP_CLOCK_FAR,
     Kind.STRAGGLING_CALLS,
+    Kind.RESTORE_STORE,
+    Kind.EMPTY_STORE,
+    Kind.OUTAGE,
     Kind.MOVE_LOG,
 }
 # These leave a machine with less than it had.
 FORGETTING: Final = {Kind.LOSE_POWER, Kind.EMPTY_DISK}
 # Beyond a day, so that producers expire; less than what retention allows for by default.
 MOST_STEP_HOURS: Final = 40
+# For so long what befalls all brokers waits until every one is well.
+CALM_SECONDS: Final = 30.0
 # For so long after a disturbance its victim may still drop out: a session ends, a follower has lagged for too long.
 AFTERMATH_SECONDS: Final = 12.0
 # Between two looks at disks once everything has healed.
@@ -59,6 +65,7 @@ class Faults:
         self._disturbances: Counter[str] = Counter()  # how many go on, by the name of who suffers
         # Asks a broker for a partition's log to lie in another of its directories.
         self.move_log: Callable[[int, TopicPartition, str], None] = lambda broker_id, key, path: None
+        self._long: list[asyncio.Task[None]] = []  # faults that take several steps
         self.performed: Counter[str] = Counter()
 
     async def run(self) -> None:
@@ -69,6 +76,8 @@ class Faults:
             await asyncio.sleep(max(0.0, begin + fault.at - loop.time()))
             self._perform(fault)
         await asyncio.sleep(max(0.0, begin + self._plan.seconds - loop.time()))
+        if self._long:
+            await asyncio.wait(set(self._long))
 
     def heal(self) -> None:
         """Ends whatever goes on, and starts whoever is down."""
@@ -175,6 +184,12 @@ class Faults:
                 self._later(5.0 + 20.0 * fault.amount, lambda: self._roll_back(machine, fault.seconds))
             case Kind.STEP_CLOCK_FAR:
                 cluster.step_clock(machine, int((fault.amount - 0.5) * 2 * MOST_STEP_HOURS * 3_600_000))
+            case Kind.RESTORE_STORE:
+                self._begin(self._restore_store(fault))
+            case Kind.EMPTY_STORE:
+                self._begin(self._empty_store(fault))
+            case Kind.OUTAGE:
+                self._begin(self._outage(machine, fault))
             case Kind.STRAGGLING_CALLS:
                 cluster.control.straggling = 0.1 + 0.4 * fault.amount
                 self._later(2 * fault.seconds, lambda: setattr(cluster.control, "straggling", 0.0))
@@ -186,6 +201,72 @@ class Faults:
         if machine.kept is not None and self._may_forget(machine):
             self._disturb(machine.name, seconds)
             self._down(machine, seconds, lambda: self._cluster.replace_disk(machine))
+
+    # What befalls all brokers. It begins when every replica is in sync, so that what follows may lose nothing.
+
+    def _begin(self, steps: Coroutine[Any, Any, None]) -> None:
+        self._long.append(asyncio.get_running_loop().create_task(steps))
+
+    async def _restore_store(self, fault: Fault) -> None:
+        """Brokers are down while ZooKeeper gets an older copy of what it held, as docs/operations.md has it. Their logs stay as they are."""
+        cluster = self._cluster
+        if not await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
+            return
+        kept = cluster.kept_store()
+        await asyncio.sleep(5.0 + 20.0 * fault.amount)
+        if not await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
+            return
+        self.performed["a restored ZooKeeper was used"] += 1
+        self._kill_all()
+        cluster.replace_store(kept)
+        self._start_all(fault.seconds)
+
+    async def _empty_store(self, fault: Fault) -> None:
+        """An ensemble is replaced by an empty one, and by its copy when somebody has noticed. Brokers must not join it."""
+        cluster = self._cluster
+        if not await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
+            return
+        self.performed["an empty ZooKeeper was used"] += 1
+        kept = cluster.kept_store()
+        is_under_way = fault.amount < 0.5
+        if not is_under_way:
+            self._kill_all()
+        cluster.replace_store(None)
+        if not is_under_way:
+            self._start_all(1.0)
+        await asyncio.sleep(5.0 + fault.seconds)
+        self._kill_all()
+        cluster.replace_store(kept)
+        self._start_all(fault.seconds)
+
+    async def _outage(self, machine: Machine, fault: Fault) -> None:
+        """All processes are killed, which loses nothing; one machine is lost with its disk, and replaced after the others are back."""
+        cluster = self._cluster
+        if not await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
+            return
+        self.performed["all but one came back before an empty disk did"] += 1
+        cluster.replace_disk(machine)
+        self._kill_all()
+        others = [other for other in cluster.machines.values() if other is not machine]
+        for other in others:
+            self._later(1.0 + self._random.random(), partial(cluster.start_if_down, other))
+        await asyncio.sleep(2.0 * self._plan.session_timeout_ms / 1000 + fault.seconds)
+        cluster.start_if_down(machine)
+
+    def _kill_all(self) -> None:
+        for machine in self._cluster.machines.values():
+            self._cluster.kill(machine, resets_after=self._random.uniform(0.0, 0.01))
+
+    def _start_all(self, seconds: float) -> None:
+        for machine in self._cluster.machines.values():
+            started = partial(self._cluster.start_if_down, machine)
+            self._later(seconds * self._random.random(), started)
+
+    def _is_well_with_all(self) -> bool:
+        machines = self._cluster.machines
+        return all(self._is_well(broker_id) for broker_id in machines) and all(
+            set(state.isr) == set(state.replicas) and state.leader >= 0 and not state.is_moving for state in self._cluster.states().values()
+        )
 
     def _disturb(self, name: str, seconds: float) -> None:
         self._disturbances[name] += 1

@@ -18,11 +18,13 @@ from uuid import UUID
 
 from tests.chaos.history import DAMAGED, NO_OFFSET, Outcome, Sends, value_of
 from tests.simulation.asking import EARLIEST, NONE, OFFSET_OUT_OF_RANGE
+from tests.simulation.control import MOST_STRAGGLING_SECONDS
+from tests.simulation.faults import Kind
 from tests.simulation.producing import VALUE
 from tests.simulation.scenes import Stage
 
 TOPIC: Final = "w"
-WATCH_SECONDS: Final = 0.1
+WATCH_SECONDS: Final = 0.2
 END_ATTEMPTS: Final = 100
 
 
@@ -68,6 +70,7 @@ class Recreation:
         self._reader: Final = stage.asker("reader of w")
         self.incarnations: Final[dict[UUID, Incarnation]] = {}
         self._is_healed = False
+        self._is_left_alone: Final = asyncio.Event()
         self._is_stopping = False
         self._checked_ms = 0
 
@@ -90,7 +93,9 @@ class Recreation:
     async def after_healing(self) -> None:
         """The topic is there, also when a request to delete it was on its way for long."""
         self._is_healed = True
-        await asyncio.sleep(20.0)
+        await self._is_left_alone.wait()
+        straggles = any(fault.kind is Kind.STRAGGLING_CALLS for fault in self._stage.plan.faults)
+        await asyncio.sleep(MOST_STRAGGLING_SECONDS + 5.0 if straggles else 3.0)
         for _ in range(30):
             if await self._create() and self._stage.topic_id(TOPIC) is not None:
                 await asyncio.sleep(3.0)
@@ -119,6 +124,12 @@ class Recreation:
         return await self._stage.create(TOPIC, self._partition_count, self._settings)
 
     async def _recreate(self) -> None:
+        try:
+            await self._recreate_until_healed()
+        finally:
+            self._is_left_alone.set()
+
+    async def _recreate_until_healed(self) -> None:
         random = self._stage.random
         while not self._is_healed:
             if not await self._create():
@@ -155,7 +166,7 @@ class Recreation:
             for partition in range(self._partition_count):
                 with suppress(OSError):
                     await self._read_on(partition, begun)
-            await asyncio.sleep(self._stage.random.uniform(0.05, 1.0))
+            await asyncio.sleep(self._stage.random.uniform(0.2, 2.0))
 
     async def _read_on(self, partition: int, positions: dict[tuple[UUID, int], int], *, is_last: bool = False) -> tuple[int, int] | None:
         """One fetch from where this incarnation was read to; position and high watermark when it was answered."""

@@ -80,7 +80,7 @@ class Transactions:
             for partition in range(PARTITION_COUNT):
                 with suppress(OSError):
                     await reader.read_on(partition)
-            await asyncio.sleep(self._stage.random.uniform(0.05, 1.0))
+            await asyncio.sleep(self._stage.random.uniform(0.2, 2.0))
         reader.close()
 
     async def look_at_the_end(self) -> None:
