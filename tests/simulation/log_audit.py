@@ -327,7 +327,9 @@ def _snapshot_findings(log: Log, offset: int, replayed: ProducerStates, known_fr
             yield f"{path.name} lacks producer {state.producer_id}, which has written offset {state.last_offset}"
 
 
-def _transaction_index_findings(log: Log, segment: SegmentContent, aborted: Sequence[AbortedTransaction], first_offset: int) -> Iterator[str]:
+def _transaction_index_findings(
+    log: Log, segment: SegmentContent, aborted: Sequence[AbortedTransaction], first_offset: int
+) -> Iterator[str]:
     if _cleaned_up_to(log) > segment.segment.base_offset and segment.segment is not log._segments.active:
         return  # markers may have gone with what they end
     path = segment.segment.path(TRANSACTION_INDEX_SUFFIX)
