@@ -3,7 +3,7 @@
 #
 #   deploy/compose.sh up | down [--volumes] | logs [SERVICE …] | ps
 #
-#   PROFILES           ensemble, observability, or both with a comma
+#   PROFILES           of those in docker-compose.yml, with commas
 #   OTTLA_UP_SECONDS   how long `up` waits until all is healthy, once the images are there (180)
 set -eu
 cd "$(dirname "$0")/.."
@@ -11,6 +11,8 @@ started=$(date +%s)
 
 export COMPOSE_PROJECT_NAME="${COMPOSE_PROJECT_NAME:-ottla}"
 profiles=${PROFILES:-}
+# As the services of the compose file name them: what stops and shows a cluster is about all of them.
+every_profile=$(sed -n 's/^ *profiles: *\[\(.*\)\] *$/\1/p' docker-compose.yml | tr -d ' ' | tr , '\n' | sort -u | paste -s -d , -)
 case ,$profiles, in
 *,ensemble,*)
     set -a
@@ -120,13 +122,13 @@ up)
     say_where
     ;;
 down)
-    COMPOSE_PROFILES=ensemble,observability compose down --remove-orphans "$@"
+    COMPOSE_PROFILES=$every_profile compose down --remove-orphans "$@"
     ;;
 logs)
-    COMPOSE_PROFILES=ensemble,observability compose logs --follow --tail 100 "$@"
+    COMPOSE_PROFILES=$every_profile compose logs --follow --tail 100 "$@"
     ;;
 ps)
-    COMPOSE_PROFILES=ensemble,observability compose ps "$@"
+    COMPOSE_PROFILES=$every_profile compose ps "$@"
     ;;
 *)
     echo "usage: deploy/compose.sh up | down [--volumes] | logs [SERVICE …] | ps" >&2

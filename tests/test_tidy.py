@@ -40,7 +40,7 @@ VAGUE_NAMES: Final = {"utils", "util", "common", "core", "helpers", "helper", "m
 # Time, chance and threads come in as arguments, or the simulation could not turn them. Here is where they come in from.
 DRIVERS: Final = ("clock.py", "lifecycle.py", "cli/", "testing/")
 
-METRIC_AREAS: Final = ("broker", "requests", "network", "replica", "log", "controller", "coordination", "groups", "transactions")
+METRIC_AREAS: Final = ("service", "broker", "requests", "network", "replica", "log", "controller", "coordination", "groups", "transactions")
 
 NOT_IN_THE_TREE: Final = {
     "a path of somebody's machine": re.compile(r"(?<![\w.<>$}*-])/(?:work|home|root|Users)/[\w.]"),

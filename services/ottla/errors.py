@@ -6,6 +6,7 @@ The same class is raised at the broker and at the client. Codes, retriability an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 NONE: Final = 0
@@ -13,6 +14,10 @@ NONE: Final = 0
 
 class OttlaError(Exception):
     """Anything Ottla raises on purpose."""
+
+
+class PortInUse(OttlaError):
+    """Another program listens where a broker is to listen."""
 
 
 class ConfigurationError(OttlaError):
@@ -488,9 +493,17 @@ class GroupSubscribedToTopic(ApiError):
 
 
 class InvalidRecord(ApiError):
-    """A record breaks a rule of its topic or of the format."""
+    """A record breaks a rule of its topic or of the format.
+
+    Args:
+        record_errors: of the records that do, the index in the batch and what is wrong (KIP-467); empty when the whole batch is.
+    """
 
     code, retriable = 87, False
+
+    def __init__(self, message: str = "", record_errors: Sequence[tuple[int, str]] = ()) -> None:
+        super().__init__(message)
+        self.record_errors = tuple(record_errors)
 
 
 class UnstableOffsetCommit(ApiError):

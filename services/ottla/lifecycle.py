@@ -20,6 +20,19 @@ R = TypeVar("R")
 # Whose work this is, for log lines: tasks, callbacks and offloaded functions have it from whoever began them.
 speaking_broker: Final[ContextVar[int | None]] = ContextVar("speaking_broker", default=None)
 
+# Which service this is, likewise; None in a program that embeds one.
+speaking_service: Final[ContextVar[str | None]] = ContextVar("speaking_service", default=None)
+
+
+@contextmanager
+def speaking_as(service: str) -> Iterator[None]:
+    """What is begun in here is the work of this service."""
+    token = speaking_service.set(service)
+    try:
+        yield
+    finally:
+        speaking_service.reset(token)
+
 
 @contextmanager
 def speaking(broker_id: int) -> Iterator[None]:

@@ -23,6 +23,17 @@ MAX_TOPIC_NAME_LENGTH: Final = 249
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
+class TransactionNumber(NamedTuple):
+    """Which of a producer's transactions: they are counted by its coordinator, from 1 in each of its epochs, so they are ordered."""
+
+    coordinator_epoch: int
+    number: int
+
+
+# A former release's coordinator does not count, and who writes a marker by hand does not know.
+UNKNOWN_TRANSACTION: Final = TransactionNumber(-1, 0)
+
+
 class TopicPartition(NamedTuple):
     """One partition of one topic.
 
@@ -45,6 +56,9 @@ class Endpoint:
     host: str
     port: int
     security_protocol: str = "PLAINTEXT"
+
+    def __str__(self) -> str:
+        return f"{self.listener_name}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

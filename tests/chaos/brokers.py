@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -78,6 +79,7 @@ class BrokerProcess:
         self._pid_file = directory / "broker.pid"
         self._command = command
         self._ended = ended
+        self._limits: dict[tuple[int, int], tuple[int, int]] = {}  # of a process, as they were before
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
         self._is_meant_to_end = False
@@ -167,11 +169,25 @@ class BrokerProcess:
 
     def fill_disk(self) -> None:
         """From now on the kernel lets no file of the broker grow (EFBIG, which Ottla treats as it does ENOSPC)."""
-        self._limit_files(0)
+        self._limit(resource.RLIMIT_FSIZE, 0)
 
     def empty_disk(self) -> None:
         """Ends `fill_disk`."""
-        self._limit_files(None)
+        self._limit(resource.RLIMIT_FSIZE, None)
+
+    def refuse_files(self) -> None:
+        """From now on the broker can open nothing more (EMFILE), while the files that it has open can be written to.
+
+        So batches go on into the segments that are open, and nothing that is written by name does: checkpoints, snapshots,
+        indexes of rolled segments, the segments that follow.
+        """
+        if (process_id := self.process_id) is not None:
+            used = {int(each.name) for each in Path(f"/proc/{process_id}/fd").iterdir()}
+            self._limit(resource.RLIMIT_NOFILE, next(number for number in count() if number not in used))
+
+    def allow_files(self) -> None:
+        """Ends `refuse_files`."""
+        self._limit(resource.RLIMIT_NOFILE, None)
 
     async def close(self) -> None:
         """Ends it by force, if it still runs."""
@@ -181,10 +197,11 @@ class BrokerProcess:
         if self._watch is not None:
             await self._watch
 
-    def _limit_files(self, size: int | None) -> None:
+    def _limit(self, limited: int, most: int | None) -> None:
+        """Sets a limit of the running process, or with None lifts it; a process that starts has those that it was given."""
         if (process_id := self.process_id) is not None:
-            _, hard = resource.prlimit(process_id, resource.RLIMIT_FSIZE)
-            resource.prlimit(process_id, resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
+            before = self._limits.setdefault((process_id, limited), resource.prlimit(process_id, limited))
+            resource.prlimit(process_id, limited, before if most is None else (most, before[1]))
 
     def _signal(self, number: signal.Signals) -> None:
         self._is_meant_to_end = True

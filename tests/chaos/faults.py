@@ -135,6 +135,14 @@ class Faults:
                 broker.empty_disk()
                 await _up(broker)
                 broker.may_end = False
+            case Kind.NO_MORE_FILES:
+                assert broker is not None
+                broker.may_end = True
+                broker.refuse_files()
+                yield
+                broker.allow_files()
+                await _up(broker)
+                broker.may_end = False
             case Kind.CLOCK_JUMP:
                 assert broker is not None and broker.clock is not None
                 broker.clock.jump(fault.jump_seconds)
@@ -176,9 +184,9 @@ def directions_of(fault: Fault, broker_id: int) -> set[tuple[int, int]]:
     match fault.kind:
         case Kind.ISOLATE:
             return outward | inward
-        case Kind.DEAFEN:
+        case Kind.DEAFEN | Kind.DEAF_FOR_LONG:
             return inward
-        case Kind.MUTE:
+        case Kind.MUTE | Kind.MUTE_FOR_LONG:
             return outward
         case Kind.ALONE:
             return outward | inward | both_ways_to_zookeeper

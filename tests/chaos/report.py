@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from tests.chaos.checker import Anomaly
+from tests.chaos.incarnations import Wrong
 from tests.chaos.run import Options, Result
 from tests.chaos.schedule import Kind
 from tests.chaos.transaction_report import print_transactions, transactions_document
@@ -65,13 +66,25 @@ def print_tables(console: Console, options: Options, result: Result, left_out: M
     if options.transactions:
         print_transactions(console, result.transactions, result.injected)
 
+    made_again = Table("a topic made again and again", "count")
+    lives = result.incarnations
+    made_again.add_row("incarnations", f"{lives.incarnations:,}, of which {lives.partitions_read:,} partitions were read to their end")
+    made_again.add_row("messages acknowledged", f"{lives.acknowledged:,}")
+    made_again.add_row("partitions of which records were deleted", f"{lives.deletions:,}")
+    made_again.add_row("messages of unknown end that came to a later incarnation", f"{lives.late:,}")
+    for wrong in Wrong:
+        number = lives.counts[wrong]
+        made_again.add_row(wrong, f"[red]{number}[/red]" if number else "0")
+    console.print(made_again)
+
     told: dict[Anomaly, int] = defaultdict(int)
     for finding in verdict.findings:
         told[finding.anomaly] += 1
         if told[finding.anomaly] <= _EXPLAINED:
             during = "; ".join(each.what for each in result.injected if each.lasts_at(finding.at_ms / 1000)) or "nothing broken"
             console.print(f"{finding.anomaly}: {finding.explanation} [{during}]", highlight=False, markup=False, soft_wrap=True)
-    for text in (*(each.explanation for each in result.differences), *result.troubles):
+    made_again_wrong = (f"{each.wrong}: {each.explanation}" for each in lives.findings)
+    for text in (*made_again_wrong, *(each.explanation for each in result.differences), *result.troubles):
         console.print(text, highlight=False, markup=False, soft_wrap=True)
     for name, report in result.clients.items():
         if report.get("errors"):
@@ -100,6 +113,14 @@ def write_json(path: Path, options: Options, result: Result, left_out: Mapping[K
             "findings": [asdict(each) for each in result.verdict.findings],
         },
         "transactions": transactions_document(result.transactions) if options.transactions else None,
+        "incarnations": {
+            **{
+                name: getattr(result.incarnations, name)
+                for name in ("incarnations", "partitions_read", "acknowledged", "deletions", "late")
+            },
+            "anomalies": {str(each): result.incarnations.counts[each] for each in Wrong},
+            "findings": [asdict(each) for each in result.incarnations.findings],
+        },
         "replicas_that_differ": [asdict(each) for each in result.differences],
         "troubles": result.troubles,
         "restarts": result.restarts,

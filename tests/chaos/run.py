@@ -11,17 +11,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.chaos import incarnations
 from tests.chaos.brokers import BrokerTrouble
 from tests.chaos.checker import Verdict, check
 from tests.chaos.cluster import BROKER_IDS, MIN_INSYNC_REPLICAS, PARTITIONS, TOPIC, Cluster, NotHealthy
 from tests.chaos.faults import Faults, Injected
+from tests.chaos.incarnations import IncarnationVerdict
+from tests.chaos.recreating import Recreating
 from tests.chaos.replicas import Difference, Writers, differences
 from tests.chaos.schedule import Fault
 from tests.chaos.transaction_checker import TransactionVerdict
 from tests.chaos.transaction_checker import check as check_transactions
 from tests.chaos.transaction_workload import COPIES, WRITTEN, TransactionalWorkload
 from tests.chaos.transaction_workload import PARTITIONS as TRANSACTION_PARTITIONS
-from tests.chaos.workload import Workload, WorkloadFailed
+from tests.chaos.workload import Client, Workload, WorkloadFailed
 
 REAL: Final = (sys.executable, "-m", "ottla.cli")
 # What is acknowledged is watched for this often; it tells how long nothing was.
@@ -53,6 +56,7 @@ class Result:
     injected: list[Injected] = field(default_factory=list)
     verdict: Verdict = field(default_factory=Verdict)
     transactions: TransactionVerdict = field(default_factory=TransactionVerdict)
+    incarnations: IncarnationVerdict = field(default_factory=IncarnationVerdict)
     differences: list[Difference] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     restarts: int = 0  # of brokers that found no ZooKeeper
@@ -64,7 +68,8 @@ class Result:
     @property
     def is_sound(self) -> bool:
         """Whether nothing at all is wrong."""
-        return self.verdict.is_sound and self.transactions.is_sound and not self.differences and not self.troubles
+        verdicts = self.verdict, self.transactions, self.incarnations
+        return all(each.is_sound for each in verdicts) and not self.differences and not self.troubles
 
 
 async def run(options: Options, say: Callable[[str], None]) -> Result:
@@ -110,22 +115,34 @@ async def _run(options: Options, cluster: Cluster, result: Result, say: Callable
         if options.transactions
         else None
     )
+    told = Recreating(
+        cluster.bootstrap_servers,
+        len(BROKER_IDS),
+        MIN_INSYNC_REPLICAS,
+        f"{options.seed}/recreating",
+        began_at,
+        str(options.directory / "clients" / "recreating.json"),
+    )
+    recreating = Client("recreating", "tests.chaos.recreating", told, options.directory / "clients")
     faults = Faults(cluster, now, say)
     watch = asyncio.create_task(_watch(workload, result, now))
     try:
         await workload.start()
         if transactional is not None:
             await transactional.start(len(BROKER_IDS), MIN_INSYNC_REPLICAS)
+        await recreating.start()
         await faults.perform(options.faults, options.one_after_the_other)
         await asyncio.sleep(max(_QUIET_SECONDS, options.seconds - now()))
         say(f"{now():7.1f} s  everything is mended; waiting until all replicas are in sync")
         await cluster.until_healthy()
         workload.check()
+        recreating.check()
         if transactional is not None:
             transactional.check()
         watch.cancel()
         say(f"{now():7.1f} s  the clients end, and one of them reads everything")
         history = await workload.finish()
+        await recreating.end()
         transactions = await transactional.finish(result.troubles) if transactional is not None else None
         await _stop(cluster, result)
         say(f"{now():7.1f} s  judging {sum(map(len, history.sends))} messages sent and {sum(map(len, history.polls))} polled")
@@ -133,6 +150,8 @@ async def _run(options: Options, cluster: Cluster, result: Result, say: Callable
         result.verdict = await asyncio.to_thread(check, history, writers)
         directories = {broker_id: broker.data_directory for broker_id, broker in cluster.brokers.items()}
         result.differences = await asyncio.to_thread(differences, directories, TOPIC, PARTITIONS)
+        lives = await asyncio.to_thread(incarnations.load, recreating.history_file)
+        result.incarnations = incarnations.check(lives)
         if transactions is not None:
             say(f"{now():7.1f} s  judging {len(transactions.transactions)} transactions")
             result.transactions = await asyncio.to_thread(check_transactions, transactions, WRITTEN)
@@ -141,7 +160,8 @@ async def _run(options: Options, cluster: Cluster, result: Result, say: Callable
     finally:
         watch.cancel()
         await workload.close()
-        result.clients = workload.reports
+        await recreating.close()
+        result.clients = workload.reports | {recreating.name: recreating.report}
         if transactional is not None:
             await transactional.close()
             result.clients |= transactional.reports

@@ -35,7 +35,10 @@ class Kind(StrEnum):
     DEAFEN = "partition: a broker hears no other"
     MUTE = "partition: no other hears a broker"
     ALONE = "partition: a broker from all, ZooKeeper too"
+    DEAF_FOR_LONG = "partition: a broker hears no other for longer than a call may take"
+    MUTE_FOR_LONG = "partition: no other hears a broker for longer than a call may take"
     DISK_FULL = "disk full"
+    NO_MORE_FILES = "disk full for small files"
     CLOCK_JUMP = "clock jump"
     ZOOKEEPER_CUT = "partition: a broker from ZooKeeper"
     SESSION_EXPIRY = "ZooKeeper session expiry"
@@ -52,7 +55,10 @@ BROKER_LANE: Final[Mapping[Kind, int]] = {
     Kind.DEAFEN: 1,
     Kind.MUTE: 1,
     Kind.ALONE: 3,
+    Kind.DEAF_FOR_LONG: 1,
+    Kind.MUTE_FOR_LONG: 1,
     Kind.DISK_FULL: 2,
+    Kind.NO_MORE_FILES: 2,
     Kind.CLOCK_JUMP: 2,
 }
 COORDINATION_LANE: Final[Mapping[Kind, int]] = {
@@ -71,7 +77,11 @@ DURATIONS: Final[Mapping[Kind, tuple[float, float]]] = {
     Kind.DEAFEN: (2, 15),
     Kind.MUTE: (2, 15),
     Kind.ALONE: (2, 15),
+    # The deadline of a call between brokers is 5 s (`controller.socket.timeout.ms`), and it is made again after that.
+    Kind.DEAF_FOR_LONG: (8, 25),
+    Kind.MUTE_FOR_LONG: (8, 25),
     Kind.DISK_FULL: (2, 10),
+    Kind.NO_MORE_FILES: (2, 10),
     Kind.CLOCK_JUMP: (2, 20),
     Kind.ZOOKEEPER_CUT: (1, 15),
     Kind.SESSION_EXPIRY: (0, 0),

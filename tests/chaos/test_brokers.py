@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import resource
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -130,6 +132,56 @@ def test_one_that_does_not_start_or_does_not_stop_cleanly_is_a_trouble(tmp_path:
 
     with_broker(tmp_path / "one", "ends", never_ready)
     with_broker(tmp_path / "two", "ends badly", badly_stopped)
+
+
+def test_it_can_open_no_file_and_goes_on_with_those_that_it_has(tmp_path: Path) -> None:
+    """Method: a program that writes to an open file and says what opening another one comes to."""
+    says = """
+import itertools, sys, time
+from pathlib import Path
+Path(sys.argv[5]).write_text("ready")
+with open(f"{sys.argv[3]}.open", "ab", buffering=0) as opened:
+    for number in itertools.count():
+        opened.write(b".")
+        try:
+            open(f"{sys.argv[3]}.small", "wb").close()
+            print("opened", flush=True)
+        except OSError as error:
+            print("refused", error.errno, flush=True)
+        time.sleep(0.01)
+"""
+    program = tmp_path / "program.py"
+    program.write_text(says)
+
+    def last(broker: BrokerProcess) -> list[str]:
+        return broker.log_file.read_text().splitlines()[-1].split()
+
+    def look_until(what: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not what():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    async def until(what: Callable[[], bool]) -> None:
+        await asyncio.to_thread(look_until, what)
+
+    async def scenario() -> None:
+        broker = BrokerProcess(7, tmp_path / "broker", Ports(1, 2, 3), {}, (sys.executable, str(program)))
+        try:
+            await broker.launch()
+            await broker.ready()
+            await until(lambda: last(broker) == ["opened"])
+            broker.refuse_files()
+            await until(lambda: last(broker) == ["refused", str(errno.EMFILE)])
+            written = tmp_path / "broker" / "server.properties.open"
+            size = written.stat().st_size
+            await until(lambda: written.stat().st_size > size)
+            broker.allow_files()
+            await until(lambda: last(broker) == ["opened"])
+        finally:
+            await broker.close()
+
+    asyncio.run(scenario())
 
 
 def test_its_disk_is_full_until_it_is_emptied(tmp_path: Path) -> None:

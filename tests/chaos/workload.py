@@ -17,6 +17,7 @@ from tests.chaos.consuming import Consuming
 from tests.chaos.history import History
 from tests.chaos.mortal import mortal
 from tests.chaos.producing import Producing
+from tests.chaos.recreating import Recreating
 from tests.chaos.transactional_clients import Transacting
 
 PRODUCERS: Final = 2
@@ -36,7 +37,7 @@ class WorkloadFailed(Exception):
 class Client:
     """One client process."""
 
-    def __init__(self, name: str, module: str, told: Producing | Consuming | Transacting, directory: Path) -> None:
+    def __init__(self, name: str, module: str, told: Producing | Consuming | Transacting | Recreating, directory: Path) -> None:
         self.name = name
         self.history_file = Path(told.history_file)
         self.report: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,6 +54,30 @@ def cluster(certificates: Certificates) -> Iterator[EmbeddedCluster]:
 
 def client_options(certificates: Certificates) -> list[str]:
     return ["-X", "security.protocol=ssl", "-X", f"ssl.ca.location={certificates.authority}"]
+
+
+@pytest.mark.parametrize(
+    ("listener", "options", "reason"),
+    [
+        ("SSL", ["-X", "security.protocol=ssl"], "certificate verify failed.*ssl.ca.location"),
+        ("SSL", [], "closed at once; where the listener speaks TLS, set -X security.protocol=ssl"),
+        ("PLAINTEXT", ["-X", "security.protocol=ssl"], "SSL connection closed by peer"),
+    ],
+)
+def test_the_reason_why_there_is_no_connection_is_told(
+    listener: str,
+    options: list[str],
+    reason: str,
+    cluster: EmbeddedCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is librdkafka's last error, and not that no broker answers."""
+    monkeypatch.setattr("ottla.cli.connection.ANSWER_SECONDS", 2.0)
+    assert run(["topics", "list", "-b", cluster.address(listener), *options]) == 1
+    told = capsys.readouterr().err
+    assert re.search(reason, told), told
+    assert "ottla dev" not in told
 
 
 def test_large_messages_come_back_over_tls(cluster: EmbeddedCluster, certificates: Certificates) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.helm.charting import CHART, VALUES_FILES, Rendered, template
 from tests.helm.pod_script import script
 
-from ottla.config.broker import BrokerSettings, names_of_settings
+from ottla.config.broker import BrokerSettings
 from ottla.config.properties import load
 
 configure = script("configure")
@@ -69,7 +69,7 @@ def test_what_the_chart_sets_itself_are_settings_that_there_are() -> None:
     owned = text.partition('"ottla.ownedSettings"')[2].partition("{{- end -}}")[0]
     names = {line.partition(":")[0] for line in owned.splitlines()[1:] if line}
     assert len(names) > 15
-    assert names <= set(names_of_settings())
+    assert names <= set(BrokerSettings.definitions_by_any_name())
 
 
 def test_copies_follow_the_number_of_brokers(tmp_path: Path) -> None:

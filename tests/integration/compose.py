@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shlex
 import socket
 import sys
@@ -66,7 +67,13 @@ class ComposeCluster:
 
     def down(self) -> None:
         """Stops it in order and removes it, volumes and all."""
-        self.compose("down", "--volumes", "--remove-orphans", environment={"COMPOSE_PROFILES": "ensemble,observability"})
+        self.compose("down", "--volumes", "--remove-orphans", environment={"COMPOSE_PROFILES": ",".join(profiles())})
+
+
+def profiles() -> list[str]:
+    """Every profile that a service of the compose file is in."""
+    lists = re.findall(r"^ *profiles: *\[(.*)\] *$", (ROOT / "docker-compose.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    return sorted({name.strip() for names in lists for name in names.split(",")})
 
 
 def build_images(names: Sequence[str]) -> None:

@@ -28,13 +28,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from uuid import UUID
 
-from ottla.broker.control import AlterPartitionRequest, ElectionType, IsrChange, IsrMember, PartitionAssignment
 from ottla.broker.controller import decisions
 from ottla.broker.controller.announcing import Announcement, announced, everything
 from ottla.broker.controller.effects import Decision
 from ottla.broker.controller.state import ClusterState, KnownPartition, KnownTopic
 from ottla.config.broker import BrokerSettings
 from ottla.errors import NONE, error_of
+from ottla.interbroker.calls import AlterPartitionRequest, ElectionType, IsrChange, IsrMember, PartitionAssignment
 from ottla.model import BrokerId, BrokerRegistration, PartitionState, TopicPartition
 
 

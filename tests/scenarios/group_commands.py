@@ -119,6 +119,7 @@ class GroupCommands:
 
         arguments: Any = (KEY, self._epoch, self._log, self._clock, unique, self._settings, self._topics)
         shard = OffsetsPartition(*arguments)
+        shard.topics_known()
         loading = shard.load(offload_nothing)
         try:
             loading.send(None)  # nothing in it waits for anything

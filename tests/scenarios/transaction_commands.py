@@ -23,12 +23,12 @@ from itertools import count
 from typing import Any
 
 from ottla import errors
-from ottla.broker.control import TransactionMarker
 from ottla.broker.transactions.records import decode, decode_key, encode, encode_key
 from ottla.broker.transactions.shard import TransactionLimits, TransactionPartition
 from ottla.broker.transactions.states import TransactionState
 from ottla.broker.transactions.transaction import Transaction
 from ottla.errors import ApiError, TransactionCoordinatorFenced
+from ottla.interbroker.calls import TransactionMarker
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
 from ottla.record.records import Record, build_batch

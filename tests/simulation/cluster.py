@@ -29,7 +29,6 @@ from tests.simulation.wire import follower_connect
 from tests.simulation.zookeeper import NAME as ZOOKEEPER
 from tests.simulation.zookeeper import SimulatedZooKeeper
 
-from ottla.broker.control_local import LocalControl, LocalTransport
 from ottla.broker.server import Broker
 from ottla.config.broker import BrokerSettings
 from ottla.config.cluster import RACK_AWARE_SELECTOR
@@ -37,6 +36,7 @@ from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.embedded_tree import Draft, Tree
 from ottla.coordination.embedded_tree import Node as Znode
 from ottla.errors import OttlaError
+from ottla.interbroker.local import LocalControl, LocalTransport
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
 from ottla.storage.log_manager import LogManager

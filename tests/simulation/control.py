@@ -1,6 +1,6 @@
 """What brokers and the controller say to each other, over the simulated network.
 
-`ottla.broker.control_local.LocalControl` takes calls to their receivers; here is how: late, twice never, perhaps not at
+`ottla.interbroker.local.LocalControl` takes calls to their receivers; here is how: late, twice never, perhaps not at
 all, and in the receiver's node, whoever called. Two calls between the same brokers are carried apart and may overtake
 each other, as streams of one HTTP/2 connection may.
 """
@@ -16,8 +16,8 @@ from tests.simulation.network import Network, Stream
 from tests.simulation.nodes import NODE, Node
 from tests.simulation.trace import Trace
 
-from ottla.broker.control_local import Call, Perform
 from ottla.errors import ApiError, BrokerNotAvailable
+from ottla.interbroker.local import Call, Perform
 
 MOST_STRAGGLING_SECONDS: Final = 30.0
 

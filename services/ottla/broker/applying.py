@@ -1,4 +1,4 @@
-"""What a broker does when the controller tells it something: `ottla.broker.control.BrokerControl`.
+"""What a broker does when the controller tells it something: `ottla.interbroker.calls.BrokerControl`.
 
 Requests are taken one at a time in the order in which they came. Each is judged by its two epochs first, also when it
 had to wait for its turn: a former controller, and one that speaks to a former life of this broker, are refused before
@@ -13,7 +13,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from ottla.broker.control import (
+from ottla.broker.metadata import MetadataCache
+from ottla.errors import BrokerNotAvailable, FencedLeaderEpoch, StaleBrokerEpoch, StaleControllerEpoch
+from ottla.interbroker.calls import (
     AllReplicas,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -21,13 +23,12 @@ from ottla.broker.control import (
     PartitionToStop,
     StopReplicaRequest,
     StopReplicaResponse,
+    TransactionAnswer,
     TransactionControl,
     TransactionMarker,
     TransactionQuestion,
     UpdateMetadataRequest,
 )
-from ottla.broker.metadata import MetadataCache
-from ottla.errors import BrokerNotAvailable, FencedLeaderEpoch, StaleBrokerEpoch, StaleControllerEpoch
 from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 
 log: Final = logging.getLogger(__name__)
@@ -79,8 +80,12 @@ class NoTransactions:
     async def write_transaction_marker(self, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
         raise BrokerNotAvailable("this broker starts")
 
-    async def verify_transaction(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
         raise BrokerNotAvailable("this broker starts")
+
+
+def _nobody_told(deleted: Sequence[str], all_known: bool) -> None:
+    """For a broker that has yet to be put together."""
 
 
 class Drains(Protocol):
@@ -119,6 +124,8 @@ class ControlApplier:
         self._settings = settings
         self._drains = drains
         self.transactions: TransactionControl = NoTransactions()  # who does what other brokers ask of transactions
+        # Given the topics that are gone, and whether all that there are are known by now.
+        self.topics_changed: Callable[[Sequence[str], bool], None] = _nobody_told
         self.told_epoch = NOT_REGISTERED  # the broker epoch under which all that there is was told
         self.drained_epoch = NOT_REGISTERED  # the one under which this broker was asked to hand over
         self._controller_epoch = -1
@@ -160,6 +167,8 @@ class ControlApplier:
             if request.all_replicas is not None:
                 self._check(request)  # its controller may have been replaced meanwhile, and this is not to be undone
                 await self._replicas.set_strays_aside(request.all_replicas)
+            if request.all_topics_known:
+                self.topics_changed((), True)
             for key, epoch in written_epochs.items():
                 log.warning(
                     "%s: refused, as its log has records of leader epoch %d; the controller gave one that is not above it", key, epoch
@@ -176,7 +185,8 @@ class ControlApplier:
             self._settings.forget_topics(deleted)
             self._settings.learn_topic_overrides(request.topic_configs)
             self._metadata.put_brokers(request.brokers)
-            self._metadata.update(request.partitions, deleted, is_all=request.all_topics is not None)
+            replaced = self._metadata.update(request.partitions, deleted, is_all=request.all_topics is not None)
+            self.topics_changed([*deleted, *replaced], request.all_topics_known)
             if request.all_topics is not None:  # the last word of those that a registration is told
                 self.told_epoch = max(self.told_epoch, request.broker_epoch)
 
@@ -202,7 +212,7 @@ class ControlApplier:
         """Writes a marker for another broker that coordinates the transaction. The epochs in it say whether it may."""
         return await self.transactions.write_transaction_marker(marker)
 
-    async def verify_transaction(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
         """Says what is known here of a transaction."""
         return await self.transactions.verify_transaction(question)
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from ottla.broker.readiness import Facts, Phase, Readiness, is_behind, judge
@@ -35,6 +36,7 @@ class Sources:
         told_epoch: the broker epoch under which a controller has told everything.
         drained_epoch: the broker epoch under which a handing over was asked for.
         replicas: the partitions that this broker has usable replicas of and that none is being added to here.
+        full_directories: the log directories whose disks are full.
     """
 
     broker_id: BrokerId
@@ -42,6 +44,7 @@ class Sources:
     told_epoch: Callable[[], int]
     drained_epoch: Callable[[], int]
     replicas: Callable[[], Iterable[PartitionState]]
+    full_directories: Callable[[], Iterable[Path]] = tuple
 
 
 class BrokerHealth:
@@ -87,7 +90,14 @@ class BrokerHealth:
         if sources is None:
             return judge(Facts(self.phase))
         return judge(
-            Facts(self.phase, sources.broker_epoch(), sources.told_epoch(), sources.drained_epoch(), were_in_sync=self._were_in_sync)
+            Facts(
+                self.phase,
+                sources.broker_epoch(),
+                sources.told_epoch(),
+                sources.drained_epoch(),
+                were_in_sync=self._were_in_sync,
+                full_directories=tuple(map(str, sources.full_directories())),
+            )
         )
 
     async def look(self) -> Readiness:

@@ -13,11 +13,11 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-from ottla.broker.control_local import LocalControl
 from ottla.broker.server import Broker
 from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
+from ottla.interbroker.local import LocalControl
 from ottla.model import BrokerId
 
 
@@ -63,6 +63,10 @@ class InProcessBrokers:
                 self._zookeeper = None
             for index, broker_id in enumerate(list(self.running)):
                 stack.push_async_callback(self.running.pop(broker_id).stop, hands_over=index > 0)
+
+    def warn_of_missing_brokers(self) -> None:
+        """As `Broker.warn_of_missing_brokers`, of all of them."""
+        next(iter(self.running.values())).warn_of_missing_brokers()
 
     async def start_broker(self, broker_id: BrokerId) -> Broker:
         """Starts one, for the first time or again."""

@@ -17,8 +17,8 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from ottla.broker.control import PartitionAssignment
 from ottla.clock import Clock, SystemClock
+from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicDescription
 
 # A partition that the controller has not told of, between others that it has.
@@ -104,23 +104,31 @@ class MetadataCache:
         """The topics known here that are none of these."""
         return list(self._topics.keys() - set(names))
 
-    def update(self, partitions: Iterable[PartitionAssignment], deleted_topics: Iterable[str], *, is_all: bool = False) -> None:
+    def update(self, partitions: Iterable[PartitionAssignment], deleted_topics: Iterable[str], *, is_all: bool = False) -> list[str]:
         """Takes in what the controller told. A topic that is both deleted and there was made anew meanwhile.
 
         Args:
             partitions: those that changed.
             deleted_topics: those that are gone.
             is_all: with these everything is told that there is.
+
+        Returns:
+            The topics of which another of the same name was known.
         """
+        replaced = []
         for name in deleted_topics:
             self.remove_topic(name)
         changed: dict[tuple[str, UUID], dict[int, PartitionState]] = {}
         for each in partitions:
             changed.setdefault((each.topic, each.topic_id), {})[each.partition] = each.state
         for (name, topic_id), states in changed.items():
+            known = self._topics.get(name)
+            if known is not None and known.topic_id != topic_id:
+                replaced.append(name)
             self.put_partitions(name, topic_id, states)
         if is_all:
             self.told.set()
+        return replaced
 
     def update_known(self, partitions: Iterable[PartitionAssignment]) -> None:
         """Takes in later leader epochs of partitions that clients are told of already, and nothing else.

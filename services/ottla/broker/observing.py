@@ -20,12 +20,10 @@ from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
 from ottla.errors import OttlaError
 from ottla.model import BrokerId, PartitionState, TopicPartition
+from ottla.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
-    from ottla.broker.http_endpoint import HttpEndpoint
-    from ottla.broker.measuring.loop import LoopProbe
-    from ottla.broker.measuring.wiring import Measuring
-    from ottla.metrics.registry import Registry
+    from ottla.serving.surface import Surface
 
 
 class Observation:
@@ -40,9 +38,7 @@ class Observation:
         self.health = BrokerHealth()
         self._settings = settings
         self._clock = clock
-        self._endpoint: HttpEndpoint | None = None
-        self._measuring: Measuring | None = None
-        self._probe: LoopProbe | None = None
+        self._surface: Surface | None = None
         self._facts: Callable[[], Mapping[str, Any]] = dict
         self._started_ms = clock.time_ms()
 
@@ -57,27 +53,24 @@ class Observation:
         if address is None:
             return
         try:
-            from ottla.broker.http_endpoint import HttpEndpoint
-            from ottla.broker.measuring.loop import LoopProbe
-            from ottla.broker.measuring.scrapes import Scrapes
-            from ottla.broker.measuring.wiring import measuring_before_start
+            from ottla.broker.measuring.identity import IdentityCollector
+            from ottla.serving.probes import scrape_route
+            from ottla.serving.surface import Surface
         except ModuleNotFoundError as error:
             raise OttlaError(f"http.listener is set, and {error.name} is not installed: pip install 'ottla[server]'") from error
-        probe = self._probe = LoopProbe()
-        probe.start()
-        self._measuring = measuring_before_start(self.health, probe, self._clock, self._started_ms)
-        scrapes = Scrapes(self._registry, self._clock.monotonic, self._prepare)
-        stack.callback(probe.close)
-        endpoint = self._endpoint = HttpEndpoint(self._ready, scrapes)
-        stack.push_async_callback(scrapes.close)
-        stack.push_async_callback(endpoint.close)
-        await endpoint.start(address)
+        self._surface = Surface(
+            self._clock,
+            self._ready,
+            [IdentityCollector(self.health, self._started_ms)],
+            lambda scrapes: [scrape_route("/metrics/kafka", scrapes, "kafka")],
+        )
+        await self._surface.start(stack, address)
 
     @property
     def http_port(self) -> int:
         """The port that HTTP is answered at."""
-        assert self._endpoint is not None, "http.listener is not set"
-        return self._endpoint.port
+        assert self._surface is not None, "http.listener is not set"
+        return self._surface.port
 
     def watch(
         self,
@@ -85,6 +78,7 @@ class Observation:
         service: ControllerService,
         applier: ControlApplier,
         replicas: ReplicaManager,
+        logs: LogManager,
         metadata: MetadataCache,
         show_ready: Callable[[bool], Awaitable[None]],
     ) -> None:
@@ -107,6 +101,7 @@ class Observation:
                 broker_epoch=lambda: service.registered_epoch,
                 told_epoch=lambda: applier.told_epoch,
                 drained_epoch=lambda: applier.drained_epoch,
+                full_directories=lambda: logs.full_directories,
                 replicas=states,
             )
         )
@@ -118,26 +113,12 @@ class Observation:
 
     def measure(self, stack: AsyncExitStack, measured: Measured) -> None:
         """Has the metrics of a broker that has been put together, where somebody may scrape them, until it is taken down."""
-        if self._probe is None:
+        if self._surface is None:
             return
         from ottla.broker.measuring.wiring import measuring_of
 
-        before = self._measuring
-        measuring = self._measuring = measuring_of(measured, self.health, self._probe, self._clock, self._started_ms)
-
-        async def end() -> None:
-            self._measuring = before  # what was measured is being taken down
-            await measuring.close()
-
-        stack.push_async_callback(end)
-
-    def _registry(self) -> Registry:
-        assert self._measuring is not None
-        return self._measuring.registry
-
-    async def _prepare(self) -> None:
-        assert self._measuring is not None
-        await self._measuring.prepare()
+        collectors, fresh = measuring_of(measured, self.health, self._clock, self._started_ms)
+        self._surface.measure(stack, measured.parts.offload, collectors, fresh)
 
     def _ready(self) -> tuple[bool, Mapping[str, Any]]:
         readiness = self.health.readiness

@@ -9,6 +9,9 @@ starts has to come to:
 - **replicas_in_sync**: its replicas are in the ISR, all at the same moment, once since the start. Later a replica may lag:
   taking the broker out of service then would make an outage of a burst of load.
 
+- **disks_have_space**: no log directory's disk is full. Its partitions refuse what is produced, and a rollout that goes on
+  to the next broker would take away one that does not.
+
 A replica that nobody leads, that has just been added by a reassignment or whose disk has failed is not waited for:
 waiting would not bring it back.
 
@@ -22,6 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ottla.model import BrokerId, PartitionState
+from ottla.serving.readiness import missing
 
 
 class Phase(enum.IntEnum):
@@ -44,6 +48,7 @@ class Facts:
         told_epoch: the broker epoch under which a controller has told it everything; -1 for never.
         drained_epoch: the broker epoch under which it was asked to hand over all that it leads; -1 for never.
         were_in_sync: whether its replicas have been in sync since the start.
+        full_directories: the log directories whose disks are full.
     """
 
     phase: Phase
@@ -51,6 +56,7 @@ class Facts:
     told_epoch: int = -1
     drained_epoch: int = -1
     were_in_sync: bool = False
+    full_directories: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +67,29 @@ class Readiness:
     registered: bool
     controller_known: bool
     replicas_in_sync: bool
+    full_directories: tuple[str, ...] = ()
 
     @property
     def is_ready(self) -> bool:
         """Whether clients are to be sent here."""
-        return self.phase is Phase.RUNNING and self.registered and self.controller_known and self.replicas_in_sync
+        return self.phase is Phase.RUNNING and all(self.conditions.values())
 
     @property
     def conditions(self) -> Mapping[str, bool]:
         """What has to hold besides that it runs."""
-        return {"registered": self.registered, "controller_known": self.controller_known, "replicas_in_sync": self.replicas_in_sync}
+        return {
+            "registered": self.registered,
+            "controller_known": self.controller_known,
+            "replicas_in_sync": self.replicas_in_sync,
+            "disks_have_space": not self.full_directories,
+        }
 
     @property
     def reason(self) -> str:
         """Why it is not ready, in words; nothing of one that is."""
         reasons = [f"it is {self.phase.name.lower()}"] if self.phase is not Phase.RUNNING else []
-        reasons += [f"not {name.replace('_', ' ')}" for name, holds in self.conditions.items() if not holds]
+        reasons += missing({name: holds for name, holds in self.conditions.items() if name != "disks_have_space"})
+        reasons += [f"the disk of {path} is full" for path in self.full_directories]
         return ", ".join(reasons)
 
 
@@ -88,7 +101,11 @@ def judge(facts: Facts) -> Readiness:
     if phase is Phase.RUNNING and registered and facts.drained_epoch >= facts.broker_epoch:
         phase = Phase.DRAINING
     return Readiness(
-        phase, registered, controller_known=registered and facts.told_epoch >= facts.broker_epoch, replicas_in_sync=facts.were_in_sync
+        phase,
+        registered,
+        controller_known=registered and facts.told_epoch >= facts.broker_epoch,
+        replicas_in_sync=facts.were_in_sync,
+        full_directories=facts.full_directories,
     )
 
 

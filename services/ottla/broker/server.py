@@ -7,6 +7,7 @@ parts, hands each what it needs, and takes them down again in reverse, whatever 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
@@ -17,15 +18,13 @@ from typing import Any, Final, TypeAlias
 
 from ottla.broker import handlers
 from ottla.broker.applying import ControlApplier
-from ottla.broker.control import Caller, ControlTransport
-from ottla.broker.control_local import LocalControl
 from ottla.broker.controller.changes import BrokerConfigChanged, SettingsChange, TopicConfigChanged
 from ottla.broker.controller.service import ControllerService
-from ottla.broker.coordinating import CoordinationSessions, OpenSession, former_session_seconds, sessions_of
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
 from ottla.broker.groups.wiring import group_coordinator
+from ottla.broker.handlers.internal_topics import internal_topic, warn_of_missing_brokers
 from ottla.broker.handlers.registry import BrokerParts
 from ottla.broker.host_name import LOCAL, canonical_host_name
 from ottla.broker.identity import with_broker_id
@@ -42,12 +41,16 @@ from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import AllowAll, Authorizer
+from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC
 from ottla.broker.transactions.wiring import transactions_of
 from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.errors import ConnectionLoss, SessionExpired
 from ottla.coordination.interface import Coordination
-from ottla.errors import OttlaError
+from ottla.coordination.sessions import CoordinationSessions, OpenSession, former_session_seconds, sessions_of
+from ottla.errors import OttlaError, PortInUse
+from ottla.interbroker.calls import Caller, ControlTransport
+from ottla.interbroker.local import LocalControl
 from ottla.lifecycle import Offload, ThreadOffload, speaking, speaking_broker
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, TopicPartition
 from ottla.network.buffers import ReceiveBuffers
@@ -174,9 +177,24 @@ class Broker:
         await self._stack.aclose()
 
     async def failed(self) -> str:
-        """Waits until the broker can not go on, and says why: every log directory has failed."""
+        """Waits until the broker cannot continue, and says why: every log directory has failed."""
         await self._all_failed.wait()
-        return "; ".join(f"{path}: {reason}" for path, reason in self._logs.offline_directories.items())
+        failed = "; ".join(f"{path}: {reason}" for path, reason in self._logs.offline_directories.items())
+        return f"every log directory has failed: {failed}"
+
+    async def make_internal_topics(self) -> None:
+        """Makes the topics of groups and of transactions, which else the first client to look for a coordinator does.
+
+        Raises:
+            CoordinatorNotAvailable: one cannot be made; says why.
+        """
+        for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+            await internal_topic(name, self._parts)
+
+    def warn_of_missing_brokers(self) -> None:
+        """Says in the log if there are too few brokers for groups and transactions; for whoever has started all that it starts."""
+        with speaking(self._settings.broker_id):
+            warn_of_missing_brokers(self._settings, self.metadata)
 
     def port(self, listener_name: str = "PLAINTEXT") -> int:
         """The port that a listener is bound to."""
@@ -195,7 +213,7 @@ class Broker:
     @property
     def bootstrap_servers(self) -> str:
         """`host:port` of the first listener, as clients take it."""
-        endpoint = self._endpoints()[0]
+        endpoint = self._endpoints(self._settings)[0]
         return f"{endpoint.host}:{endpoint.port}"
 
     @property
@@ -206,7 +224,7 @@ class Broker:
     async def _start(self, stack: AsyncExitStack) -> None:
         _tell_without_effect(self._settings.given)
         offload = self._offload or _threads(stack)
-        open_session = self._open_session or sessions_of(self._settings, self._clock, stack)
+        open_session = self._open_session or sessions_of(self._settings, self._settings.coordination_path, self._clock, stack)
         sessions = self._sessions = CoordinationSessions(open_session, self._session_lost, self._session_renewed)
         stack.push_async_callback(sessions.close)
         coordination = await sessions.open()
@@ -267,6 +285,7 @@ class Broker:
         )
         applier.transactions, self._transactions = transactions.calls, transactions.coordinator
         replicas.leads_internal = self._leads_internal
+        applier.topics_changed = groups.topics_changed
         parts = BrokerParts(
             settings=settings,
             clock=self._clock,
@@ -284,7 +303,8 @@ class Broker:
             groups=groups,
             transactions=transactions,
         )
-        self._observation.watch(broker_id, service, applier, replicas, metadata, transport.show_ready)
+        self._parts = parts
+        self._observation.watch(broker_id, service, applier, replicas, logs, metadata, transport.show_ready)
         handlers.load()
         dispatcher = Dispatcher(parts, produces, settings.queued_max_requests)
         self._observation.measure(stack, Measured(parts, dispatcher, produces, self._listeners, service, sessions, fetchers, cleaner))
@@ -316,7 +336,7 @@ class Broker:
         await service.start(
             BrokerRegistration(
                 broker_id,
-                self._endpoints(),
+                self._endpoints(service.settings),
                 settings.broker_rack,
                 control_endpoint=control_endpoint,
                 previous_broker_epoch=logs.clean_shutdown_epoch,
@@ -328,9 +348,7 @@ class Broker:
         await self._first_word()
         for listener in self._listeners.values():
             await listener.start()
-        log.info(
-            "broker %d serves %s", broker_id, ", ".join(f"{each.listener_name}://{each.host}:{each.port}" for each in self._endpoints())
-        )
+        log.info("broker %d serves %s", broker_id, ", ".join(map(str, self._endpoints(service.settings))))
         await self._observation.health.enter(Phase.RUNNING)
 
     async def _first_word(self) -> None:
@@ -413,6 +431,7 @@ class Broker:
                 self._limits.update(settings.max_connections, settings.max_connections_per_ip, settings.connections_per_address)
                 log.info("settings changed while running: %s", ", ".join(sorted(overrides)) or "none is overridden any more")
                 _tell_without_effect(overrides)
+                self._begin_beside(self._service.advertise(self._endpoints(settings)))
 
     def _over_sockets(self) -> Connect:
         """How followers here reach the leaders of their partitions: as the listener between brokers is reached."""
@@ -423,8 +442,8 @@ class Broker:
             tls = client_context(_tls_settings(settings), check_host_name=bool(settings.ssl_endpoint_identification_algorithm))
         return socket_connect(lambda: self._service.settings, tls)
 
-    def _endpoints(self) -> tuple[Endpoint, ...]:
-        return self._settings.advertised_endpoints(self._host, {name: each.port for name, each in self._listeners.items()})
+    def _endpoints(self, settings: BrokerSettings) -> tuple[Endpoint, ...]:
+        return settings.advertised_endpoints(self._host, {name: each.port for name, each in self._listeners.items()})
 
     async def _bind(self, stack: AsyncExitStack, dispatcher: Dispatcher, offload: Offload) -> None:
         settings = self._settings
@@ -454,7 +473,9 @@ class Broker:
                     send_buffer_bytes=settings.socket_send_buffer_bytes,
                 )
             except OSError as error:
-                raise OttlaError(f"{each}: can not listen there: {error.strerror or error}") from error
+                if error.errno == errno.EADDRINUSE:
+                    raise PortInUse(f"{each}: port {each.port} is in use") from error
+                raise OttlaError(f"{each}: cannot listen there: {error.strerror or error}") from error
             stack.push_async_callback(listener.close)
             self._listeners[each.name] = listener
 
@@ -475,7 +496,7 @@ def transport_of(settings: BrokerSettings, host: str) -> MakeTransport:
     if settings.zookeeper_connect is None:
         return LocalControl(settings.controller_socket_timeout_ms / 1000).transport
     # At a tenth of a second, which a broker that is alone has no use for.
-    from ottla.broker.control_rpc import GrpcControl
+    from ottla.interbroker.rpc import GrpcControl
 
     return partial(GrpcControl, settings, host)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +21,7 @@ from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
 from ottla.cli.output import say
 
 if TYPE_CHECKING:
-    from ottla.config.broker import BrokerSettings
+    pass
 
 ConfigOption = Annotated[
     Path | None,
@@ -42,26 +41,6 @@ app = typer.Typer(
 )
 app.command("drain")(drain)
 app.command("undrain")(undrain)
-
-
-def settings_of(config: Path | None, environment: Mapping[str, str], overrides: Mapping[str, str]) -> BrokerSettings:
-    """A broker's settings: those of the file, over them the environment's, over them those of the command line.
-
-    Raises:
-        UsageError: nothing says what broker to run.
-        ConfigurationError: something is wrong; names the file and line, the variable or the option.
-    """
-    from ottla.config.broker import BrokerSettings
-    from ottla.config.environment import PREFIX, Placed, from_environment, layered
-    from ottla.config.properties import load
-
-    variables = from_environment(environment)
-    if config is None and not variables:
-        raise UsageError(
-            f"say with which properties to run a broker: --config FILE, or variables {PREFIX}… (`ottla broker --help` has more)"
-        )
-    layers = [variables, Placed(overrides, dict.fromkeys(overrides, "--override"), "--override")]
-    return BrokerSettings.from_properties(layered(layers if config is None else [load(config), *layers]))
 
 
 @app.callback(invoke_without_command=True)
@@ -102,12 +81,14 @@ def broker(
     log_format: FormatOption = None,
 ) -> None:
     """Runs a broker until it is told to stop."""
-    from ottla.cli.process import seconds_since_start, serve
+    from ottla.cli.process import seconds_since_start, serve, settings_of
     from ottla.lifecycle import speaking
 
     chosen_format = set_up(log_level, log_format, default_level="info")
     with ends_told(chosen_format):
-        settings = settings_of(config, os.environ, pairs(overrides, "--override"))
+        from ottla.config.broker import BrokerSettings
+
+        settings = settings_of(BrokerSettings, "broker", config, os.environ, pairs(overrides, "--override"))
 
         def ready(bootstrap_servers: str) -> None:
             name = f"broker {settings.broker_id}" if settings.broker_id >= 0 else "broker"  # one that made its id says so in its log

@@ -26,7 +26,7 @@ def cluster(
     """Show the brokers, the controller, and partitions that are offline, under min.insync.replicas or under-replicated.
 
     Any broker answers for all. With `--check` the command fails when something is wrong: no controller, a broker that has
-    replicas and does not live, or a partition in question.
+    replicas and does not live, a partition in question, or a log directory that is offline or whose disk is full.
 
     Examples:
 

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.cli.broker_call import can_call
 from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, told_plainly
+from ottla.cli.errors import CommandFailed
+from ottla.cli.log_directories import log_directory_states
 from ottla.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -23,7 +27,7 @@ _TOPICS_AT_ONCE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """A broker that lives. What it has is counted over all topics."""
+    """A broker that lives. What it has is counted over all topics; log directories are named where something is wrong with them."""
 
     broker_id: int
     host: str
@@ -32,6 +36,8 @@ class BrokerFacts:
     leader_count: int = 0
     replica_count: int = 0
     in_sync_count: int = 0
+    full_log_dirs: tuple[str, ...] = ()
+    offline_log_dirs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,9 @@ class ClusterFacts:
             complaints.insert(0, "no controller")
         if self.missing_brokers:
             complaints.append(f"no sign of broker {', '.join(map(str, self.missing_brokers))}")
+        for each in self.brokers:
+            complaints += [f"the log directory {path} of broker {each.broker_id} is offline" for path in each.offline_log_dirs]
+            complaints += [f"the disk of the log directory {path} of broker {each.broker_id} is full" for path in each.full_log_dirs]
         return complaints
 
     def as_json(self) -> dict[str, Any]:
@@ -159,7 +168,7 @@ def gather_cluster(where: Connection) -> ClusterFacts:
         for name, topic in sorted(metadata.topics.items())
         for number, found in sorted(topic.partitions.items())
     )
-    brokers = [BrokerFacts(each.id, each.host, each.port, each.rack) for each in described.nodes]
+    brokers = [_broker(each, where) for each in described.nodes]
     controller = described.controller
     return ClusterFacts(
         described.cluster_id or "",
@@ -167,6 +176,16 @@ def gather_cluster(where: Connection) -> ClusterFacts:
         with_counts(brokers, partitions),
         partitions,
     )
+
+
+def _broker(node: Any, where: Connection) -> BrokerFacts:
+    found = BrokerFacts(node.id, node.host, node.port, node.rack)
+    if can_call(where.properties):
+        with suppress(CommandFailed):  # one that has just gone, or may not be asked, does not hide what others tell
+            states = log_directory_states((str(node.host), node.port), where.properties)
+            full = tuple(path for path, state in states.items() if state == "full")
+            return replace(found, full_log_dirs=full, offline_log_dirs=tuple(path for path, state in states.items() if state == "offline"))
+    return found
 
 
 def _min_insync_replicas(admin: AdminClient, where: Connection, names: Sequence[str]) -> Mapping[str, int]:

@@ -5,11 +5,13 @@ The clients are confluent-kafka's (librdkafka). They are imported when a command
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from weakref import WeakSet
 
 import typer
 
@@ -57,11 +59,13 @@ class Connection:
 
     def client_configuration(self, **more: Any) -> dict[str, Any]:
         """librdkafka's configuration: ours, then the command's, then what the person asked for."""
+        _last_errors.clear()
         return {
             "bootstrap.servers": self.bootstrap_server,
             "client.id": "ottla",
             # A failed connection is told once by us; librdkafka would repeat it every second.
             "log_level": 2,
+            "error_cb": _heard,
             **more,
             **self.properties,
         }
@@ -70,14 +74,22 @@ class Connection:
         """Fails at once when nothing listens at any of the addresses: librdkafka would go on trying until its timeout."""
         import socket
 
+        reason = ""
         for address in self.bootstrap_server.split(","):
             host, _, port = address.strip().rpartition(":")
+            if host and not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+                raise UsageError(f"--bootstrap-server takes HOST:PORT, and {port!r} is not a port")
             try:
                 socket.create_connection((host.strip("[]") or port, int(port) if host else 9092), ANSWER_SECONDS).close()
-            except (OSError, ValueError):
-                continue
-            return
-        raise CommandFailed(f"no broker answers at {self.bootstrap_server} (`ottla dev` starts one)")
+            except ConnectionRefusedError:
+                reason = reason or (" (`ottla dev` starts one)" if _is_loopback(host) else ": the connection was refused")
+            except socket.gaierror:
+                reason = reason or f": the host name {host or port} cannot be resolved"
+            except OSError as error:
+                reason = reason or f": {error.strerror or error}"
+            else:
+                return
+        raise CommandFailed(f"no broker answers at {self.bootstrap_server}{reason}")
 
     def admin(self) -> AdminClient:
         """An admin client; nothing has been asked yet but whether somebody listens."""
@@ -86,9 +98,28 @@ class Connection:
 
         self.must_listen()
         try:
-            return AdminClient(self.client_configuration())
+            admin = AdminClient(self.client_configuration())
         except KafkaException as error:
             raise UsageError(f"the client refuses its configuration: {error.args[0].str()}") from None
+        _admins.add(admin)
+        return admin
+
+
+# What librdkafka told last of why it has no connection. Here, because a process runs one command and every client tells it.
+_last_errors: Final[deque[KafkaError]] = deque(maxlen=1)
+_admins: Final[WeakSet[AdminClient]] = WeakSet()
+
+
+def _heard(error: KafkaError) -> None:
+    """librdkafka tells each failed connection, and after the last one that all brokers are down, which explains nothing."""
+    from confluent_kafka import KafkaError
+
+    if error.code() != KafkaError._ALL_BROKERS_DOWN:
+        _last_errors.append(error)
+
+
+def _is_loopback(host: str) -> bool:
+    return host.strip("[]") in ("", "localhost", "::1") or host.startswith("127.")
 
 
 def connection(bootstrap_server: str, command_config: Path | None, properties: Sequence[str] | None) -> Connection:
@@ -108,7 +139,17 @@ def sentence(error: KafkaError, bootstrap_server: str, subject: str = "") -> str
 
     unreachable = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
     if error.code() in unreachable:
-        return f"no broker answers at {bootstrap_server} (`ottla dev` starts one)"
+        for admin in list(_admins):
+            admin.poll(0)  # what went wrong is told by callbacks, which run within a call
+        if not _last_errors and error.code() == KafkaError._TRANSPORT:
+            # librdkafka tells a connection that is closed before the first answer to its log only.
+            return f"no connection to {bootstrap_server}: it is closed at once; where the listener speaks TLS, set -X security.protocol=ssl"
+        if not _last_errors:
+            # Somebody listens there, or nothing would have been asked (`must_listen`).
+            return f"{subject or 'the request'}: the cluster at {bootstrap_server} did not answer in time: {error.str()}"
+        error = _last_errors[0]
+        if error.code() != KafkaError._SSL:
+            return f"no connection to {bootstrap_server}: {error.str()}"
     if error.code() == KafkaError._SSL:
         return f"no TLS connection to {bootstrap_server}: {error.str()}"
     missing = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 
 from ottla.cli.connection import pairs
-from ottla.cli.errors import UsageError
+from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
 from ottla.cli.output import say
 
@@ -116,6 +116,7 @@ def dev(
 def _run(directory: Path, ephemeral: bool, properties: dict[int, dict[str, str]], pid_file: Path | None) -> None:
     from ottla.cli.process import seconds_since_start, serve, serve_several
     from ottla.config.broker import BrokerSettings
+    from ottla.errors import PortInUse
     from ottla.model import BrokerId
 
     settings = {BrokerId(number): BrokerSettings.from_properties(each) for number, each in properties.items()}
@@ -130,7 +131,10 @@ def _run(directory: Path, ephemeral: bool, properties: dict[int, dict[str, str]]
         say("  stop      Ctrl-C")
         sys.stdout.flush()
 
-    if len(settings) == 1:
-        serve(settings[BrokerId(1)], ready, pid_file)
-    else:
-        serve_several(settings, directory / "coordination", ready, pid_file)
+    try:
+        if len(settings) == 1:
+            serve(settings[BrokerId(1)], ready, pid_file)
+        else:
+            serve_several(settings, directory / "coordination", ready, pid_file)
+    except PortInUse as error:
+        raise CommandFailed(f"{error} (is a quickstart or another `ottla dev` running?); stop it or choose another: --port 0") from None

@@ -123,11 +123,11 @@ def _settings(config: Path | None, overrides: dict[str, str], zookeeper: str | N
 
 
 async def _call(settings: BrokerSettings, broker_id: BrokerId, control: str | None, is_end: bool) -> None:
-    from ottla.broker.control import Caller
     from ottla.errors import ApiError
+    from ottla.interbroker.calls import Caller
 
     try:
-        from ottla.broker.control_rpc import GrpcControl
+        from ottla.interbroker.rpc import GrpcControl
     except ModuleNotFoundError as error:
         raise CommandFailed("grpcio is not installed: pip install 'ottla[server]'") from error
 
@@ -148,9 +148,9 @@ async def _call(settings: BrokerSettings, broker_id: BrokerId, control: str | No
 
 async def _registered(settings: BrokerSettings, broker_id: BrokerId) -> BrokerRegistration:
     """What the broker says of itself in ZooKeeper."""
-    from ottla.broker.coordinating import zookeeper_options
     from ottla.coordination import znodes
     from ottla.coordination.errors import CoordinationError, NoNode
+    from ottla.coordination.sessions import zookeeper_options
     from ottla.coordination.zookeeper import open_session
 
     where, path = settings.zookeeper_connect, znodes.BROKER.path(broker_id)

@@ -7,17 +7,20 @@ not read. The second needs that message, so one is fetched from each partition t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ottla.cli.connection import ANSWER_SECONDS, Connection, told_plainly
 from ottla.cli.errors import CommandFailed
+from ottla.cli.output import count_of
 
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import AdminClient, OffsetSpec
 
+OFFSETS_TOPIC: Final = "__consumer_offsets"
 NO_OFFSET: Final = -1001  # librdkafka's for "nothing committed"
 
 
@@ -113,10 +116,10 @@ def describe_group(where: Connection, group_id: str, *, with_seconds: bool = Tru
     """Everything about one group.
 
     Raises:
-        CommandFailed: there is no such group.
+        CommandFailed: there is no such group, or no coordinator for it.
     """
     admin = where.admin()
-    with told_plainly(where.bootstrap_server, f"group {group_id!r}"):
+    with told_of_group(admin, where, group_id):
         described = admin.describe_consumer_groups([group_id], request_timeout=ANSWER_SECONDS)[group_id].result(ANSWER_SECONDS + 5)
     if state_name(described.state) == "Dead":
         raise CommandFailed(f"group {group_id!r} does not exist on {where.bootstrap_server}")
@@ -152,11 +155,30 @@ def describe_group(where: Connection, group_id: str, *, with_seconds: bool = Tru
     return GroupFacts(group_id, type_name(described.type), state, assignor, coordinator, members, rows)
 
 
+@contextmanager
+def told_of_group(admin: AdminClient, where: Connection, group_id: str) -> Iterator[None]:
+    """As `told_plainly`; says why where no broker can coordinate groups, which the client only takes for a broker that is slow."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    with told_plainly(where.bootstrap_server, f"group {group_id!r}"):
+        try:
+            yield
+        except KafkaException as exception:
+            if exception.args[0].code() == KafkaError._TIMED_OUT:
+                cluster = admin.list_topics(timeout=ANSWER_SECONDS)
+                if OFFSETS_TOPIC not in cluster.topics:
+                    raise CommandFailed(
+                        f"group {group_id!r} has no coordinator: {OFFSETS_TOPIC} is not made, and {where.bootstrap_server} has "
+                        f"{count_of(len(cluster.brokers), 'broker')}; is offsets.topic.replication.factor larger than that?"
+                    ) from None
+            raise
+
+
 def committed_offsets(admin: AdminClient, where: Connection, group_id: str) -> dict[tuple[str, int], int]:
     """What a group has committed."""
     from confluent_kafka import ConsumerGroupTopicPartitions
 
-    with told_plainly(where.bootstrap_server, f"group {group_id!r}"):
+    with told_of_group(admin, where, group_id):
         answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group_id)], request_timeout=ANSWER_SECONDS)
         found = answer[group_id].result(ANSWER_SECONDS + 5).topic_partitions
     return {(each.topic, each.partition): each.offset for each in found or () if each.offset >= 0}

@@ -1,8 +1,9 @@
-"""How many bytes each partition has on each broker's disks, asked with DescribeLogDirs (key 35)."""
+"""How many bytes each partition has on a broker's disks, and whether those are well, asked with DescribeLogDirs (key 35)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from ottla.cli.broker_call import call
 from ottla.model import TopicPartition
@@ -26,4 +27,19 @@ def partition_sizes(
         for topic in directory.topics
         for partition in topic.partitions
         if not partition.is_future_key  # a copy on its way to another directory of the same broker
+    }
+
+
+def log_directory_states(address: tuple[str, int], properties: Mapping[str, str]) -> dict[str, Literal["well", "full", "offline"]]:
+    """Each log directory of the broker at `address`, and whether it can be written to.
+
+    Version 4 has the space that is left (KIP-827); every broker since Kafka 3.3 serves it. Raises CommandFailed.
+    """
+    from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
+    from kio.schema.describe_log_dirs.v4.response import DescribeLogDirsResponse
+
+    answer = call(address, properties, DescribeLogDirsRequest(topics=()), DescribeLogDirsResponse, "does not tell of its disks")
+    return {
+        each.log_dir: "offline" if each.error_code.value else "full" if each.usable_bytes == 0 and each.total_bytes > 0 else "well"
+        for each in answer.results
     }

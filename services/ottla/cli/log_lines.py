@@ -2,10 +2,11 @@
 
     text    2026-11-21 19:14:47,123 INFO ottla.broker.server: broker 1 serves PLAINTEXT://localhost:9092
             19:14:47 INFO  broker 1 serves PLAINTEXT://localhost:9092            (on a terminal, with the level in colour)
-    json    {"timestamp": "2026-11-21T19:14:47.123Z", "level": "INFO", "logger": "ottla.broker.server", "message": "…", "broker_id": 1}
+    json    {"timestamp": "2026-11-21T19:14:47.123Z", "level": "INFO", "logger": "ottla.broker.server", "message": "…",
+             "service": "broker", "broker_id": 1}
 
-A JSON line has `exception` too when there was one. Which broker speaks is known by `ottla.lifecycle.speaking_broker`, as
-one process may have several. What a format or a level may be is checked here, with the name of the option or variable.
+A JSON line has `exception` too when there was one. The service and the broker that speaks are known by `ottla.lifecycle`, as one process
+may have several brokers. What a format or a level may be is checked here, with the name of the option or variable.
 """
 
 from __future__ import annotations
@@ -66,11 +67,13 @@ def json_lines() -> logging.Formatter:
 
     from pythonjsonlogger.json import JsonFormatter
 
-    from ottla.lifecycle import speaking_broker
+    from ottla.lifecycle import speaking_broker, speaking_service
 
     class JsonLines(JsonFormatter):
         def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
             super().add_fields(log_data, record, message_dict)
+            if (service := speaking_service.get()) is not None:
+                log_data["service"] = service
             if (broker_id := speaking_broker.get()) is not None:
                 log_data["broker_id"] = broker_id
 

@@ -1,7 +1,7 @@
-"""Brokers as this process: from settings to a clean stop, with the errors a person meets at start told as sentences.
+"""Services as this process: from settings to a clean stop, with the errors that a person meets at start as sentences.
 
-Shared by `ottla dev` and `ottla broker`. The pid file is written when the broker answers, so that whoever waits for the
-file waits for the broker. Its first line is the process id, its second the address.
+Shared by every command that runs a service. The pid file is written when the service answers, so that a program which waits for the
+file waits for the service. Its first line is the process id, its second the address.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ottla.cli.errors import CommandFailed
+from ottla.cli.errors import CommandFailed, UsageError
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerSettings
+    from ottla.config.reading import ServiceSettings
     from ottla.model import BrokerId
 
 log = logging.getLogger(__name__)
+
+S = TypeVar("S", bound="ServiceSettings")
 
 _IMPORTED_AT = time.monotonic()
 
@@ -71,12 +74,41 @@ def seconds_since_start() -> float:
         return time.monotonic() - _IMPORTED_AT
 
 
+def settings_of(service: type[S], command: str, config: Path | None, environment: Mapping[str, str], overrides: Mapping[str, str]) -> S:
+    """The settings of a service: those of the file, over them the environment's, over them those of the command line.
+
+    Args:
+        service: the class of its settings.
+        command: which command runs it.
+        config: its properties file.
+
+    Raises:
+        UsageError: nothing says what to run.
+        ConfigurationError: something is wrong; names the file and line, the variable or the option.
+    """
+    from ottla.config.environment import PREFIX, Placed, from_environment, layered
+    from ottla.config.properties import load
+
+    variables = from_environment(service, environment)
+    if config is None and not variables:
+        raise UsageError(
+            f"say with which properties to run a {command}: --config FILE, or variables {PREFIX}… (`ottla {command} --help` has more)"
+        )
+    layers = [variables, Placed(overrides, dict.fromkeys(overrides, "--override"), "--override")]
+    return service.from_properties(layered(service, layers if config is None else [load(config), *layers]))
+
+
 def serve(settings: BrokerSettings, when_ready: Callable[[str], None], pid_file: Path | None) -> None:
     """Runs a broker until SIGINT or SIGTERM; `when_ready` is told the address as soon as it answers."""
     from ottla.broker.server import Broker
 
     broker = Broker(settings)
-    _serve(broker, lambda: broker.bootstrap_servers, when_ready, pid_file)
+
+    def ready(bootstrap_servers: str) -> None:
+        when_ready(bootstrap_servers)
+        broker.warn_of_missing_brokers()
+
+    serve_service("broker", broker, lambda: broker.bootstrap_servers, ready, pid_file)
 
 
 def serve_several(
@@ -86,32 +118,59 @@ def serve_several(
     from ottla.broker.in_process import InProcessBrokers
 
     brokers = InProcessBrokers(settings, settings.__getitem__, coordination_directory)
-    _serve(brokers, lambda: ",".join(each.bootstrap_servers for each in brokers.running.values()), when_ready, pid_file)
+
+    def ready(bootstrap_servers: str) -> None:
+        when_ready(bootstrap_servers)
+        brokers.warn_of_missing_brokers()
+
+    serve_service("broker", brokers, lambda: ",".join(each.bootstrap_servers for each in brokers.running.values()), ready, pid_file)
 
 
 class Served(Protocol):
-    """What runs here: a broker, or several."""
+    """What runs here: a service, or several brokers."""
 
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-    async def failed(self) -> str: ...
+    async def start(self) -> None:
+        """Starts, or raises and leaves nothing behind."""
+
+    async def stop(self) -> None:
+        """Stops cleanly."""
+
+    async def failed(self) -> str:
+        """Waits until it cannot continue, and says why."""
 
 
-def _serve(served: Served, bootstrap_servers: Callable[[], str], when_ready: Callable[[str], None], pid_file: Path | None) -> None:
+def serve_service(
+    name: str, served: Served, address: Callable[[], str], when_ready: Callable[[str], None], pid_file: Path | None = None
+) -> None:
+    """Runs a service until SIGINT or SIGTERM.
+
+    Args:
+        name: of the service, as its log lines say it.
+        address: where it answers, once it has started.
+        when_ready: called with the address as soon as it answers.
+        pid_file: written then.
+
+    Raises:
+        CommandFailed: it could not start, or could not continue.
+    """
+
     def ready() -> None:
         if pid_file is not None:
-            PidFile(os.getpid(), bootstrap_servers()).write(pid_file)
-        when_ready(bootstrap_servers())
+            PidFile(os.getpid(), address()).write(pid_file)
+        when_ready(address())
+
+    from ottla.lifecycle import speaking_as
 
     try:
-        asyncio.run(_run(served, ready))
+        with speaking_as(name):
+            asyncio.run(_run(name, served, ready))
     finally:
-        # Not when this broker could not start because another one, whose file it is, has the port.
+        # Not when this service could not start because another one, whose file it is, has the port.
         if pid_file is not None and (written := PidFile.read(pid_file)) is not None and written.process_id == os.getpid():
             pid_file.unlink(missing_ok=True)
 
 
-async def _run(served: Served, ready: Callable[[], None]) -> None:
+async def _run(name: str, served: Served, ready: Callable[[], None]) -> None:
     from ottla.lifecycle import until_stopped
 
     # Before the start: a signal that comes while the broker starts stops it as soon as it can be stopped cleanly.
@@ -120,13 +179,13 @@ async def _run(served: Served, ready: Callable[[], None]) -> None:
     try:
         await served.start()
     except OSError as error:
-        raise CommandFailed(f"the broker can not start: {error}") from error
+        raise CommandFailed(f"the {name} cannot start: {error}") from error
     try:
         ready()
         failed = asyncio.ensure_future(served.failed())
         await asyncio.wait([stopped, failed], return_when=asyncio.FIRST_COMPLETED)
         if not stopped.done():
-            raise CommandFailed(f"the broker stops, every log directory has failed: {failed.result()}")
+            raise CommandFailed(f"the {name} stops: {failed.result()}")
         failed.cancel()
         log.info("%s: stopping", stopped.result())
     finally:

@@ -9,9 +9,9 @@ configuration. What can change while it runs is a new object made by `with_chang
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,9 +26,8 @@ from ottla.config.http import HttpSettings
 from ottla.config.listeners import Listener
 from ottla.config.log_defaults import LogDefaults, TopicManagement
 from ottla.config.network import NetworkSettings
-from ottla.config.properties import Properties
-from ottla.config.refused import why_refused
-from ottla.config.settings import Dynamic, SettingDefinition, Settings, unknown_setting
+from ottla.config.reading import ServiceSettings
+from ottla.config.settings import Dynamic, Settings
 from ottla.config.tls import TlsSettings
 from ottla.config.zookeeper import ZooKeeperSettings
 from ottla.errors import ConfigurationError
@@ -48,7 +47,6 @@ PARTS: Final[Mapping[str, type[Settings]]] = {
     "Consumer groups": GroupSettings,
     "Transactions": TransactionSettings,
 }
-LISTENER_PREFIX: Final = "listener.name."
 
 
 # The parts have neither slots (several slotted bases can not be joined) nor an __init__, __repr__ and __eq__ of their
@@ -67,42 +65,9 @@ class BrokerSettings(
     NetworkSettings,
     ZooKeeperSettings,
     IdentitySettings,
+    ServiceSettings,
 ):
     """One attribute for each setting of a broker: `log_segment_bytes` is `log.segment.bytes`."""
-
-    given: frozenset[str] = field(default=frozenset(), compare=False)  # the names that were set, by their Kafka names
-    listener_overrides: tuple[tuple[str, str, Any], ...] = ()  # listener, setting, value
-
-    @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> BrokerSettings:
-        """The settings that a file (or a plain mapping) holds.
-
-        Raises:
-            ConfigurationError: with one line for everything that is wrong.
-        """
-        values: dict[str, Any] = {}
-        given: set[str] = set()
-        overrides: list[tuple[str, str, Any]] = []
-        problems: list[str] = []
-        for name, text in properties.items():
-            try:
-                listener, definition = _definition_of(name)
-                if definition.name in given and not listener:
-                    raise ConfigurationError(f"{name}: {definition.name} was set already")
-                value = definition.parse(text)
-            except ConfigurationError as error:
-                problems.append(_placed(properties, name, error))
-                continue
-            if listener:
-                overrides.append((listener, definition.name, value))
-            else:
-                values[definition.attribute] = value
-                given.add(definition.name)
-        settings = cls(**values, given=frozenset(given), listener_overrides=tuple(overrides))
-        problems += [_placed(properties, name, error) for name, error in settings._contradictions()]
-        if problems:
-            raise ConfigurationError("\n".join(problems))
-        return settings
 
     def with_changes(self, changes: Mapping[str, str], *, cluster_wide: bool = False) -> BrokerSettings:
         """These settings with some changed while the broker runs (KIP-226).
@@ -116,7 +81,7 @@ class BrokerSettings(
         """
         values: dict[str, Any] = {}
         for name, text in changes.items():
-            _, definition = _definition_of(name)
+            _, definition = self.definition_of(name)
             scopes: tuple[Dynamic, ...] = ("cluster-wide",) if cluster_wide else ("cluster-wide", "per-broker")
             if definition.dynamic not in scopes:
                 raise ConfigurationError(
@@ -124,17 +89,9 @@ class BrokerSettings(
                 )
             values[definition.attribute] = definition.parse(text)
         changed = dataclasses.replace(self, **values)
-        for name, error in changed._contradictions():
+        for name, error in changed.contradictions():
             raise ConfigurationError(f"{name}: {error}")
         return changed
-
-    def for_listener(self, listener_name: str) -> BrokerSettings:
-        """These settings as one listener sees them, its `listener.name.<name>.` ones taken in."""
-        definitions = self.definitions()
-        values = {
-            definitions[name].attribute: value for listener, name, value in self.listener_overrides if listener == listener_name.lower()
-        }
-        return dataclasses.replace(self, **values) if values else self
 
     @cached_property
     def log_directories(self) -> tuple[Path, ...]:
@@ -216,12 +173,6 @@ class BrokerSettings(
             host = next((each.host for each in self.advertised_endpoints(host) if each.listener_name == name), host)
         return f"[{host}]:{bound_port}" if ":" in host else f"{host}:{bound_port}"
 
-    @classmethod
-    def without_effect(cls, names: Iterable[str]) -> Mapping[str, str]:
-        """Those of some settings that change nothing when they are given, each with the reason."""
-        definitions = cls.definitions()
-        return {name: definitions[name].without_effect for name in sorted(names) if definitions[name].without_effect}
-
     @cached_property
     def _protocols(self) -> Mapping[str, str]:
         return listeners_module.parse_protocol_map(self.listener_security_protocol_map)
@@ -238,13 +189,14 @@ class BrokerSettings(
         control_module.check_advertised(advertised)
         return advertised
 
-    def _contradictions(self) -> Iterable[tuple[str, ConfigurationError]]:
-        """What is wrong between settings, each with the name of the setting to look at."""
-        checks = (
+    def checks(self) -> Iterable[tuple[str, Callable[[], object]]]:
+        """What has to hold between settings of a broker."""
+        return (
             ("listener.security.protocol.map", lambda: self._protocols),
             ("listeners", lambda: listeners_module.check_served(self.accepted_listeners)),
             ("advertised.listeners", lambda: listeners_module.check_advertised(self.accepted_listeners, self._advertised)),
             ("inter.broker.listener.name", lambda: self.inter_broker_listener),
+            ("advertised.listeners", self._check_advertised_to_brokers),
             ("max.connections.per.ip.overrides", lambda: self.connections_per_address),
             ("log.dirs", self._check_directories),
             ("broker.id", self._check_broker_id),
@@ -255,14 +207,13 @@ class BrokerSettings(
             ("replica.fetch.wait.max.ms", self._check_fetch_wait),
             ("group.consumer.session.timeout.ms", self.check_consumer_groups),
         )
-        complaints: set[str] = set()
-        for name, check in checks:
-            try:
-                check()
-            except ConfigurationError as error:
-                if str(error) not in complaints:  # one bad map breaks everything that is read with it
-                    complaints.add(str(error))
-                    yield name, error
+
+    def _check_advertised_to_brokers(self) -> None:
+        wanted = self.inter_broker_listener.name
+        if self._advertised and all(each.name != wanted for each in self._advertised):
+            raise ConfigurationError(
+                f"advertised.listeners = {self.advertised_listeners!r}: {wanted} is missing, by which other brokers reach this one"
+            )
 
     def _check_directories(self) -> None:
         if not self.log_directories:
@@ -315,40 +266,3 @@ class BrokerSettings(
             raise ConfigurationError(f"{address}: set ssl.truststore.location or ssl.truststore.certificates")
         if seen.ssl_key_password is not None:
             raise ConfigurationError(f"{address}: ssl.key.password is set, and gRPC takes a private key that is not encrypted only")
-
-
-def names_of_settings() -> Iterable[str]:
-    """Every name under which a setting can be given, but for those of one listener."""
-    return _definition_by_any_name().keys()
-
-
-def name_meant(name: str) -> str:
-    """The name of the setting that a name stands for, which may be an alias; what stands for none is itself."""
-    definition = _definition_by_any_name().get(name)
-    return name if definition is None else definition.name
-
-
-@cache
-def _definition_by_any_name() -> Mapping[str, SettingDefinition]:
-    return {name: each for each in BrokerSettings.definitions().values() for name in (each.name, *each.aliases)}
-
-
-def _definition_of(name: str) -> tuple[str, SettingDefinition]:
-    """The listener (or an empty text) and the definition that a name in a file stands for."""
-    known = _definition_by_any_name()
-    listener = ""
-    plain = name
-    if name.startswith(LISTENER_PREFIX):
-        listener, _, plain = name[len(LISTENER_PREFIX) :].partition(".")
-        if plain in known and not plain.startswith("ssl."):
-            raise ConfigurationError(f"{name}: {plain} is one setting for all listeners; only ssl.… can be set for one")
-    if plain not in known:
-        raise ConfigurationError(why_refused(plain) or unknown_setting(name, known))
-    return listener.lower(), known[plain]
-
-
-def _placed(properties: Mapping[str, str], name: str, error: ConfigurationError) -> str:
-    """An error's text with the file and line that it comes from."""
-    if not isinstance(properties, Properties):
-        return str(error)
-    return f"{properties.place_of(name)}: {error}" if name in properties else f"{properties.source}: {error}"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,8 @@ from ottla.config.broker import PARTS
 from ottla.config.settings import INT_MAX, LONG_MAX, SettingDefinition, Settings
 from ottla.config.topic import TopicSettings
 
+# A section for each service, of the parts that its settings are made of.
+SERVICES: Final[Mapping[str, Mapping[str, type[Settings]]]] = {"Brokers": PARTS}
 _INTRODUCTION: Final = """\
 # Configuration
 
@@ -54,9 +56,10 @@ _WORDS: Final = {INT_MAX: "2^31 - 1", LONG_MAX: "2^63 - 1"}
 def page() -> str:
     """The whole of docs/configuration.md."""
     pieces = [_INTRODUCTION, "## Topics\n", _TOPIC_INTRODUCTION, "\n".join(_table(TopicSettings, for_topics=True)) + "\n"]
-    pieces.append("## Brokers\n")
-    for title, part in PARTS.items():
-        pieces += [f"### {title}\n", "\n".join(_table(part, for_topics=False)) + "\n"]
+    for service, parts in SERVICES.items():
+        pieces.append(f"## {service}\n")
+        for title, part in parts.items():
+            pieces += [f"### {title}\n", "\n".join(_table(part, for_topics=False)) + "\n"]
     return "\n".join(pieces)
 
 

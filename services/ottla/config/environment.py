@@ -1,4 +1,4 @@
-"""A broker's settings from environment variables, as containers are given theirs, and layers of settings in general.
+"""The settings of a service from environment variables, as containers are given theirs, and layers of settings in general.
 
     OTTLA_SETTING_ZOOKEEPER_CONNECT=zookeeper:2181                 zookeeper.connect
     OTTLA_SETTING_LISTENER_NAME_EXTERNAL_SSL_KEYSTORE_LOCATION=…   listener.name.external.ssl.keystore.location
@@ -10,11 +10,10 @@ stands for no setting is refused as an unknown name in a file is: one that was i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Final
 
-from ottla.config.broker import LISTENER_PREFIX, name_meant, names_of_settings
 from ottla.config.properties import Properties
+from ottla.config.reading import LISTENER_PREFIX, ServiceSettings
 from ottla.config.refused import why_refused
 from ottla.config.settings import nearest
 from ottla.errors import ConfigurationError
@@ -36,19 +35,20 @@ class Placed(Properties):
         return self._places[name]
 
 
-def from_environment(environment: Mapping[str, str]) -> Properties:
-    """The settings that variables give; other variables are not looked at.
+def from_environment(service: type[ServiceSettings], environment: Mapping[str, str]) -> Properties:
+    """The settings of a service that variables give; other variables are not looked at.
 
     Raises:
         ConfigurationError: with one line for each variable that stands for no setting, or for one that another gives too.
     """
+    known = _names_by_variable(service)
     values: dict[str, str] = {}
     places: dict[str, str] = {}
     problems: list[str] = []
     for variable in sorted(each for each in environment if each.startswith(PREFIX)):
-        name = _name_of(variable.removeprefix(PREFIX))
+        name = _name_of(known, variable.removeprefix(PREFIX))
         if name is None:
-            problems.append(_unknown(variable))
+            problems.append(_unknown(known, variable))
         else:
             values[name], places[name] = environment[variable], variable
     if problems:
@@ -56,13 +56,13 @@ def from_environment(environment: Mapping[str, str]) -> Properties:
     return Placed(values, places, "the environment")
 
 
-def layered(layers: Iterable[Properties]) -> Properties:
+def layered(service: type[ServiceSettings], layers: Iterable[Properties]) -> Properties:
     """Several sources as one; what a later one gives replaces what an earlier one gives, under an alias too."""
     found: dict[str, tuple[str, str]] = {}
     sources: list[str] = []
     for layer in layers:
-        given = {name_meant(name) for name in layer}
-        found = {name: each for name, each in found.items() if name_meant(name) not in given}
+        given = {service.name_meant(name) for name in layer}
+        found = {name: each for name, each in found.items() if service.name_meant(name) not in given}
         found.update({name: (layer[name], layer.place_of(name)) for name in layer})
         if layer:
             sources.append(layer.source)
@@ -70,9 +70,8 @@ def layered(layers: Iterable[Properties]) -> Properties:
     return Placed(values, {name: each[1] for name, each in found.items()}, " and ".join(sources) or "the command line")
 
 
-def _name_of(text: str) -> str | None:
+def _name_of(known: Mapping[str, str], text: str) -> str | None:
     """`LOG_DIRS` is log.dirs; None for what is no setting."""
-    known = _names_by_variable()
     if text in known:
         return known[text]
     if not text.startswith(_LISTENER):
@@ -84,12 +83,12 @@ def _name_of(text: str) -> str | None:
     return None if end is None else f"{LISTENER_PREFIX}{rest[:end].lower()}.{known[rest[end + 1 :]]}"
 
 
-def _unknown(variable: str) -> str:
+def _unknown(names: Mapping[str, str], variable: str) -> str:
     text = variable.removeprefix(PREFIX)
     if reason := why_refused(text.lower().replace("_", ".")):
         return f"{variable}: {reason}"
     begin = PREFIX
-    known: Iterable[str] = _names_by_variable()
+    known: Iterable[str] = names
     listener, found, plain = text.removeprefix(_LISTENER).partition(f"_{_FOR_ONE_LISTENER}")
     if text.startswith(_LISTENER) and found:
         begin, text = f"{PREFIX}{_LISTENER}{listener}_", f"{_FOR_ONE_LISTENER}{plain}"
@@ -97,6 +96,5 @@ def _unknown(variable: str) -> str:
     return f"{variable}: there is no such setting{nearest((begin + text).upper(), [begin + each for each in known])}"
 
 
-@cache
-def _names_by_variable() -> Mapping[str, str]:
-    return {name.replace(".", "_").upper(): name for name in names_of_settings()}
+def _names_by_variable(service: type[ServiceSettings]) -> Mapping[str, str]:
+    return {name.replace(".", "_").upper(): name for name in service.definitions_by_any_name()}

@@ -24,6 +24,7 @@ class NetworkSettings(Settings):
         "advertised.listeners",
         "string",
         default=None,
+        dynamic="per-broker",
         doc="What clients are told to connect to, where that differs from listeners (containers, NAT). Unset: the listeners, "
         "with this machine's name for one on every interface.",
     )

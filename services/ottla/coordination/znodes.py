@@ -54,7 +54,8 @@ BROKER_IDS: Final = Znode("/brokers/ids", PERSISTENT, "The brokers that live are
 BROKER: Final = Znode(
     "/brokers/ids/[id]",
     EPHEMERAL,
-    "A live broker: where its listeners are reached. Its czxid is the broker's epoch.",
+    "A live broker: where its listeners are reached. Its czxid is the broker's epoch. "
+    "Its broker writes it again when `advertised.listeners` changes.",
     b'{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://kafka.example:9092"],'
     b'"rack":"r1","jmx_port":-1,"port":9092,"host":"kafka.example","version":5,"timestamp":"1733000000000",'
     b'"control_endpoint":"kafka.example:9093","previous_broker_epoch":-1}',
@@ -255,7 +256,7 @@ def encode_broker(registration: BrokerRegistration, timestamp_ms: int, jmx_port:
     fields: dict[str, Any] = {
         "features": {},
         "listener_security_protocol_map": {each.listener_name: each.security_protocol for each in registration.endpoints},
-        "endpoints": [_endpoint_text(each) for each in registration.endpoints],
+        "endpoints": [str(each) for each in registration.endpoints],
         "jmx_port": jmx_port,
         "port": plaintext.port if plaintext else -1,
         "host": plaintext.host if plaintext else None,
@@ -288,11 +289,6 @@ def decode_broker(path: str, data: bytes, broker_epoch: int = -1) -> BrokerRegis
         fields.get("control_endpoint"),
         _integer(fields.get("previous_broker_epoch", -1)),
     )
-
-
-def _endpoint_text(endpoint: Endpoint) -> str:
-    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    return f"{endpoint.listener_name}://{host}:{endpoint.port}"
 
 
 def _endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:

@@ -1,6 +1,6 @@
-"""The collectors of one broker, and what is rendered of them when it is scraped.
+"""The collectors of one service, and what is rendered of them when it is scraped.
 
-Made once, by whoever composes the broker. Nothing is collected before somebody scrapes.
+Made once, by the composition root of the service. Nothing is collected before somebody scrapes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ottla.metrics import broker
+from ottla.metrics import service
 from ottla.metrics.family import Collector, Family, Pause, single
 from ottla.metrics.kafka_view import RecentHistograms
 from ottla.metrics.rendering import Format, Names, Took, format_for, render
@@ -23,7 +23,7 @@ class Rendered:
 
 
 class Registry:
-    """All that a broker tells of itself.
+    """All that a service shows of itself.
 
     Args:
         collectors: in the order in which they are shown.
@@ -55,5 +55,5 @@ class Registry:
     def collect(self) -> Iterator[Family | Pause]:
         """What the scrape before this one took."""
         if self._took is not None:
-            yield single(broker.SCRAPE_SECONDS, self._took.seconds)
-            yield single(broker.SCRAPE_LONGEST_SLICE, self._took.longest_slice)
+            yield single(service.SCRAPE_SECONDS, self._took.seconds)
+            yield single(service.SCRAPE_LONGEST_SLICE, self._took.longest_slice)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.metrics import broker, controller, coordination, groups, log, network, process, replica, requests, transactions
+from ottla.metrics import broker, controller, coordination, groups, log, network, process, replica, requests, service, transactions
 from ottla.metrics.metric import Metric
 
 AREAS: Final[Mapping[str, tuple[Metric, ...]]] = {
+    "Every service": service.METRICS,
     "The broker": broker.METRICS,
     "Requests": requests.METRICS,
     "The network": network.METRICS,

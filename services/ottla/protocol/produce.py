@@ -9,6 +9,7 @@ v5 adds log_start_offset, v8 record errors (KIP-467), v9 is flexible, v10 may na
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ottla.errors import InvalidRequest
@@ -63,6 +64,7 @@ class PartitionAnswer(NamedTuple):
     log_append_time: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
+    record_errors: Sequence[tuple[int, str]] = ()  # index in the batch, and what is wrong (KIP-467)
 
 
 def decode_request(buffer: memoryview, position: int, end: int, version: int) -> ProduceRequest:
@@ -148,7 +150,10 @@ def encode_response(version: int, correlation_id: int, topics: list[tuple[str, l
             else:
                 parts.append(_FIXED_V3.pack(*answer[:4]))
             if version >= 8:
-                parts.append(b"\1" if compact else INT32.pack(0))  # record_errors
+                parts.append(uvarint(len(answer.record_errors) + 1) if compact else INT32.pack(len(answer.record_errors)))
+                for index, text in answer.record_errors:
+                    parts.append(INT32.pack(index))
+                    parts.append(compact_string(text) + b"\0" if compact else string(text))
                 if answer.error_message is None:
                     parts.append(b"\0" if compact else INT16.pack(-1))
                 else:

@@ -7,6 +7,7 @@ while it is away. Whether a call that failed was carried out is unknown; whoever
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import TypeVar
 
 import grpc
@@ -14,7 +15,7 @@ import grpc
 from ottla.errors import BrokerNotAvailable
 from ottla.rpc.limits import RpcLimits
 from ottla.rpc.status import error_of_call
-from ottla.rpc.tls import RpcTls, channel_credentials
+from ottla.rpc.tls import RpcAuthorities, RpcTls, channel_credentials
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -26,10 +27,10 @@ class RpcChannel:
     Args:
         target: `host:port`, an IPv6 address in brackets.
         limits: how large a message may be, and how the connection is kept.
-        tls: who we are; None speaks plain text.
+        tls: who we are and whom we trust, or the latter alone; None speaks plain text.
     """
 
-    def __init__(self, target: str, limits: RpcLimits | None = None, tls: RpcTls | None = None) -> None:
+    def __init__(self, target: str, limits: RpcLimits | None = None, tls: RpcTls | RpcAuthorities | None = None) -> None:
         self.target = target
         options = (limits or RpcLimits()).channel_options()
         if tls is None:
@@ -59,6 +60,26 @@ class RpcChannel:
             if self._is_closed and task is not None and not task.cancelling():
                 raise BrokerNotAvailable(f"{self.target}: the channel was closed during the call") from None
             raise
+
+    async def stream(self, method: grpc.aio.UnaryStreamMultiCallable[Q, A], request: Q, timeout_seconds: float | None) -> AsyncIterator[A]:
+        """The messages that a method answers with, as they come.
+
+        Args:
+            timeout_seconds: for all of them; None for as long as the server has some.
+
+        Raises:
+            ApiError: as `call` does.
+        """
+        if self._is_closed:
+            raise BrokerNotAvailable(f"{self.target}: the channel is closed")
+        call = method(request, timeout=timeout_seconds)
+        try:
+            async for answer in call:
+                yield answer
+        except grpc.aio.AioRpcError as failure:
+            raise error_of_call(failure, self.target) from None
+        finally:
+            call.cancel()
 
     async def close(self) -> None:
         """Ends the connection, and the calls that are under way with BrokerNotAvailable."""

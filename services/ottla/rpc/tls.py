@@ -1,7 +1,8 @@
-"""Mutual TLS from PEM: each end shows a certificate, and each end looks at the other's.
+"""TLS from PEM: between brokers mutual, where each end shows a certificate and each end looks at the other's.
 
-There is no one-sided TLS between brokers: whoever may call a broker's control services may take its partitions away.
-An authority that signs certificates for clients too would let those in; give the brokers one of their own.
+There is no one-sided TLS between brokers: a caller of a broker's control services may take its partitions away.
+An authority that signs certificates for clients too would let those in; give the brokers one of their own. A service for any client may
+ask for no certificate (`RpcServer(..., asks_for_certificates=False)`), and a client that has none trusts by `RpcAuthorities`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ class RpcTls:
 
     private_key: bytes
     certificate_chain: bytes
+    authorities: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RpcAuthorities:
+    """Whom a channel trusts that shows no certificate itself, as PEM."""
+
     authorities: bytes
 
 
@@ -58,13 +66,18 @@ def read_tls(*, keystore: str, truststore: str, keystore_is_text: bool = False, 
     return tls
 
 
-def server_credentials(tls: RpcTls) -> grpc.ServerCredentials:
-    """For a port that lets only those in who show a certificate of the authorities."""
-    return grpc.ssl_server_credentials([(tls.private_key, tls.certificate_chain)], tls.authorities, require_client_auth=True)
+def server_credentials(tls: RpcTls, asks_for_certificates: bool = True) -> grpc.ServerCredentials:
+    """For a port that lets only those in who show a certificate of the authorities, or all who trust its own."""
+    pair = [(tls.private_key, tls.certificate_chain)]
+    if not asks_for_certificates:
+        return grpc.ssl_server_credentials(pair)
+    return grpc.ssl_server_credentials(pair, tls.authorities, require_client_auth=True)
 
 
-def channel_credentials(tls: RpcTls) -> grpc.ChannelCredentials:
-    """For a channel that shows its certificate, and whose server must show one for the host that was called."""
+def channel_credentials(tls: RpcTls | RpcAuthorities) -> grpc.ChannelCredentials:
+    """For a channel that shows its certificate, if it has one, and whose server must show one for the host that was called."""
+    if isinstance(tls, RpcAuthorities):
+        return grpc.ssl_channel_credentials(tls.authorities)
     return grpc.ssl_channel_credentials(tls.authorities, tls.private_key, tls.certificate_chain)
 
 

@@ -464,6 +464,7 @@ class AppendingLog:
 
     def _storage_error(self, doing: str, error: OSError, passing: frozenset[int] = PASSING) -> KafkaStorageError:
         """The error to raise for one of the system's; the directory fails with it unless it is one that passes."""
+        self._context.refused(error)
         if error.errno not in passing and not isinstance(error, FileNotFoundError):
             self._fail_directory(error)
         return KafkaStorageError(f"{self.topic_partition}: {doing}: {error}")

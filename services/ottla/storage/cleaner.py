@@ -125,6 +125,7 @@ class LogCleaner:
 
     async def cleanable_logs(self) -> list[CleanableLog]:
         """What could be cleaned, due or not."""
+        self._forget_deleted()
         found = []
         high_watermarks = self._high_watermarks()
         for index, (key, each) in enumerate(list(self._logs.items())):
@@ -178,6 +179,14 @@ class LogCleaner:
         self._under_way[key] = task
         task.add_done_callback(lambda _: self._ended(key))
         return key
+
+    def _forget_deleted(self) -> None:
+        """Nothing is remembered of logs that are not there any more."""
+        if self._uncleanable:
+            self._uncleanable = {key: each for key, each in self._uncleanable.items() if self._logs.get(key) is each[0]}
+        if self._not_before:
+            now = self._clock.monotonic()
+            self._not_before = {key: until for key, until in self._not_before.items() if key in self._logs and until > now}
 
     def _ended(self, key: TopicPartition) -> None:
         del self._under_way[key]

@@ -47,6 +47,8 @@ class LogContext:
     flush_soon: Callable[[TopicPartition], None] = lambda topic_partition: None
     # The directory has failed: an fsync, or an error of the disk itself. No log in it can be trusted to write.
     directory_failed: Callable[[OSError], None] = lambda error: None
+    # The system has refused something: for want of space, or for another reason.
+    refused: Callable[[OSError], None] = lambda error: None
     # Files that were renamed to `.deleted` and go after `file.delete.delay.ms`.
     delete_later: Callable[[Sequence[str], int], None] = _delete_now
     # Writes the recovery points of the directory's logs; raises OSError.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -98,12 +98,13 @@ class LogDirDescription:
 
 
 def described(
-    paths: Iterable[Path], offline: Mapping[Path, str], logs: Iterable[tuple[TopicPartition, Path, int]]
+    paths: Iterable[Path], offline: Mapping[Path, str], full: Collection[Path], logs: Iterable[tuple[TopicPartition, Path, int]]
 ) -> list[LogDirDescription]:
     """Log directories with the sizes of their partitions, and the space on their file systems.
 
     Args:
         offline: those that have failed, and why.
+        full: those in which nothing can be written for want of space; that may be a quota, of which the file system says nothing.
         logs: each log's partition, log directory and size.
     """
     sizes: dict[Path, dict[TopicPartition, int]] = {path: {} for path in paths}
@@ -116,7 +117,7 @@ def described(
         if reason is None:
             try:
                 space = os.statvfs(path)
-                total, usable = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
+                total, usable = space.f_blocks * space.f_frsize, 0 if path in full else space.f_bavail * space.f_frsize
             except OSError as error:
                 reason = str(error)
         descriptions.append(LogDirDescription(path, reason, total, usable, sizes[path] if reason is None else {}))
@@ -210,7 +211,7 @@ def _own(path: Path, broker_id: int, cluster_id: str | None, now_ms: int) -> boo
             return False
     directory_id = None if meta is None else meta.directory_id
     known_cluster_id = cluster_id if meta is None or meta.cluster_id is None else meta.cluster_id
-    write_meta_properties(path, MetaProperties(broker_id, known_cluster_id, directory_id), now_ms)
+    write_meta_properties(path, MetaProperties(broker_id, known_cluster_id, directory_id or uuid4()), now_ms)
     return directory_id is None
 
 

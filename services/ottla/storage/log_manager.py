@@ -35,6 +35,7 @@ from ottla.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_shutdown
 from ottla.storage.delayed_deletes import DelayedDeletes
 from ottla.storage.file_names import deleted_directory_name, partition_directory_name, stray_directory_name
 from ottla.storage.file_pool import FilePool
+from ottla.storage.full_directories import FullDirectories
 from ottla.storage.interrupted_moves import restore_interrupted_moves
 from ottla.storage.log import Log
 from ottla.storage.log_checkpoints import LogCheckpoints
@@ -52,6 +53,8 @@ LOADED_AT_ONCE: Final = 32  # logs a thread loads before it looks for more: a ho
 CLOSED_AT_ONCE: Final = 8
 LOOKED_AT_ONCE: Final = 50  # logs between two chances for other work, in rounds over all of them
 MOST_FLUSH_TICK_MS: Final = 1000
+SPACE_TICK_MS: Final = 1000
+MOST_WANTED: Final = 10_000  # directories asked for, for partitions that may never come
 DELETE_TICK_MS: Final = 500
 
 
@@ -91,6 +94,7 @@ class LogManager:
         self._new_id: Final = new_id
         self._file_pool: Final = FilePool.from_limits()
         self._deletes: Final = DelayedDeletes(clock, offload)
+        self._full: Final = FullDirectories(clock, offload)
         self._directories: dict[Path, LogDirectory] = {}
         self._contexts: dict[Path, LogContext] = {}
         self._offline: dict[Path, str] = {}
@@ -109,7 +113,10 @@ class LogManager:
         )
         for path in self._paths:
             self._contexts[path] = replace(
-                context, directory_failed=partial(self._fail_directory, path), checkpoint=partial(self._write_recovery_points, path)
+                context,
+                directory_failed=partial(self._fail_directory, path),
+                refused=partial(self._full.note, path),
+                checkpoint=partial(self._write_recovery_points, path),
             )
 
     # Looking.
@@ -123,6 +130,11 @@ class LogManager:
     def offline_directories(self) -> Mapping[Path, str]:
         """Which directories have failed, and why."""
         return MappingProxyType(self._offline)
+
+    @property
+    def full_directories(self) -> Mapping[Path, str]:
+        """Which directories' disks are full, and how the system says so."""
+        return self._full.full
 
     @property
     def was_clean(self) -> bool:
@@ -157,7 +169,7 @@ class LogManager:
     def describe_directories(self) -> list[LogDirDescription]:
         """Each directory with the sizes of its partitions."""
         logs = ((key, each.directory.parent, each.size) for key, each in self._logs.items())
-        return described(self._paths, self._offline, logs)
+        return described(self._paths, self._offline, self._full.full, logs)
 
     # Starting and stopping.
 
@@ -328,6 +340,13 @@ class LogManager:
 
     # Partitions.
 
+    def want(self, topic_partition: TopicPartition, path: Path) -> None:
+        """A partition that has no log yet is to have it in this directory."""
+        self.wanted_directories.pop(topic_partition, None)
+        self.wanted_directories[topic_partition] = path
+        if len(self.wanted_directories) > MOST_WANTED:
+            del self.wanted_directories[next(iter(self.wanted_directories))]  # asked for the longest ago
+
     def create(self, topic_partition: TopicPartition, topic_id: UUID | None, *, is_new: bool = True) -> Log:
         """A log for a partition that has none here, in the directory with the fewest partitions.
 
@@ -347,8 +366,7 @@ class LogManager:
                 self._checkpoints.forget_now(self._directories[path], topic_partition)
                 loaded = make_logs(path, [self._new(topic_partition, topic_id)])
             except OSError as error:
-                if error.errno not in PASSING:
-                    self._fail_directory(path, error)
+                self._met(path, error)
                 log.error("%s could not be made in %s: %s", topic_partition, path, error)
                 continue
             self.wanted_directories.pop(topic_partition, None)
@@ -377,6 +395,7 @@ class LogManager:
             await self._checkpoints.forget(self._directories[path], wanted)
             made = await self._offload(make_logs, path, [self._new(key, topic_id) for key, topic_id in wanted.items()])
         except OSError as error:
+            self._full.note(path, error)
             log.warning("%s: %d logs could not be made at once: %s", path, len(wanted), error)
             return
         for key, loaded in zip(wanted, made, strict=True):
@@ -416,8 +435,7 @@ class LogManager:
             try:
                 await self._offload(write_topic_ids, {each.directory: ids[key] for key, each in logs.items()})
             except OSError as error:
-                if error.errno not in PASSING:
-                    self._fail_directory(path, error)
+                self._met(path, error)
                 log.error("%s: the ids of %d topics are not written: %s", path, len(ids), error)
                 continue
             for key, each in logs.items():
@@ -435,6 +453,10 @@ class LogManager:
         self._held.add(directory)
         await self._checkpoints.forget(self._directories[path], [topic_partition])
         return directory
+
+    def refused(self, path: Path, error: OSError) -> None:
+        """The system has refused what a move wanted to write."""
+        self._full.note(path, error)
 
     def let_go(self, topic_partition: TopicPartition, path: Path) -> None:
         """The move is over: nothing of it has the name in that log directory, or the partition's log has it."""
@@ -581,6 +603,7 @@ class LogManager:
         every(settings.replica_high_watermark_checkpoint_interval_ms, "high watermarks", self.write_high_watermarks)
         every(settings.producer_id_expiration_check_interval_ms, "producer expiry", self._expire)
         every(DELETE_TICK_MS, "deletions", self._deletes.run_due)
+        every(SPACE_TICK_MS, "looks for space", self._full.look)
         self._periodic.whenever(self._sealed_event, "sealed segments", self.flush_sealed_segments)
 
     async def _minute(self) -> None:
@@ -606,8 +629,14 @@ class LogManager:
     # Failing.
 
     def _checkpoint_failed(self, path: Path, error: OSError) -> None:
-        if error.errno in PASSING:
+        self._met(path, error)
+        if path not in self._offline:
             log.error("%s: a checkpoint was not written: %s", path, error)
+
+    def _met(self, path: Path, error: OSError) -> None:
+        """An error of the system's in a directory: it may be full, or offline from now on, or nothing of both."""
+        if error.errno in PASSING:
+            self._full.note(path, error)
         else:
             self._fail_directory(path, error)
 
@@ -616,6 +645,7 @@ class LogManager:
         if path in self._offline:
             return
         self._offline[path] = str(error)
+        self._full.forget(path)
         log.error("The log directory %s has failed and is offline: %s", path, error)
         for each in self._logs.values():
             if each.directory.parent == path:

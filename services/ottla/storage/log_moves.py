@@ -110,7 +110,7 @@ class LogMoves:
             raise KafkaStorageError(f"Log directory {path} is offline")
         source = self._logs.get(topic_partition)
         if source is None:
-            self._logs.wanted_directories[topic_partition] = target
+            self._logs.want(topic_partition, target)
             raise ReplicaNotAvailable(f"{topic_partition} has no log here; it will have it in {path}")
         if source.is_offline:
             raise KafkaStorageError(f"{topic_partition} is offline")
@@ -164,6 +164,8 @@ class LogMoves:
         except _Ended as reason:
             log.info("%s is not moved to %s: %s", key, move.target, reason)
         except (OSError, KafkaStorageError) as error:
+            if isinstance(error, OSError):
+                self._logs.refused(move.target, error)
             log.error("%s could not be moved to %s: %s", key, move.target, error)
         except Exception:  # the next one in line shall have its turn
             log.exception("%s could not be moved to %s", key, move.target)

@@ -37,7 +37,7 @@ from ottla.errors import (
     OutOfOrderSequenceNumber,
     TransactionCoordinatorFenced,
 )
-from ottla.model import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
+from ottla.model import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, UNKNOWN_TRANSACTION, TransactionNumber
 from ottla.record.batch import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker
 
@@ -154,7 +154,7 @@ class ProducerState:
 class ProducerStates:
     """The producers of one partition by producer id."""
 
-    __slots__ = ("_completed", "_ongoing", "_states", "_verified", "_verifying")
+    __slots__ = ("_completed", "_first_open", "_ongoing", "_states", "_verified", "_verifying")
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
@@ -163,6 +163,8 @@ class ProducerStates:
         self._completed: deque[tuple[int, int, int]] = deque()
         self._verifying: dict[int, Verification] = {}  # by producer, until the answer or the next marker
         self._verified: dict[int, int] = {}  # producer -> its epoch
+        # Producer -> the first of its transactions that may still be open here: those before it have ended, for good.
+        self._first_open: dict[int, TransactionNumber] = {}
 
     def check(self, header: BatchHeader) -> Duplicate | None:
         """Whether a client's batch may be appended: None if so, the stored batch if this one repeats it.
@@ -311,14 +313,43 @@ class ProducerStates:
         verification.waiting += 1
         return verification
 
-    def end_verification(self, producer_id: int, producer_epoch: int, verification: Verification, is_known: bool) -> None:
-        """The coordinator has answered whether it knows of the transaction. That counts unless one has ended here since."""
+    def end_verification(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        verification: Verification,
+        is_known: bool,
+        transaction: TransactionNumber = UNKNOWN_TRANSACTION,
+    ) -> None:
+        """The coordinator has answered whether it knows of the transaction, and which it is. That counts unless one has ended
+        here since.
+        """
         verification.waiting -= 1
         if self._verifying.get(producer_id) is verification:
             if is_known:
                 self._verified[producer_id] = producer_epoch
+                self._note_first_open(producer_id, transaction)
             if not verification.waiting:
                 del self._verifying[producer_id]
+
+    # Whether a marker comes late.
+
+    def has_ended(self, producer_id: int, transaction: TransactionNumber) -> bool:
+        """Whether a transaction of the producer is known to have ended here: another marker of it would end the next one.
+
+        A coordinator begins no transaction before all markers of the last one are written, so one that it knows of says that all
+        before it have ended. What is known is lost with the process, and a marker is taken as in Kafka then.
+        """
+        return transaction != UNKNOWN_TRANSACTION and transaction < self._first_open.get(producer_id, UNKNOWN_TRANSACTION)
+
+    def note_ended(self, producer_id: int, transaction: TransactionNumber) -> None:
+        """The marker of a transaction is committed in the partition."""
+        if transaction != UNKNOWN_TRANSACTION:
+            self._note_first_open(producer_id, transaction._replace(number=transaction.number + 1))
+
+    def _note_first_open(self, producer_id: int, transaction: TransactionNumber) -> None:
+        if transaction > self._first_open.get(producer_id, UNKNOWN_TRANSACTION):
+            self._first_open[producer_id] = transaction
 
     # What readers of committed data may see.
 
@@ -356,6 +387,7 @@ class ProducerStates:
                 expired.append(producer_id)
         for producer_id in expired:
             del self._states[producer_id]
+            self._first_open.pop(producer_id, None)
         return len(expired)
 
     def forget_from(self, offset: int) -> None:
@@ -387,6 +419,7 @@ class ProducerStates:
         self._completed.clear()
         self._verifying.clear()
         self._verified.clear()
+        self._first_open.clear()
 
     def snapshot(self) -> list[ProducerSnapshotEntry]:
         """What a snapshot file keeps of each, in the order of their first batches."""

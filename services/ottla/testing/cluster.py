@@ -14,6 +14,7 @@ connections cut, nobody told.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import threading
@@ -138,15 +139,20 @@ class EmbeddedCluster:
         self._note_port(thread.call(thread.brokers.start_broker(_id(broker_id)), START_SECONDS))
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stops a broker cleanly: it hands over what it leads first."""
+        """Stops a broker cleanly: it hands over what it leads first. As with `kill` the internal topics are made before it."""
         self._broker(broker_id)
         thread = self._started()
+        thread.call(thread.make_internal_topics(), START_SECONDS)
         thread.call(thread.brokers.stop_broker(_id(broker_id)), STOP_SECONDS)
 
     def kill(self, broker_id: int) -> None:
-        """Ends a broker as a crash does, as seen once its session has timed out. Nothing is flushed, closed or handed over."""
+        """Ends a broker as a crash does, as seen once its session has timed out. Nothing is flushed, closed or handed over.
+
+        The topics of groups and of transactions are made before it, if all brokers run: with one of them gone they could not be.
+        """
         self._broker(broker_id)
         thread = self._started()
+        thread.call(thread.make_internal_topics(), START_SECONDS)
         thread.call(thread.brokers.kill(_id(broker_id)), STOP_SECONDS)
 
     def expire_session(self, broker_id: int) -> None:
@@ -295,6 +301,15 @@ class _ClusterThread:
             future.cancel()
             raise ClusterError(f"it was not done after {timeout_seconds:.0f} s") from error
 
+    async def make_internal_topics(self) -> None:
+        """Makes the topics of groups and of transactions on a cluster whose brokers all run; where that fails the log says why."""
+        from ottla.errors import CoordinatorNotAvailable
+
+        running = list(self.brokers.running.values())
+        if len(running) == len(self._broker_ids) > 1:
+            with contextlib.suppress(CoordinatorNotAvailable):
+                await running[0].make_internal_topics()
+
     def stop(self) -> None:
         """Stops the brokers cleanly and waits for the thread to end; raises what went wrong on the way."""
         self._request_stop()
@@ -323,6 +338,7 @@ class _ClusterThread:
         stopped = asyncio.Event()
         self.brokers = InProcessBrokers(map(_id, self._broker_ids), self._settings_of, self._coordination_directory)
         await self.brokers.start()
+        self.brokers.warn_of_missing_brokers()
         try:
             self._request_stop = lambda: self._loop.call_soon_threadsafe(stopped.set)
             self._ready.set()

@@ -11,7 +11,9 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.applying import ControlApplier
-from ottla.broker.control import (
+from ottla.broker.metadata import MetadataCache
+from ottla.errors import BrokerNotAvailable, FencedLeaderEpoch, StaleBrokerEpoch, StaleControllerEpoch
+from ottla.interbroker.calls import (
     AllReplicas,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -21,8 +23,6 @@ from ottla.broker.control import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
-from ottla.broker.metadata import MetadataCache
-from ottla.errors import BrokerNotAvailable, FencedLeaderEpoch, StaleBrokerEpoch, StaleControllerEpoch
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicPartition
 
 ONE, TWO = BrokerId(1), BrokerId(2)
@@ -94,6 +94,29 @@ def leader_and_isr(controller_epoch: int = 4, broker_epoch: int = 11) -> LeaderA
 
 def update_metadata(controller_epoch: int = 4, broker_epoch: int = 11, **more: Any) -> UpdateMetadataRequest:
     return UpdateMetadataRequest(TWO, controller_epoch, broker_epoch, **{"partitions": (ASSIGNMENT,), "brokers": REGISTRATIONS, **more})
+
+
+def test_coordinators_are_told_of_topics_after_metadata_and_leaderships_and_of_all_when_all_are_known() -> None:
+    world = World()
+    told: list[tuple[list[str], bool]] = []
+
+    def topics_changed(deleted: Sequence[str], all_known: bool) -> None:
+        assert ("apply", ASSIGNMENT) in world.told.events
+        told.append((sorted(deleted), all_known))
+
+    async def run() -> None:
+        world.applier.topics_changed = topics_changed
+        await tell(world, leader_and_isr())
+        await tell(world, replace(leader_and_isr(), all_topics_known=True))
+        await tell(world, update_metadata(all_topics_known=True))
+        other = replace(ASSIGNMENT, topic_id=UUID(int=10))
+        await tell(world, update_metadata(partitions=(other,), deleted_topics=("gone",)))
+        await tell(world, update_metadata(partitions=(), all_topics=(), all_topics_known=True))
+        with pytest.raises(StaleControllerEpoch):
+            await tell(world, update_metadata(controller_epoch=3, deleted_topics=("orders",), all_topics_known=True))
+
+    asyncio.run(run())
+    assert told == [([], True), ([], True), (["gone", "orders"], False), (["orders"], True)]
 
 
 def stop_replica(controller_epoch: int = 4, broker_epoch: int = 11) -> StopReplicaRequest:

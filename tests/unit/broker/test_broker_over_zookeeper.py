@@ -14,11 +14,10 @@ from uuid import uuid4
 import confluent_kafka
 import pytest
 
-from ottla.broker import coordinating
 from ottla.broker.server import Broker
 from ottla.config.broker import BrokerSettings
 from ottla.config.connect_string import ConnectString
-from ottla.coordination import znodes
+from ottla.coordination import sessions, znodes
 from ottla.coordination.interface import Coordination, Stat
 from ottla.coordination.zookeeper import ZooKeeperOptions, open_session
 from ottla.errors import ConfigurationError
@@ -202,7 +201,7 @@ def test_publishing_goes_on_while_zookeeper_is_away(own_zookeeper_server: ZooKee
 
 
 def test_the_same_id_twice_is_refused(zookeeper_server: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinating, "_EXPIRY_SLACK_SECONDS", 0.2)
+    monkeypatch.setattr(sessions, "_EXPIRY_SLACK_SECONDS", 0.2)
 
     async def scenario() -> None:
         connect = f"{zookeeper_server.address}/{uuid4().hex}"

@@ -10,23 +10,23 @@ from typing import cast
 
 import pytest
 
-from ottla.broker import coordinating, server
-from ottla.broker.control import NewTopic
-from ottla.broker.coordinating import zookeeper_options
+from ottla.broker import server
 from ottla.broker.server import Broker
 from ottla.clock import SystemClock
 from ottla.config.broker import BrokerSettings
-from ottla.coordination import znodes
+from ottla.coordination import sessions, znodes
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.errors import ConnectionLoss
 from ottla.coordination.interface import Coordination
+from ottla.coordination.sessions import zookeeper_options
 from ottla.errors import ApiError, ConfigurationError
+from ottla.interbroker.calls import NewTopic
 from ottla.model import NO_LEADER, TopicPartition
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinating, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(sessions, "_PAUSE_SECONDS", 0.01)
 
 
 def settings_for(directory: Path, **properties: str) -> BrokerSettings:

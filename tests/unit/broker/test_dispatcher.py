@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from ottla.broker import dispatcher
-from ottla.broker.control import PartitionToStop
 from ottla.broker.dispatcher import InFlight
+from ottla.interbroker.calls import PartitionToStop
 from ottla.model import BrokerId, TopicPartition
 from ottla.network.connection import Connection
 from ottla.protocol.api import ApiKey

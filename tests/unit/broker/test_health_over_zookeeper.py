@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from ottla.broker.control import Caller
-from ottla.broker.control_rpc import BROKER_SERVICE, CONTROLLER_SERVICE, GrpcControl
 from ottla.broker.server import Broker
 from ottla.config.broker import BrokerSettings
 from ottla.config.connect_string import ConnectString
 from ottla.coordination.interface import Coordination
 from ottla.coordination.zookeeper import ZooKeeperOptions, open_session
+from ottla.interbroker.calls import Caller
+from ottla.interbroker.rpc import BROKER_SERVICE, CONTROLLER_SERVICE, GrpcControl
 from ottla.model import BrokerId, BrokerRegistration
 from ottla.rpc.channel import RpcChannel
 from ottla.rpc.health import LIVENESS, THE_SERVER, is_serving

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from ottla.broker.control import PartitionAssignment
 from ottla.broker.metadata import JUST_GONE_SECONDS, NOT_TOLD, MetadataCache
+from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicDescription
 from ottla.testing import ManualClock
 
@@ -124,6 +124,13 @@ def test_a_topic_that_was_deleted_and_made_anew_is_the_new_one_only() -> None:
     assert metadata.topic("a") == TopicDescription("a", UUID(int=3), (NOT_TOLD, state(TWO)))
     metadata.update((), ["a"])
     assert metadata.topics() == []
+
+
+def test_that_a_topic_took_the_place_of_another_is_said() -> None:
+    metadata = MetadataCache()
+    assert metadata.update([assignment("a", 1, 0, state()), assignment("b", 2, 0, state())], []) == []
+    assert metadata.update([assignment("a", 1, 0, state(TWO, 1)), assignment("b", 3, 0, state())], []) == ["b"]
+    assert metadata.update([assignment("a", 4, 0, state())], ["a"]) == [], "which is said by its deletion"
 
 
 def test_a_change_is_never_seen_by_an_answer_that_was_begun_before() -> None:

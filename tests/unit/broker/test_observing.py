@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import http.client
 import json
 import threading
@@ -16,6 +17,8 @@ import pytest
 
 from ottla.broker.controller.service import ControllerService
 from ottla.broker.server import Broker
+from ottla.cli.cluster_facts import gather_cluster
+from ottla.cli.connection import Connection
 from ottla.config.broker import BrokerSettings
 from ottla.errors import OttlaError
 from ottla.testing import EmbeddedCluster
@@ -61,6 +64,23 @@ def three_brokers(**settings: str) -> Iterator[EmbeddedCluster]:
         yield cluster
 
 
+def test_a_full_disk_is_said_by_readyz_and_by_the_cluster_command() -> None:
+    with EmbeddedCluster(brokers=2, settings=HTTP) as cluster:
+        port = http_port(cluster, 2)
+        until(lambda: ready(port)[0] == 200)
+        logs = cluster._broker(2)._logs
+        assert logs is not None
+        (path,) = logs.describe_directories()
+        where = Connection(cluster.bootstrap_servers, {})
+        assert gather_cluster(where).complaints == []
+        logs.refused(path.path, OSError(errno.ENOSPC, "No space left on device"))
+        status, said = ready(port)
+        assert (status, said["disks_have_space"], said["reason"]) == (503, False, f"the disk of {path.path} is full")
+        assert gather_cluster(where).complaints == [f"the disk of the log directory {path.path} of broker 2 is full"]
+        until(lambda: ready(port)[0] == 200)
+        assert gather_cluster(where).complaints == []
+
+
 def test_a_broker_that_has_started_is_ready_and_says_why() -> None:
     with EmbeddedCluster(settings=HTTP) as cluster:
         port = http_port(cluster, 1)
@@ -71,6 +91,7 @@ def test_a_broker_that_has_started_is_ready_and_says_why() -> None:
             "registered": True,
             "controller_known": True,
             "replicas_in_sync": True,
+            "disks_have_space": True,
             "broker_id": 1,
             "controller_id": 1,
             "replicas": 0,
@@ -183,6 +204,7 @@ def test_http_answers_before_a_broker_knows_where_the_cluster_is(tmp_path: Path)
             "registered": False,
             "controller_known": False,
             "replicas_in_sync": False,
+            "disks_have_space": True,
             "reason": "it is starting, not registered, not controller known, not replicas in sync",
         }
         found = await loop.run_in_executor(None, metrics, port)
@@ -261,9 +283,9 @@ def test_without_a_listener_nothing_of_http_is_imported(tmp_path: Path) -> None:
 
 def test_a_broker_whose_first_attempt_fails_is_measured_anew_and_answers_in_between(tmp_path: Path) -> None:
     """A session that ends while a broker starts makes for another attempt; somebody scrapes all the while."""
-    from ottla.broker.coordinating import sessions_of
     from ottla.clock import SystemClock
     from ottla.coordination.errors import ConnectionLoss
+    from ottla.coordination.sessions import sessions_of
 
     settings = BrokerSettings.from_properties(
         {"broker.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "log"), **HTTP}
@@ -274,7 +296,7 @@ def test_a_broker_whose_first_attempt_fails_is_measured_anew_and_answers_in_betw
 
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            open_session = sessions_of(settings, SystemClock(), stack)
+            open_session = sessions_of(settings, settings.coordination_path, SystemClock(), stack)
             broker = Broker(settings, open_session)
             hand_over = broker._first_word
             states: list[float] = []

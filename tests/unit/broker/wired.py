@@ -20,7 +20,6 @@ from uuid import UUID, uuid5
 from kio.serial import entity_reader, entity_writer
 
 from ottla.broker import handlers
-from ottla.broker.control import PartitionAssignment
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator
@@ -38,6 +37,7 @@ from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.wiring import transactions_of
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
+from ottla.interbroker.calls import PartitionAssignment
 from ottla.lifecycle import Offload, offload_nothing
 from ottla.model import BrokerId, PartitionState, TopicDescription, TopicPartition
 from ottla.network.buffers import ReceiveBuffers
@@ -354,6 +354,7 @@ def internal_leaderships(groups: GroupCoordinator, transactions: TransactionCoor
             coordinator.resign(key.partition)
         else:
             coordinator.lead(key.partition, leader_epoch)
+            groups.topics_changed((), True)  # as the controller says right behind
 
     return leads_internal
 

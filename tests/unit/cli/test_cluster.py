@@ -74,3 +74,18 @@ def test_a_glance_shows_some_and_says_how_many_more() -> None:
     text = described(cluster(*(placed("a", each, 1, (1, 2), (1,)) for each in range(SHOWN + 1005))))
     assert text.count("\na-") == SHOWN
     assert text.splitlines()[-1] == "… and 1,005 more; --json has them all."
+
+
+def test_a_log_directory_that_is_full_or_offline_is_a_complaint() -> None:
+    """Nothing else may be wrong yet: followers of a full broker are in sync, for it takes nothing that they could lack."""
+    brokers = (
+        BrokerFacts(1, "a.test", 9092, None, full_log_dirs=("/data/x",)),
+        BrokerFacts(2, "b.test", 9092, None, offline_log_dirs=("/y",)),
+    )
+    facts = ClusterFacts("cluster-id", 1, with_counts(brokers, WELL), WELL)
+    assert facts.complaints == [
+        "the disk of the log directory /data/x of broker 1 is full",
+        "the log directory /y of broker 2 is offline",
+    ]
+    assert described(facts).splitlines()[-1].endswith(f"3 partitions: {'; '.join(facts.complaints)}.")
+    assert facts.as_json()["brokers"][0]["full_log_dirs"] == ("/data/x",)

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.control import Caller
-from ottla.broker.control_rpc import GrpcControl
 from ottla.cli.main import run
 from ottla.config.broker import BrokerSettings
 from ottla.coordination import znodes
 from ottla.coordination.interface import Create
 from ottla.errors import RequestTimedOut
+from ottla.interbroker.calls import Caller
+from ottla.interbroker.rpc import GrpcControl
 from ottla.model import BrokerId, BrokerRegistration, Endpoint
 from ottla.testing.zookeeper import ZooKeeperServer
 

@@ -174,7 +174,8 @@ def test_a_broker_by_variables_alone_speaks_json_and_nothing_else(tmp_path: Path
         process.kill()
         process.wait()
     assert any("SIGTERM" in each["message"] for each in said)
-    assert {each["broker_id"] for each in said} == {5}
+    assert {(each.get("service", "broker"), each["broker_id"]) for each in said} == {("broker", 5)}
+    assert next(each for each in said if "is ready on" in each["message"])["service"] == "broker"
     assert all({"timestamp", "level", "logger", "message"} <= each.keys() for each in said)
 
 

@@ -59,6 +59,34 @@ def test_without_a_broker_every_command_says_so_at_once(arguments: list[str], ca
 
 
 @pytest.mark.parametrize(
+    ("server", "code", "complaint"),
+    [
+        (
+            "no.such.host.invalid:9092",
+            1,
+            "no broker answers at no.such.host.invalid:9092: the host name no.such.host.invalid cannot be resolved",
+        ),
+        ("localhost:ninety", 2, "--bootstrap-server takes HOST:PORT, and 'ninety' is not a port"),
+        ("localhost:99999", 2, "--bootstrap-server takes HOST:PORT, and '99999' is not a port"),
+    ],
+)
+def test_an_address_that_cannot_be_is_not_said_to_have_no_broker(
+    server: str, code: int, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["topics", "list", "-b", server]) == code
+    assert capsys.readouterr().err == f"ottla: {complaint}\n"
+
+
+def test_a_port_that_is_in_use_is_told_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first thing in README after the quickstart, whose broker goes on running."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert run(["dev", "-d", str(tmp_path), "--port", str(port)]) == 1
+    told = capsys.readouterr().err
+    assert f"port {port} is in use (is a quickstart or another `ottla dev` running?); stop it or choose another: --port 0" in told
+
+
+@pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["consume", "clicks", "-o", "soon"], "soon"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.config.broker import BrokerSettings, names_of_settings
+from ottla.config.broker import BrokerSettings
 from ottla.config.environment import PREFIX, Placed, from_environment, layered
 from ottla.config.properties import load
 from ottla.errors import ConfigurationError
@@ -16,32 +16,32 @@ from ottla.errors import ConfigurationError
 
 def refused(environment: dict[str, str]) -> list[str]:
     with pytest.raises(ConfigurationError) as error:
-        BrokerSettings.from_properties(layered([from_environment(environment)]))
+        BrokerSettings.from_properties(layered(BrokerSettings, [from_environment(BrokerSettings, environment)]))
     return str(error.value).splitlines()
 
 
-@pytest.mark.parametrize("name", sorted(names_of_settings()))
+@pytest.mark.parametrize("name", sorted(BrokerSettings.definitions_by_any_name()))
 def test_every_setting_has_one_variable(name: str) -> None:
     """Upper case, `_` for `.`: it must be possible to go back, or a variable would set something else than it says."""
     variable = PREFIX + name.replace(".", "_").upper()
-    assert dict(from_environment({variable: "value"})) == {name: "value"}
+    assert dict(from_environment(BrokerSettings, {variable: "value"})) == {name: "value"}
 
 
 @given(
     listener=st.from_regex(r"[A-Z][A-Z0-9]{0,5}(_[A-Z0-9]{1,5}){0,3}", fullmatch=True),
-    plain=st.sampled_from(sorted(name for name in names_of_settings() if name.startswith("ssl."))),
+    plain=st.sampled_from(sorted(name for name in BrokerSettings.definitions_by_any_name() if name.startswith("ssl."))),
 )
 def test_what_is_for_one_listener_names_it_whatever_underscores_it_has(listener: str, plain: str) -> None:
     variable = f"{PREFIX}LISTENER_NAME_{listener}_{plain.replace('.', '_').upper()}"
-    ((name, _),) = from_environment({variable: "value"}).items()
+    ((name, _),) = from_environment(BrokerSettings, {variable: "value"}).items()
     # Should a listener be called after the beginning of a setting, the shorter name of a listener is meant.
     found, _, rest = name.removeprefix("listener.name.").partition(".ssl.")
     assert f"{found}_ssl_{rest.replace('.', '_')}".upper() == f"{listener}_{plain.replace('.', '_')}".upper()
-    assert f"ssl.{rest}" in names_of_settings()
+    assert f"ssl.{rest}" in BrokerSettings.definitions_by_any_name()
 
 
 def test_other_variables_are_nobodys_business_here() -> None:
-    assert not from_environment({"PATH": "/bin", "OTTLA_LOG_FORMAT": "json", "OTTLA_SETTING": "1"})
+    assert not from_environment(BrokerSettings, {"PATH": "/bin", "OTTLA_LOG_FORMAT": "json", "OTTLA_SETTING": "1"})
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,9 @@ def test_the_command_line_is_over_the_environment_and_that_over_the_file_also_un
     path.write_text("broker.id=1\nnum.partitions=1\nnum.network.threads=3\nmax.connections=10\n")
     variables = {"OTTLA_SETTING_BROKER_ID": "2", "OTTLA_SETTING_NUM_PARTITIONS": "2", "OTTLA_SETTING_CONNECTIONS_MAX": "20"}
     given_last = Placed({"num.partitions": "3"}, {"num.partitions": "--override"}, "--override")
-    settings = BrokerSettings.from_properties(layered([load(path), from_environment(variables), given_last]))
+    settings = BrokerSettings.from_properties(
+        layered(BrokerSettings, [load(path), from_environment(BrokerSettings, variables), given_last])
+    )
     assert (settings.broker_id, settings.num_partitions, settings.max_connections) == (2, 3, 20)
     assert settings.given == {"broker.id", "num.partitions", "num.network.threads", "max.connections"}
 
@@ -87,11 +89,11 @@ def test_each_mistake_is_told_with_its_own_place(tmp_path: Path) -> None:
     path.write_text("broker.id=1\nlog.retention.hour=5\n")
     layers = [
         load(path),
-        from_environment({"OTTLA_SETTING_NUM_PARTITIONS": "0"}),
+        from_environment(BrokerSettings, {"OTTLA_SETTING_NUM_PARTITIONS": "0"}),
         Placed({"log.dirs": ","}, {"log.dirs": "--override"}, "--override"),
     ]
     with pytest.raises(ConfigurationError) as error:
-        BrokerSettings.from_properties(layered(layers))
+        BrokerSettings.from_properties(layered(BrokerSettings, layers))
     assert [line.partition(": ")[0] for line in str(error.value).splitlines()] == [
         f"{path}:2",
         "OTTLA_SETTING_NUM_PARTITIONS",

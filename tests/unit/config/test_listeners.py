@@ -84,6 +84,14 @@ def test_an_address_that_no_client_could_use_is_not_advertised(advertised: str, 
         BrokerSettings.from_properties({"listeners": "PLAINTEXT://:9092", "advertised.listeners": advertised})
 
 
+def test_the_listener_that_brokers_use_has_to_be_advertised() -> None:
+    """Kafka refuses it too: no other broker would find this one."""
+    given = {"listeners": "IN://:1,OUT://:2", MAP: "IN:PLAINTEXT,OUT:PLAINTEXT", "inter.broker.listener.name": "IN"}
+    with pytest.raises(ConfigurationError, match="IN is missing, by which other brokers reach this one"):
+        BrokerSettings.from_properties({**given, "advertised.listeners": "OUT://kafka.example.org:2"})
+    BrokerSettings.from_properties({**given, "advertised.listeners": "OUT://kafka.example.org:2,IN://broker-1:1"})
+
+
 def test_sasl_listeners_are_refused_and_not_served_without_sasl() -> None:
     with pytest.raises(ConfigurationError, match="this release serves PLAINTEXT and SSL only"):
         BrokerSettings.from_properties({"listeners": "PLAINTEXT://:1,SASL_PLAINTEXT://:9092"})

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ottla.config.broker import BrokerSettings
 from ottla.config.environment import from_environment
 
 ROOT = Path(__file__).parents[3]
@@ -48,7 +49,7 @@ def test_a_broker_has_time_to_hand_over_and_is_told_what_exists(name: str) -> No
     service = SERVICES[name]
     assert int(service["stop_grace_period"].removesuffix("s")) >= 60
     assert service["depends_on"] == {"zookeeper": {"condition": "service_healthy"}}
-    settings = from_environment(dict.fromkeys(service["environment"], "1"))  # refuses what is no setting
+    settings = from_environment(BrokerSettings, dict.fromkeys(service["environment"], "1"))  # refuses what is no setting
     assert {"broker.id", "listeners", "advertised.listeners", "zookeeper.connect", "log.dirs", "http.listener"} <= set(settings)
 
 

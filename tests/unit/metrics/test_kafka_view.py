@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.metrics.collectors import Given, parsed, rendered, sample, samples, text_of
 
-from ottla.metrics import broker, controller, groups, log, network, replica, requests
+from ottla.metrics import broker, controller, groups, log, network, replica, requests, service
 from ottla.metrics.cells import Histogram
 from ottla.metrics.family import Family, single
 from ottla.metrics.kafka_view import QUANTILES, WINDOW_SECONDS
@@ -72,12 +72,12 @@ def test_a_gauge_is_the_same_under_kafkas_name() -> None:
 
 
 def test_what_kafka_does_not_have_is_left_out() -> None:
-    assert rendered(single(broker.READY, 1), names="kafka") == ""
+    assert rendered(single(service.READY, 1), names="kafka") == ""
 
 
 def test_idle_is_what_is_not_busy() -> None:
     """There is one loop where Kafka has two pools of threads, so both percents (0 to 1 with Kafka too) are its."""
-    text = rendered(single(broker.EVENT_LOOP_BUSY, 0.25), names="kafka")
+    text = rendered(single(service.EVENT_LOOP_BUSY, 0.25), names="kafka")
     assert sample(text, "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent") == 0.75
     assert sample(text, "kafka_network_socketserver_networkprocessoravgidle_percent") == 0.75
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.metrics.collectors import OPENMETRICS, Given, parsed, registry_of, rendered, sample, samples, slices, text_of
 
-from ottla.metrics import broker, log, network, requests
+from ottla.metrics import broker, log, network, requests, service
 from ottla.metrics.cells import BOUNDS, Histogram
 from ottla.metrics.family import PAUSE, Family, Pause, single
 from ottla.metrics.registry import Registry
@@ -34,9 +34,9 @@ def observed(*values: float) -> Histogram:
 def test_each_kind_is_read_back_as_what_it_is(accept: str) -> None:
     text = rendered(
         Family(requests.RECEIVED_BYTES, [(("clicks",), 17), (("views",), 4)]),
-        single(broker.EVENT_LOOP_BUSY, 0.25),
+        single(service.EVENT_LOOP_BUSY, 0.25),
         Family(requests.SECONDS, [(("Fetch", "total"), observed(0.003, 0.2, 100.0).snapshot())]),
-        Family(broker.BUILD, [(("0.1.0", "3.11"), 1)]),
+        Family(service.BUILD, [(("0.1.0", "3.11"), 1)]),
         accept=accept,
     )
     families = parsed(text)
@@ -67,7 +67,7 @@ def test_a_family_in_many_pieces_says_once_what_it_is(accept: str) -> None:
 
 
 def test_openmetrics_ends_where_it_says_and_the_text_format_says_nothing_of_an_end() -> None:
-    one = single(broker.READY, 1)
+    one = single(service.READY, 1)
     openmetrics = rendered(one, accept=OPENMETRICS)
     assert openmetrics.count("# EOF\n") == 1 and openmetrics.endswith("# EOF\n")
     assert "EOF" not in rendered(one)
@@ -94,7 +94,7 @@ def test_the_format_is_the_one_that_was_asked_for(accept: str, content_type: str
 def test_whatever_is_in_a_label_comes_back_as_it_was(value: str, accept: str) -> None:
     """A quote, a backslash or a line's end in a topic's or a directory's name must not break the page, or add a sample to it."""
     value = value.replace("\r", "")
-    text = rendered(Family(log.DIRECTORY_SIZE, [((value,), 7)]), single(broker.READY, 1), accept=accept)
+    text = rendered(Family(log.DIRECTORY_SIZE, [((value,), 7)]), single(service.READY, 1), accept=accept)
     assert samples(text) == {
         ("ottla_log_directory_size_bytes", frozenset({("directory", value)})): 7,
         ("ottla_ready", frozenset()): 1,
@@ -150,7 +150,7 @@ def test_a_collector_that_works_without_giving_anything_lets_others_have_their_t
         def collect(self) -> Iterator[Family | Pause]:
             for _ in range(100):
                 yield PAUSE
-            yield Family(broker.READY, iter([PAUSE] * 100 + [((), 1.0)]))
+            yield Family(service.READY, iter([PAUSE] * 100 + [((), 1.0)]))
 
     registry = Registry([Counting()], Ticking())
     text = text_of(registry)
@@ -164,7 +164,7 @@ def test_a_collector_that_works_without_giving_anything_lets_others_have_their_t
 def test_a_collector_that_fails_costs_only_its_own_metrics(caplog: pytest.LogCaptureFixture) -> None:
     class Failing:
         def collect(self) -> Iterator[Family | Pause]:
-            yield single(broker.READY, 1)
+            yield single(service.READY, 1)
             raise RuntimeError("what it looks at has gone")
 
     registry = registry_of(Failing(), Given(single(broker.STATE, 2)))
@@ -175,6 +175,6 @@ def test_a_collector_that_fails_costs_only_its_own_metrics(caplog: pytest.LogCap
 
 def test_a_metric_that_two_collectors_give_is_shown_once(caplog: pytest.LogCaptureFixture) -> None:
     """Twice would make Prometheus refuse the whole page."""
-    registry = registry_of(Given(single(broker.READY, 1)), Given(single(broker.READY, 0)))
+    registry = registry_of(Given(single(service.READY, 1)), Given(single(service.READY, 0)))
     assert sample(text_of(registry), "ottla_ready") == 1
     assert "ottla_ready is given twice" in caplog.text

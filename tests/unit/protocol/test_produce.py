@@ -141,6 +141,7 @@ ANSWERS = st.lists(
                 st.just(-1) | st.integers(0, 1 << 41),
                 LONG,
                 st.none() | st.text(max_size=30),
+                st.lists(st.tuples(INT, st.text(max_size=30)), max_size=3),
             ),
             max_size=3,
         ),
@@ -176,7 +177,7 @@ def test_responses_are_read_by_kio_field_by_field(
             if version >= 5:
                 assert read.log_start_offset == answer.log_start_offset
             if version >= 8:
-                assert read.record_errors == ()
+                assert [(each.batch_index, each.batch_index_error_message) for each in read.record_errors] == answer.record_errors
                 assert read.error_message == answer.error_message
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from ottla.errors import BrokerNotAvailable, ConfigurationError
 from ottla.rpc.channel import RpcChannel
-from ottla.rpc.tls import RpcTls, read_tls
+from ottla.rpc.tls import RpcAuthorities, RpcTls, read_tls
 from ottla.testing.certificates import Authority
 
-from .serving import Served, serving
+from .serving import Served, nothing, server_of, serving
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +104,35 @@ def test_what_can_not_be_used_is_refused_with_its_name(ours: Authority, tmp_path
     (tmp_path / "empty.pem").touch()
     with pytest.raises(ConfigurationError, match=r"empty\.pem holds no certificate"):
         read_tls(keystore=keystore, truststore=str(tmp_path / "empty.pem"))
+
+
+def test_a_server_for_any_client_asks_for_no_certificate_and_is_trusted_or_not(ours: Authority, strangers: Authority) -> None:
+    """The one-sided TLS of a service that has other means to know its clients, or none. Between brokers it is not used."""
+
+    async def run() -> None:
+        server = server_of(nothing, tls=identity(ours), asks_for_certificates=False)
+        port = await server.start("127.0.0.1", 0)
+        try:
+            for authority, is_trusted in ((ours, True), (strangers, False)):
+                channel = RpcChannel(f"127.0.0.1:{port}", tls=RpcAuthorities(authority.pem))
+                if is_trusted:
+                    await Served(server, channel, port).call()
+                else:
+                    with pytest.raises(BrokerNotAvailable):
+                        await Served(server, channel, port).call()
+                await channel.close()
+        finally:
+            await server.stop(0)
+
+    asyncio.run(run())
+
+
+def test_a_client_without_a_certificate_does_not_get_into_a_server_of_brokers(ours: Authority) -> None:
+    async def run() -> None:
+        async with serving(tls=identity(ours)) as served:
+            channel = RpcChannel(f"127.0.0.1:{served.port}", tls=RpcAuthorities(ours.pem))
+            with pytest.raises(BrokerNotAvailable):
+                await Served(served.server, channel, served.port).call()
+            await channel.close()
+
+    asyncio.run(run())

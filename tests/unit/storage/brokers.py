@@ -46,5 +46,10 @@ class Broker:
         )
 
 
+def found_in(path: Path, pattern: str) -> list[Path]:
+    """What lies there, in order."""
+    return sorted(path.glob(pattern))
+
+
 def run(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(scene())

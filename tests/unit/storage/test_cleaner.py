@@ -181,6 +181,26 @@ def test_a_map_too_small_for_one_segment_is_told_by_name_until_the_settings_chan
     run(scene)
 
 
+def test_a_log_that_is_tried_again_later_is_forgotten_when_it_is_deleted(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "a", log_cleanup_policy="compact", log_cleaner_min_cleanable_ratio="0.0", log_cleaner_backoff_ms="60000")
+
+    async def scene() -> None:
+        logs = broker.manager()
+        await logs.start()
+        kept, deleted = (logs.create(TopicPartition("table", index), None) for index in range(2))
+        cleaner = cleaner_with(broker, logs.logs)
+        cleaner._not_before = {each.topic_partition: broker.clock.monotonic() + 50 for each in (kept, deleted)}
+        await logs.delete(deleted.topic_partition)
+        await cleaner.clean_filthiest()
+        assert list(cleaner._not_before) == [kept.topic_partition]
+        broker.clock.advance(seconds=51)
+        await cleaner.clean_filthiest()
+        assert not cleaner._not_before
+        await logs.shutdown()
+
+    run(scene)
+
+
 @pytest.mark.parametrize("position", [16, 17, 25, HEADER_SIZE + 3, 8])
 def test_a_corrupt_batch_stops_the_cleaning_of_its_log_loudly_and_of_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, position: int
@@ -212,6 +232,8 @@ def test_a_corrupt_batch_stops_the_cleaning_of_its_log_loudly_and_of_no_other(
         await logs.delete(bad.topic_partition)  # made anew, it is another log
         assert not cleaner.uncleanable
         assert (cleaner.uncleanable_partitions_count, cleaner.counts.crc_errors) == (0, 1)
+        await cleaner.clean_filthiest()
+        assert not cleaner._uncleanable, "nothing keeps a log that is gone in memory"
         await logs.shutdown()
 
     run_scene(scene)

@@ -23,7 +23,7 @@ from ottla.errors import KafkaStorageError, LogDirNotFound, ReplicaNotAvailable
 from ottla.model import TopicPartition
 from ottla.storage.log import Log
 from ottla.storage.log_copy import LAST_BYTES, carry_out
-from ottla.storage.log_manager import LogManager
+from ottla.storage.log_manager import MOST_WANTED, LogManager
 from ottla.storage.log_moves import LogMoves
 
 from .brokers import CLICKS, Broker, run
@@ -361,6 +361,23 @@ def test_what_can_not_move_is_refused(tmp_path: Path) -> None:
         it.logs._fail_directory(it.target, OSError(5, "broken"))
         with pytest.raises(KafkaStorageError):
             it.moves.move(KEY, str(it.target))
+
+    run(scene)
+
+
+def test_where_partitions_are_wanted_that_never_come_is_forgotten(tmp_path: Path) -> None:
+    """Whoever may alter the cluster can ask for any name; and a topic that is deleted is wanted nowhere."""
+
+    async def scene() -> None:
+        it = await moving(tmp_path)
+        for number in range(MOST_WANTED + 5):
+            with pytest.raises(ReplicaNotAvailable):
+                it.moves.move(TopicPartition("never", number), str(it.target))
+        assert len(it.logs.wanted_directories) == MOST_WANTED
+        assert TopicPartition("never", 4) not in it.logs.wanted_directories
+        await it.logs.delete(TopicPartition("never", 5))
+        assert TopicPartition("never", 5) not in it.logs.wanted_directories
+        await it.logs.shutdown()
 
     run(scene)
 

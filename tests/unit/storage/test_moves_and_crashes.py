@@ -22,7 +22,7 @@ from ottla.storage.log_moves import LogMoves
 from ottla.storage.partition_metadata import write_topic_id
 from ottla.testing import ManualClock
 
-from .brokers import CLICKS, Broker, run
+from .brokers import CLICKS, Broker, found_in, run
 from .crashes import crash_after
 from .logs import FailingFiles, fill, log_maker
 from .test_log_moves import contents
@@ -147,9 +147,7 @@ def started(broker: Broker) -> tuple[bytes, UUID | None, str]:
 
 @pytest.mark.parametrize("newer", ["a", "b"])
 @pytest.mark.parametrize("by", ["records", "epoch", "id", "time of the id"])
-def test_of_two_directories_of_a_partition_the_newer_is_kept(
-    tmp_path: Path, newer: str, by: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_of_two_directories_of_a_partition_the_newer_is_kept(tmp_path: Path, newer: str, by: str, caplog: pytest.LogCaptureFixture) -> None:
     older = "b" if newer == "a" else "a"
     lost = written(tmp_path / older / "clicks-0", 20, None if by == "id" else TOPIC)
     kept = written(
@@ -228,7 +226,7 @@ def test_what_was_deleted_is_not_brought_back(tmp_path: Path, what: str) -> None
         assert [each.log_end_offset for each in logs.logs.values()] == ([3] if what == "there is a log" else [])
         broker.clock.advance(seconds=1)
         await logs._deletes.run_due()
-        assert not list(tmp_path.glob("*/*-delete")) + list(tmp_path.glob("*/*-future")) + list(tmp_path.glob("*/*-stray"))
+        assert not [each for mark in ("delete", "future", "stray") for each in found_in(tmp_path, f"*/*-{mark}")]
         await logs.shutdown()
 
     run(scene)
@@ -277,7 +275,7 @@ def test_a_copy_that_has_the_name_gives_it_up_when_the_move_is_called_off(tmp_pa
             moves.move(KEY, str(source.directory.parent))  # it stays where it is
             return held
 
-        logs.hold_name = hold_and_call_off  # type: ignore[method-assign]
+        logs.hold_name = hold_and_call_off  # type: ignore[method-assign, assignment]
         moves.move(KEY, str(target))
         await moves.close()
         assert logs.logs[KEY] is source

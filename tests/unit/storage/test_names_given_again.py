@@ -22,7 +22,7 @@ from ottla.storage.log_manager import LogManager
 from ottla.storage.partition_metadata import read_topic_id
 from ottla.storage.recovery import load_log
 
-from .brokers import CLICKS, Broker, run
+from .brokers import CLICKS, Broker, found_in, run
 from .crashes import crash_after
 from .logs import PARTITION, LogMaker, fill
 
@@ -254,7 +254,7 @@ def test_a_new_log_has_nothing_of_what_lies_under_its_name(tmp_path: Path) -> No
         (left / "00000000000000000040.log").write_bytes(b"of another topic")
         made = logs.create(KEY, NEXT)
         assert (made.log_start_offset, made.log_end_offset) == (0, 0)
-        (aside,) = tmp_path.glob("clicks-2.*-stray")
+        (aside,) = found_in(tmp_path, "clicks-2.*-stray")
         assert (aside / "00000000000000000040.log").read_bytes() == b"of another topic"
         # And what was not finished when the last attempt failed is begun again.
         (tmp_path / "clicks-3").mkdir()

@@ -8,8 +8,9 @@ from uuid import uuid4
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from ottla.broker.replication.internal_keys import partition_of
 from ottla.errors import ConfigurationError
 from ottla.testing import EmbeddedCluster
 from ottla.testing.cluster import ClusterError
@@ -201,6 +202,77 @@ def test_what_is_asked_of_a_broker_that_does_not_run() -> None:
             cluster.stop_broker(2)
         with pytest.raises(ClusterError, match="broker 1 is running already"):
             cluster.start_broker(1)
+
+
+def grouped(cluster: EmbeddedCluster, group: str, count: int) -> list[bytes | None]:
+    """So many messages of the topic of events, as a group that begins at the start reads them; what it has read it commits."""
+    settings = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap_servers, **settings, **QUIET})
+    values: list[bytes | None] = []
+    try:
+        consumer.subscribe(["events"])
+
+        def read() -> bool:
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                values.append(message.value())
+            return len(values) == count
+
+        until(read, f"the group {group} has read {count} messages")
+        consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+    return values
+
+
+def created(cluster: EmbeddedCluster) -> bool:
+    """Creates the topic of events; its deletion may take a while where a broker was away."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, **QUIET})
+    try:
+        admin.create_topics([NewTopic("events", 1, 3)], operation_timeout=10)["events"].result(15)
+    except confluent_kafka.KafkaException:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_first_group_and_a_first_transaction_come_after_a_broker_has_gone(cluster: EmbeddedCluster, stops: bool) -> None:
+    """Their topics take three brokers, so they are made before the first one goes."""
+    with Publisher(cluster, "events") as publisher:
+        publisher.more()
+    leader = cluster.leader("events")
+    if stops:
+        cluster.stop_broker(leader)
+    else:
+        cluster.kill(leader)
+    assert grouped(cluster, "late", len(publisher.acknowledged)) == publisher.acknowledged
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "late", **QUIET})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce("events", b"in a transaction")
+    producer.commit_transaction(20)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_group_reads_a_topic_that_was_deleted_and_made_again_from_its_start(cluster: EmbeddedCluster, restarts: bool) -> None:
+    """Also where no coordinator that had the offsets in memory is left when the topic is back."""
+    with Publisher(cluster, "events") as publisher:
+        publisher.more()
+    grouped(cluster, "readers", len(publisher.acknowledged))
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, **QUIET})
+    coordinator = cluster.leader("__consumer_offsets", partition_of("readers", 4))
+    if restarts:
+        cluster.kill(coordinator)
+    admin.delete_topics(["events"], operation_timeout=20)["events"].result(30)
+    if restarts:
+        cluster.start_broker(coordinator)
+    until(lambda: created(cluster), "the topic is there again")
+    if restarts:
+        cluster.restart()
+    with Publisher(cluster, "events") as again:
+        again.more(1)
+    few = again.acknowledged[:5]
+    assert grouped(cluster, "readers", len(few)) == few
 
 
 def test_a_cluster_of_none_is_refused() -> None:

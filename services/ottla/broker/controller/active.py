@@ -17,28 +17,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import Final
 
-from ottla.broker.control import (
-    DEFAULT_TIMEOUT_SECONDS,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    ConfigChange,
-    ControlTransport,
-    ElectionType,
-    NewTopic,
-    OngoingReassignment,
-    PartitionOutcome,
-)
 from ottla.broker.controller import configs
 from ottla.broker.controller.channels import Channel, Channels, Told
 from ottla.broker.controller.config_operations import ConfigOperations
 from ottla.broker.controller.counts import ControllerCounts
-from ottla.broker.controller.elector import ControllerTerm
 from ottla.broker.controller.external_changes import WATCHED_AT_ONCE, ExternalChanges, Watched
 from ottla.broker.controller.loading import load_all_broker_configs
 from ottla.broker.controller.partition_operations import PartitionOperations
 from ottla.broker.controller.performing import Performer
 from ottla.broker.controller.producer_ids import next_block
 from ottla.broker.controller.state import ClusterState
+from ottla.broker.controller.terms import ControllerTerm
 from ottla.broker.controller.tool_requests import ToolRequests
 from ottla.broker.controller.topic_operations import TopicOperations
 from ottla.broker.controller.transitions import ReplicaPhase
@@ -50,6 +39,17 @@ from ottla.config.topic import TopicSettings
 from ottla.coordination import znodes
 from ottla.coordination.interface import Coordination, Delete, EventType, SetData, Watch, WatchedEvent
 from ottla.errors import ApiError, NotController, StaleBrokerEpoch
+from ottla.interbroker.calls import (
+    DEFAULT_TIMEOUT_SECONDS,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ConfigChange,
+    ControlTransport,
+    ElectionType,
+    NewTopic,
+    OngoingReassignment,
+    PartitionOutcome,
+)
 from ottla.model import BrokerId, BrokerRegistration, TopicDescription, TopicPartition
 
 log: Final = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ _FIRST_REBALANCE_SECONDS: Final = 5.0
 
 
 class ActiveController:
-    """The controller, in one term of this broker: `ottla.broker.control.ControllerControl`.
+    """The controller, in one term of this broker: `ottla.interbroker.calls.ControllerControl`.
 
     Args:
         term: who and which epoch.
@@ -190,6 +190,9 @@ class ActiveController:
     def settings_noticed(self, entity: str) -> None:
         """A notice says that something was set for a topic or broker."""
         self._turns.take_beside(f"reading the settings of {entity}", lambda: self._configs.read_again(entity))
+        if entity.startswith("brokers/"):
+            # A broker that is to be found elsewhere now has written that to its registration.
+            self._turns.take_beside("looking for brokers", self._external.look_for_brokers)
 
     # What can be asked for: see ControllerControl.
 

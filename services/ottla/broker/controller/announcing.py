@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ottla.broker.control import PartitionAssignment, PartitionToStop
 from ottla.broker.controller.effects import Decision
 from ottla.broker.controller.state import ClusterState
+from ottla.interbroker.calls import PartitionAssignment, PartitionToStop
 from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 
 # As many partitions as are announced at a time; a slice takes a few milliseconds.

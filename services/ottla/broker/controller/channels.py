@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ottla.broker.control import (
+from ottla.broker.controller.news import News
+from ottla.errors import NONE, ApiError, StaleControllerEpoch
+from ottla.interbroker.calls import (
     AllReplicas,
     BrokerControl,
     ControlTransport,
@@ -22,8 +24,6 @@ from ottla.broker.control import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from ottla.broker.controller.news import News
-from ottla.errors import NONE, ApiError, StaleControllerEpoch
 from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 
 log: Final = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ class Channel:
             of_new = {each.topic for each in partitions if each.is_new}
             configs = {topic: each for topic, each in overrides.items() if each or topic in of_new}
             all_replicas = self._all_replicas() if news.has_all_replicas else None
-            request = LeaderAndIsrRequest(*header, partitions, self._registrations(), configs, all_replicas)
+            request = LeaderAndIsrRequest(*header, partitions, self._registrations(), configs, all_replicas, news.all_topics_known)
             response = await broker.leader_and_isr(request)
             errors = {key: response.errors.get(key, NONE) for key in news.leader_and_isr}
             outdated = {
@@ -164,7 +164,9 @@ class Channel:
             configs = {topic: self._overrides(topic) for topic in news.topic_configs}
             all_topics = self._topics() if news.has_all_topics else None
             metadata, deleted = tuple(news.metadata.values()), tuple(news.deleted_topics)
-            await broker.update_metadata(UpdateMetadataRequest(*header, metadata, self._registrations(), deleted, configs, all_topics))
+            await broker.update_metadata(
+                UpdateMetadataRequest(*header, metadata, self._registrations(), deleted, configs, all_topics, news.all_topics_known)
+            )
 
 
 class Channels:
@@ -183,7 +185,8 @@ class Channels:
         """Has a channel to each life of a broker that lives, and none else. Gives the brokers whose channel is new."""
         registrations = {each.broker_id: each for each in living}
         for broker_id, channel in list(self._channels.items()):
-            if registrations.get(broker_id) != channel.registration:
+            found = registrations.get(broker_id)
+            if found is None or found.broker_epoch != channel.registration.broker_epoch:
                 self._close(self._channels.pop(broker_id))
         new = [each for each in registrations if each not in self._channels]
         for broker_id in new:

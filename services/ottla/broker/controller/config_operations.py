@@ -65,8 +65,12 @@ class ConfigOperations:
         """Gives a broker, or all of them, the overrides that `decide` makes of those that are there."""
         overrides = dict(decide(self.state.broker_overrides.get(broker_id, {})))
         changed = {**self.state.broker_overrides, broker_id: overrides}
-        # What goes with the broker's own static settings it has looked at itself; ours stand for them here.
-        self._settings(changed, self.state.controller_id if broker_id is None else broker_id)
+        # What goes with the broker's own static settings it has looked at itself; ours stand for them here, but for listeners.
+        if broker_id in (None, self.state.controller_id):
+            self._settings(changed, self.state.controller_id)
+        else:
+            comparable = {name: text for name, text in overrides.items() if name != "advertised.listeners"}
+            self._settings({**changed, broker_id: comparable}, broker_id)
         if validate_only:
             return
         entity = znodes.DEFAULT_ENTITY if broker_id is None else str(broker_id)

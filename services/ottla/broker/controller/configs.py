@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ottla.broker.control import ConfigChange as ConfigChange
-from ottla.broker.control import ConfigOperation as ConfigOperation
 from ottla.config.broker import BrokerSettings
 from ottla.config.settings import SettingDefinition
 from ottla.config.topic import TopicSettings
 from ottla.errors import ConfigurationError, InvalidConfig, InvalidRequest
+from ottla.interbroker.calls import ConfigChange as ConfigChange
+from ottla.interbroker.calls import ConfigOperation as ConfigOperation
 
 
 def changed_configs(

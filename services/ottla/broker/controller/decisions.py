@@ -15,7 +15,6 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Final
 
-from ottla.broker.control import AlterPartitionRequest, AlterPartitionResponse, ElectionType, OngoingReassignment
 from ottla.broker.controller import deletions, isr_changes, reassignments
 from ottla.broker.controller.effects import Decision, IsrsLeft, PartitionChange
 from ottla.broker.controller.elections import Availability, settled
@@ -23,6 +22,7 @@ from ottla.broker.controller.shutdowns import left_by_shutdown
 from ottla.broker.controller.state import ClusterState
 from ottla.broker.controller.topics import Replicas, first_state
 from ottla.broker.controller.wanted_elections import elected_as_wanted, lacking_preferred
+from ottla.interbroker.calls import AlterPartitionRequest, AlterPartitionResponse, ElectionType, OngoingReassignment
 from ottla.model import BrokerId, BrokerRegistration, PartitionState, TopicPartition
 
 # A slice takes a few milliseconds to decide, and one or two writes.

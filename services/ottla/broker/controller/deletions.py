@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from ottla.broker.control import PartitionToStop
 from ottla.broker.controller.effects import EPOCH_DURING_DELETE, Decision, DeletionProgress, ReplicaStop, TopicGone
 from ottla.broker.controller.state import ClusterState, KnownTopic
 from ottla.broker.controller.transitions import ReplicaPhase
 from ottla.errors import NONE, UnknownTopicOrPartition
+from ottla.interbroker.calls import PartitionToStop
 from ottla.model import BrokerId, TopicPartition
 
 # Partitions of a topic whose deletion begins at once; a slice takes a few milliseconds.

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ottla.broker.control import PartitionToStop
 from ottla.errors import ApiError
+from ottla.interbroker.calls import PartitionToStop
 from ottla.model import BrokerId, PartitionState, TopicPartition
 
 # Kafka's LeaderAndIsr.EpochDuringDelete: in a StopReplica it stands above every epoch, for the topic is to go.

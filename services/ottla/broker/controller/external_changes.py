@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from ottla.broker.control import PartitionToStop
 from ottla.broker.controller import decisions, topic_znodes
 from ottla.broker.controller.channels import Channels
 from ottla.broker.controller.effects import EPOCH_DURING_DELETE, Decision, ReplicaStop
@@ -28,6 +27,7 @@ from ottla.broker.controller.writes import ControllerWrites
 from ottla.coordination import znodes
 from ottla.coordination.errors import MalformedZnode
 from ottla.coordination.interface import Coordination, Delete, Watch
+from ottla.interbroker.calls import PartitionToStop
 from ottla.model import BrokerId, TopicPartition
 
 log: Final = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class ExternalChanges:
         await self.look_for_failed_directories()
 
     async def look_for_brokers(self) -> None:
-        """Takes in who registered and whose registration ended."""
+        """Takes in who registered, whose registration ended, and who is to be found elsewhere now."""
         state = self.state
         found = {each.broker_id: each for each in await load_brokers(self.coordination, self.watched.brokers)}
         gone = [
@@ -105,7 +105,13 @@ class ExternalChanges:
             if broker_id not in found or found[broker_id].broker_epoch != known.broker_epoch
         ]
         new = [each for broker_id, each in found.items() if broker_id not in state.brokers or broker_id in gone]
+        moved = [each for each in found.values() if each != state.brokers.get(each.broker_id) and each not in new]
+        state.brokers.update({each.broker_id: each for each in moved})
+        for each in moved:
+            log.info("broker %d is advertised at %s", each.broker_id, ", ".join(map(str, each.endpoints)))
         if not new and not gone:
+            if moved:
+                self.performer.announce(brokers_changed=True)
             return
         log.info(
             "brokers came: %s; and went: %s",

@@ -12,18 +12,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from ottla.broker.control import (
-    BROKER_DEFAULT,
-    DEFAULT_TIMEOUT_SECONDS,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    ConfigChange,
-    ControllerControl,
-    ElectionType,
-    NewTopic,
-    OngoingReassignment,
-    PartitionOutcome,
-)
 from ottla.broker.controller.topics import validate_topic_name
 from ottla.errors import (
     NONE,
@@ -38,6 +26,18 @@ from ottla.errors import (
     StaleControllerEpoch,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
+)
+from ottla.interbroker.calls import (
+    BROKER_DEFAULT,
+    DEFAULT_TIMEOUT_SECONDS,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ConfigChange,
+    ControllerControl,
+    ElectionType,
+    NewTopic,
+    OngoingReassignment,
+    PartitionOutcome,
 )
 from ottla.model import BrokerId, TopicDescription, TopicPartition
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from ottla.broker.control import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange
 from ottla.broker.controller.effects import Decision, PartitionChange
 from ottla.broker.controller.state import ClusterState, KnownPartition
 from ottla.errors import (
@@ -24,6 +23,7 @@ from ottla.errors import (
     StaleBrokerEpoch,
     UnknownTopicOrPartition,
 )
+from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange
 from ottla.model import BrokerId, PartitionState, TopicPartition
 
 ANY_BROKER_EPOCH: Final = -1  # the leader does not know it; not checked

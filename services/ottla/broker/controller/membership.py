@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from random import Random
-from typing import Final, TypeVar
+from typing import Final
 
 from ottla.clock import Clock
 from ottla.coordination import znodes
 from ottla.coordination.errors import ConnectionLoss, NodeExists
-from ottla.coordination.interface import Coordination, Create, SessionEvent
+from ottla.coordination.interface import Coordination, Create, SessionEvent, SetData
+from ottla.coordination.retries import make_znode, retried
 from ottla.errors import ConfigurationError
 from ottla.model import BrokerId, BrokerRegistration
 
 log: Final = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-_ATTEMPTS: Final = 10
 
 
 async def make_skeleton(coordination: Coordination) -> None:
@@ -69,6 +65,17 @@ async def register_broker(
     await _FormerSelf(coordination, path, session_timeout_seconds).make_way(data)
     _, stat = await retried(lambda: coordination.get(path))
     return replace(registration, broker_epoch=stat.czxid)
+
+
+async def update_registration(coordination: Coordination, registration: BrokerRegistration, clock: Clock) -> None:
+    """Writes what is different now about this broker, in the session that it registered in; it keeps its epoch.
+
+    A notice of changed settings comes with it, which has the controller read the registrations again.
+    """
+    broker_id = registration.broker_id
+    path, notice = znodes.BROKER.path(broker_id), znodes.encode_config_change(f"brokers/{broker_id}")
+    data = znodes.encode_broker(registration, clock.time_ms())
+    await retried(lambda: coordination.transaction([SetData(path, data), Create(znodes.CONFIG_CHANGE.path(""), notice, sequential=True)]))
 
 
 class _FormerSelf:
@@ -132,28 +139,3 @@ class _FormerSelf:
             self._wait.reschedule(asyncio.get_running_loop().time() + self._timeout_seconds)
         elif event is SessionEvent.EXPIRED:
             self._gone.set()  # no watch will fire any more; the next look raises SessionExpired
-
-
-async def make_znode(coordination: Coordination, path: str, data: bytes) -> None:
-    """Creates a znode unless it is there."""
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            await coordination.create(path, data)
-        except NodeExists:
-            return
-        except ConnectionLoss:
-            if attempt == _ATTEMPTS:
-                raise
-        else:
-            return
-
-
-async def retried(action: Callable[[], Awaitable[T]]) -> T:
-    """The result of something that does no harm when it is done again."""
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            return await action()
-        except ConnectionLoss:
-            if attempt == _ATTEMPTS:
-                raise
-    raise AssertionError("the last attempt returns or raises")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, TypeVar
 
-from ottla.broker.control import PartitionAssignment, PartitionToStop
+from ottla.interbroker.calls import PartitionAssignment, PartitionToStop
 from ottla.model import TopicPartition
 
 T = TypeVar("T")
@@ -38,6 +38,8 @@ class News:
     has_all_topics: bool = False  # whether the broker may know topics that are gone
     has_all_replicas: bool = False  # whether the broker may hold replicas that are its own no more
     metadata_first: bool = False  # whether clients wait for what there is, and nobody for what the broker leads
+    has_sent_all_topics: bool = False  # whether what the broker knows of topics began with all that there were
+    all_topics_known: bool = False  # of what is told next: whether nothing of topics waits behind it
 
     def add(
         self,
@@ -91,6 +93,14 @@ class News:
 
     def take(self) -> News | None:
         """What is to be told next, in one request; None when nothing waits."""
+        taken = self._take()
+        if taken is not None:
+            self.has_sent_all_topics = self.has_sent_all_topics or taken.has_all_topics
+            waits = self.metadata or self.deleted_topics or self.has_all_topics
+            taken.all_topics_known = self.has_sent_all_topics and not waits
+        return taken
+
+    def _take(self) -> News | None:
         if self.stops:
             return News(stops=_some(self.stops))
         has_metadata = bool(self.metadata or self.deleted_topics or self.topic_configs or self.has_brokers or self.has_all_topics)

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.broker.control import AlterPartitionRequest, AlterPartitionResponse, ElectionType, OngoingReassignment, PartitionOutcome
 from ottla.broker.controller import decisions
 from ottla.broker.controller.effects import Decision
 from ottla.broker.controller.performing import Performer
 from ottla.broker.controller.state import ClusterState
 from ottla.errors import NONE, ApiError, BrokerIdNotRegistered, KafkaStorageError, StaleBrokerEpoch
+from ottla.interbroker.calls import AlterPartitionRequest, AlterPartitionResponse, ElectionType, OngoingReassignment, PartitionOutcome
 from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 
 log: Final = logging.getLogger(__name__)

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ottla.broker.control import OngoingReassignment, PartitionToStop
 from ottla.broker.controller.effects import AssignmentChange, Decision, PartitionChange, ReplicaStop
 from ottla.broker.controller.elections import Availability, leader_for_offline, leader_for_reassignment
 from ottla.broker.controller.state import ClusterState, KnownPartition
 from ottla.broker.controller.topics import Replicas, first_state
 from ottla.errors import ApiError, InvalidReplicaAssignment, NoReassignmentInProgress
+from ottla.interbroker.calls import OngoingReassignment, PartitionToStop
 from ottla.model import NO_LEADER, BrokerId, PartitionState, TopicPartition
 
 

@@ -17,26 +17,28 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final, cast
 
-from ottla.broker.control import Caller, ConfigChange, ControllerControl, ControlTransport
 from ottla.broker.controller import configs, membership
 from ottla.broker.controller.active import ActiveController
 from ottla.broker.controller.changes import SettingsChange
 from ottla.broker.controller.counts import ControllerCounts
-from ottla.broker.controller.elector import ControllerTerm, Elector
 from ottla.broker.controller.forwarding import Forwarding
 from ottla.broker.controller.loading import load_topic
 from ottla.broker.controller.settings_watch import SettingsWatch
+from ottla.broker.controller.terms import ControllerTerm, controller_election
 from ottla.broker.controller.writes import coordination_errors_as_api_errors
 from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.coordination import znodes
 from ottla.coordination.bounded import BoundedCoordination
+from ottla.coordination.election import Election
 from ottla.coordination.errors import CoordinationError, NoNode
 from ottla.coordination.interface import Coordination
+from ottla.coordination.retries import retried
 from ottla.errors import ApiError, BrokerNotAvailable, ConfigurationError, InvalidRequest, NotController, StaleControllerEpoch
+from ottla.interbroker.calls import Caller, ConfigChange, ControllerControl, ControlTransport
 from ottla.metrics.cells import Histogram
-from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicDescription
+from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, Endpoint, TopicDescription
 
 log: Final = logging.getLogger(__name__)
 
@@ -89,13 +91,15 @@ class ControllerService(Forwarding):
         self._controller_changed = controller_changed
         self._session_timeout_seconds = session_timeout_seconds
         self._known = SettingsWatch(settings, config_changed, self._settings_noticed)
-        self._elector: Elector | None = None
+        self._elector: Election | None = None
         self._term: ControllerTerm | None = None
         self._epoch = 0
         self._active: ActiveController | None = None
         self._former: ActiveController | None = None
         self._controller: BrokerRegistration | None = None
         self._another = asyncio.Event()
+        self._endpoints: tuple[Endpoint, ...] | None = None  # what is advertised since the start, if that has changed
+        self._advertising = asyncio.Lock()
         self._is_registered = False
         self._is_closing = False
         self._is_drained = False
@@ -211,11 +215,30 @@ class ControllerService(Forwarding):
         self._term_ended()
         await self._wait_ended(LEAVE_TIMEOUT_SECONDS)
 
+    async def advertise(self, endpoints: tuple[Endpoint, ...]) -> None:
+        """Has clients and brokers told of other addresses of this broker, by its registration. Never raises."""
+        self._endpoints = endpoints
+        async with self._advertising:
+            endpoints = self._endpoints
+            if self.registration is None or not self._is_registered or self.registration.endpoints == endpoints:
+                return
+            self.registration = replace(self.registration, endpoints=endpoints)
+            try:
+                await membership.update_registration(self._coordination, self.registration, self._clock)
+                log.info("broker %d is advertised at %s", self._broker_id, ", ".join(map(str, endpoints)))
+            except CoordinationError as error:
+                log.error(
+                    "broker %d cannot be advertised at %s, clients are told its former address until it registers again: %s",
+                    self._broker_id,
+                    ", ".join(map(str, endpoints)),
+                    error,
+                )
+
     async def log_directory_failed(self) -> None:
         """Tells the controller that replicas of this broker may be gone; it then asks which."""
         path, data = znodes.LOG_DIR_EVENT.path(""), znodes.encode_log_dir_event(self._broker_id)
         try:
-            await membership.retried(lambda: self._coordination.create(path, data, sequential=True))
+            await retried(lambda: self._coordination.create(path, data, sequential=True))
         except CoordinationError as error:
             log.error("the controller can not be told that a log directory has failed: %s", error)
 
@@ -336,8 +359,10 @@ class ControllerService(Forwarding):
         registered = await membership.register_broker(self._coordination, registration, self._clock, self._session_timeout_seconds)
         self.registration, self._is_registered = registered, True
         self._known.start(self._coordination)
-        self._elector = Elector(self._coordination, self._broker_id, self._clock, self._term_begins, self._term_ended)
+        self._elector = controller_election(self._coordination, self._broker_id, self._clock, self._term_begins, self._term_ended)
         await self._elector.start()
+        if self._endpoints is not None:
+            await self.advertise(self._endpoints)  # it may have changed while there was no session
         if self._active is not None:
             await self._active.told_all()
         return registered
@@ -422,7 +447,7 @@ class ControllerService(Forwarding):
 
     async def _describe_topic(self, name: str) -> tuple[TopicDescription, Mapping[str, str]] | None:
         with coordination_errors_as_api_errors(f"looking for topic {name}"):
-            loaded = await membership.retried(lambda: load_topic(self._coordination, name))
+            loaded = await retried(lambda: load_topic(self._coordination, name))
         if loaded is None:
             return None
         known = loaded.known(loaded.assignment.topic_id or ZERO_TOPIC_ID, loaded.topic_version)

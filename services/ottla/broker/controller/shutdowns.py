@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ottla.broker.control import PartitionToStop
 from ottla.broker.controller.effects import Decision, PartitionChange, ReplicaStop
 from ottla.broker.controller.elections import Availability, leader_for_controlled_shutdown
 from ottla.broker.controller.state import ClusterState
+from ottla.interbroker.calls import PartitionToStop
 from ottla.model import BrokerId, PartitionState, TopicPartition
 
 

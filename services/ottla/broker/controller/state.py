@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from ottla.broker.control import AllReplicas
 from ottla.broker.controller.effects import Decision, DeletionProgress, PartitionChange
 from ottla.broker.controller.transitions import PartitionPhase, ReplicaPhase, check_partition, check_replica
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.errors import UnknownTopicOrPartition
+from ottla.interbroker.calls import AllReplicas
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicDescription, TopicPartition
 
 NO_PARTITION_EPOCH = -1  # there is no state znode yet

@@ -15,7 +15,6 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.broker.control import ElectionType, PartitionOutcome
 from ottla.broker.controller.partition_operations import PartitionOperations
 from ottla.broker.controller.state import ClusterState
 from ottla.broker.controller.writes import ControllerWrites
@@ -23,6 +22,7 @@ from ottla.coordination import znodes
 from ottla.coordination.errors import BadVersion, MalformedZnode, NoNode
 from ottla.coordination.interface import Coordination, Delete, Operation, SetData, Stat, Watch
 from ottla.errors import NONE, ElectionNotNeeded
+from ottla.interbroker.calls import ElectionType, PartitionOutcome
 from ottla.model import BrokerId, TopicPartition
 
 log: Final = logging.getLogger(__name__)

@@ -10,8 +10,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 from typing import Final
 
-from ottla.broker.control import BROKER_DEFAULT as BROKER_DEFAULT
-from ottla.broker.control import NewTopic as NewTopic
 from ottla.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -20,6 +18,8 @@ from ottla.errors import (
     InvalidTopic,
     TopicAlreadyExists,
 )
+from ottla.interbroker.calls import BROKER_DEFAULT as BROKER_DEFAULT
+from ottla.interbroker.calls import NewTopic as NewTopic
 from ottla.model import MAX_TOPIC_NAME_LENGTH, BrokerId, BrokerRegistration, PartitionState
 
 # As many as Kafka's newer controller makes at once. How many a topic can have in all its znode's size decides.

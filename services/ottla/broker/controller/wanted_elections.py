@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ottla.broker.control import ElectionType
 from ottla.broker.controller.effects import Decision, PartitionChange
 from ottla.broker.controller.elections import Availability, leader_for_offline, leader_for_preferred
 from ottla.broker.controller.state import ClusterState, KnownPartition
@@ -16,6 +15,7 @@ from ottla.errors import (
     PreferredLeaderNotAvailable,
     UnknownTopicOrPartition,
 )
+from ottla.interbroker.calls import ElectionType
 from ottla.model import BrokerId, PartitionState, TopicPartition
 
 

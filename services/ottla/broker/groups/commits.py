@@ -1,15 +1,23 @@
 """Committed offsets of the groups of one partition: commits, in transactions and without, their removal, and expiry.
 
-A commit counts, and is answered, only when it is committed in the partition.
+A commit counts, and is answered, only when it is committed in the partition. From its append on it is the group's, whatever
+becomes of the connection that asked for it: neither the group nor that offset expires while it is under way.
+
+A topic that is deleted takes its offsets with it: the coordinator writes tombstones, or the records of a new topic of that name
+would be skipped up to where the group was in the former one.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
+from uuid import UUID
 
 from ottla.broker.groups.consumer.group import ConsumerGroup
+from ottla.broker.groups.consumer.topics import Topics
 from ottla.broker.groups.consumer.validation import check_consumer_commit, check_consumer_fetch
 from ottla.broker.groups.counts import GroupCounts
 from ottla.broker.groups.entries import GroupEntries, GroupEntry, ShardSettings
@@ -21,21 +29,27 @@ from ottla.broker.groups.records import CommittedOffset, OffsetKey, encode_offse
 from ottla.broker.groups.subscriptions import subscribed_topics
 from ottla.broker.groups.transitions import GroupState
 from ottla.broker.groups.validation import check_commit
-from ottla.broker.groups.write_failures import as_commit_error
+from ottla.broker.groups.write_failures import as_commit_error, as_group_error
 from ottla.broker.replication.internal_topics import KeyValue
+from ottla.broker.replication.partition import Partition
 from ottla.clock import Clock
 from ottla.errors import (
     ApiError,
+    CoordinatorLoadInProgress,
     GroupIdNotFound,
     GroupSubscribedToTopic,
     IllegalGeneration,
     NonEmptyGroup,
     OffsetMetadataTooLarge,
     StaleMemberEpoch,
+    UnknownTopicOrPartition,
 )
-from ottla.model import TopicPartition
+from ottla.model import ZERO_TOPIC_ID, TopicPartition
 
 log: Final = logging.getLogger(__name__)
+
+# So many groups are looked at in a row for offsets of deleted topics.
+GROUPS_AT_ONCE: Final = 200
 
 Outcomes = dict[TopicPartition, ApiError | None]
 Offsets = Mapping[TopicPartition, CommittedOffset]
@@ -50,6 +64,7 @@ class Commits:
         clock: its wall clock; offsets expire by it.
         now_ms: the time that groups count in.
         counts: where commits are counted.
+        topics: the cluster's.
     """
 
     def __init__(
@@ -60,6 +75,7 @@ class Commits:
         now_ms: Callable[[], int],
         settings: ShardSettings,
         counts: GroupCounts,
+        topics: Topics,
     ) -> None:
         self._entries = entries
         self._log = partition_log
@@ -67,12 +83,74 @@ class Commits:
         self._now_ms = now_ms
         self._settings = settings
         self._counts = counts
+        self._topics = topics
         self._in_transactions: dict[int, set[str]] = {}  # the groups that a producer's undecided transaction has offsets for
+        self._partition: Partition | None = None  # as of the last append
+        # Topics that are gone, and of which groups here may have offsets; with the number of the last deletion of each.
+        self._deleted: dict[str, int] = {}
+        self._deletions = 0
 
     def loaded(self, entry: GroupEntry) -> None:
         """A group was read: notes its undecided transactions."""
         for producer_id in entry.offsets.producer_ids():
             self._in_transactions.setdefault(producer_id, set()).add(entry.group.group_id)
+
+    # Topics that are gone.
+
+    def topics_known(self) -> None:
+        """All topics are known as of now: offsets of others are found, and the ids of topics noted where records had none."""
+        for entry in self._entries:
+            self.topics_deleted(each.topic for each in entry.offsets.deleted(self._topic_id))
+            entry.offsets.know_topics(self._topic_id)
+
+    def topics_deleted(self, names: Iterable[str]) -> None:
+        """Topics are gone; others of their names may be there."""
+        for name in names:
+            self._deletions += 1
+            self._deleted[name] = self._deletions
+
+    @property
+    def has_offsets_to_remove(self) -> bool:
+        """Whether groups may have offsets of topics that are gone."""
+        return bool(self._deleted)
+
+    async def remove_deleted(self) -> None:
+        """Writes tombstones for the offsets of topics that are gone. Lets others have a turn after every few groups.
+
+        Raises:
+            ApiError: not all were written.
+        """
+        looked_for, last = set(self._deleted), self._deletions
+        count = 0
+        for number, entry in enumerate(self._entries, start=1):
+            if not entry.is_dead:
+                count += self._remove_deleted(entry, looked_for)
+            if number % GROUPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self._deleted = {name: number for name, number in self._deleted.items() if number > last}
+        if count:
+            log.info("%s: %d offsets of deleted topics are removed: %s", self._log.key, count, ", ".join(sorted(looked_for)))
+
+    def _remove_deleted(self, entry: GroupEntry, topics: Collection[str]) -> int:
+        """As `remove_deleted`, of one group; says how many offsets."""
+        gone = entry.offsets.deleted(self._topic_id, topics)
+        if gone:
+            goes = self._append_removal(entry, [partition for partition, is_all in gone.items() if is_all])
+            entry.offsets.remove_deleted(gone, self._topic_id)
+            if goes:
+                self._entries.remove(entry)
+        return len(gone)
+
+    def _topic_id(self, name: str) -> UUID | None:
+        topic = self._topics.topic(name)
+        return None if topic is None else topic.topic_id
+
+    def _known_id(self, name: str) -> UUID | None:
+        """As `_topic_id`, but None also for a topic that was made without an id."""
+        topic_id = self._topic_id(name)
+        return None if topic_id == ZERO_TOPIC_ID else topic_id
+
+    # Commits.
 
     async def commit(
         self, group_id: str, generation_id: int, member_id: str, instance_id: str | None, offsets: Offsets, *, knows_epochs: bool
@@ -90,14 +168,25 @@ class Commits:
         if not accepted:
             return outcomes
         try:
-            partition, base_offset, end_offset = self._log.append(records)
+            partition, base_offset, end_offset = self._appended(self._log.append(records))
+            for index, each in enumerate(accepted):
+                entry.offsets.append(each, offsets[each], base_offset + index, self._known_id(each.topic))
             await self._log.committed(partition, end_offset)
         except ApiError as error:
             return _refused(outcomes, error)
-        for index, each in enumerate(accepted):
-            entry.offsets.commit(each, offsets[each], base_offset + index)
+        self._advance(entry)
         self._counts.commits += len(accepted)
         return outcomes
+
+    def _appended(self, appended: tuple[Partition, int, int]) -> tuple[Partition, int, int]:
+        self._partition = appended[0]
+        return appended
+
+    def _advance(self, entry: GroupEntry) -> None:
+        """Takes in what is committed by now of what the group has appended, whether or not somebody still waits for it."""
+        partition = self._partition
+        if partition is not None:
+            entry.offsets.advance(lambda record_offset: self._log.is_committed(partition, record_offset + 1))
 
     async def commit_in_transaction(
         self,
@@ -125,10 +214,11 @@ class Commits:
         if not accepted:
             return outcomes
         try:
-            partition, base_offset, end_offset = self._log.append_in_transaction(records, producer_id, producer_epoch)
+            appended = self._log.append_in_transaction(records, producer_id, producer_epoch)
+            partition, base_offset, end_offset = self._appended(appended)
             self._in_transactions.setdefault(producer_id, set()).add(group_id)
             for index, each in enumerate(accepted):
-                entry.offsets.add_pending(producer_id, each, offsets[each], base_offset + index)
+                entry.offsets.add_pending(producer_id, each, offsets[each], base_offset + index, self._known_id(each.topic))
             await self._log.committed(partition, end_offset)
         except ApiError as error:
             return _refused(outcomes, error)
@@ -140,15 +230,26 @@ class Commits:
         for group_id in self._in_transactions.pop(producer_id, ()):
             entry = self._entries.get(group_id)
             if entry is not None:
+                self._advance(entry)
                 entry.offsets.complete(producer_id, is_commit)
 
     def offsets(self, group_id: str, member_id: str | None, member_epoch: int) -> GroupOffsets:
-        """What the group has committed; nothing for one that is not known. A member of a consumer group says its epoch."""
+        """What the group has committed; nothing for one that is not known. A member of a consumer group says its epoch.
+
+        Raises:
+            ApiError: why a member may not be told; or an offset of a deleted topic could not be removed, and none of it is told.
+        """
         entry = self._entries.get(group_id)
         if entry is None:
             return GroupOffsets()
         if isinstance(entry.group, ConsumerGroup):
             check_consumer_fetch(entry.group, member_id, member_epoch)
+        self._advance(entry)
+        if self._deleted:
+            try:
+                self._remove_deleted(entry, self._deleted)
+            except ApiError as error:
+                raise CoordinatorLoadInProgress(f"group {group_id}: offsets of deleted topics are not removed yet: {error}") from error
         return entry.offsets
 
     async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> Outcomes:
@@ -160,11 +261,27 @@ class Commits:
         outcomes: Outcomes = {}
         for each in partitions:
             outcomes[each] = GroupSubscribedToTopic(f"group {group_id} reads {each.topic}") if each.topic in subscribed else None
-        removed = [each for each in partitions if outcomes[each] is None and entry.offsets.get(each) is not None]
+        self._advance(entry)
+        there = entry.offsets.partitions()
+        removed = [each for each in partitions if outcomes[each] is None and each in there]
         if removed:
-            await self._log.store([(encode_offset_key(OffsetKey(group_id, *each)), None) for each in removed])
-            entry.offsets.remove(removed)
+            await self._store_removal(entry, removed)
         return outcomes
+
+    async def _store_removal(self, entry: GroupEntry, partitions: Sequence[TopicPartition]) -> None:
+        """Takes offsets away once their tombstones are committed, and with its last one a group that has no members."""
+        group_id = entry.group.group_id
+        try:
+            partition, base_offset, end_offset = self._appended(self._log.append(_tombstones(group_id, partitions)))
+            for index, each in enumerate(partitions):
+                entry.offsets.append(each, None, base_offset + index)
+            await self._log.committed(partition, end_offset)
+        except ApiError as error:
+            raise as_group_error(error) from error
+        self._advance(entry)
+        if not entry.is_dead:
+            with contextlib.suppress(ApiError):  # the next round of expiry does it
+                self._remove(entry, ())
 
     def _subscribed(self, entry: GroupEntry, partitions: Sequence[TopicPartition]) -> frozenset[str]:
         group = entry.group
@@ -177,24 +294,40 @@ class Commits:
         return subscribed_topics(group) or frozenset(each.topic for each in partitions)
 
     def tombstones(self, entry: GroupEntry) -> list[KeyValue]:
-        """What takes a group's offsets away."""
-        return [(encode_offset_key(OffsetKey(entry.group.group_id, *partition)), None) for partition, _ in entry.offsets.items()]
+        """What takes a group's offsets away, those under way and in transactions too."""
+        return _tombstones(entry.group.group_id, sorted(entry.offsets.partitions()))
 
     def expire(self) -> None:
         """Forgets the offsets whose time is over, and groups that nothing is left of."""
         wall_ms = self._clock.time_ms()
         for entry in self._entries:
-            group_id = entry.group.group_id
+            self._advance(entry)
             expired = self._expired(entry, wall_ms)
-            entry.offsets.remove(expired)
-            records: list[KeyValue] = [(encode_offset_key(OffsetKey(group_id, *each)), None) for each in expired]
-            has_pending = isinstance(entry.group, Group) and bool(entry.group.pending_members)
-            if entry.is_empty and entry.offsets.is_empty and not has_pending:
-                records += tombstones_of(entry.group)
-                self._entries.remove(entry)
-            if records:
-                log.info("group %s: %d offsets have expired", group_id, len(expired))
-                self._log.append_beside(records)
+            try:
+                self._remove(entry, expired)
+            except ApiError as error:
+                log.warning("%s: tombstones were not written, the next round writes them: %s", self._log.key, error)
+                return
+            if expired:
+                log.info("group %s: %d offsets have expired", entry.group.group_id, len(expired))
+
+    def _remove(self, entry: GroupEntry, partitions: Sequence[TopicPartition]) -> None:
+        """Forgets offsets, and with its last one a group that has no members. Raises ApiError, and then nothing is forgotten.
+
+        Nothing waits until the tombstones are committed: should they get lost, the next coordinator finds the offsets and removes them.
+        """
+        goes = self._append_removal(entry, partitions)
+        entry.offsets.remove(partitions)
+        if goes:
+            self._entries.remove(entry)
+
+    def _append_removal(self, entry: GroupEntry, partitions: Sequence[TopicPartition]) -> bool:
+        """Appends tombstones for offsets, and for the group where it has neither members nor other offsets: says whether."""
+        goes = entry.is_forgettable and entry.offsets.partitions() <= set(partitions)
+        records = _tombstones(entry.group.group_id, partitions) + (tombstones_of(entry.group) if goes else [])
+        if records:
+            self._appended(self._log.append(records))
+        return goes
 
     def _expired(self, entry: GroupEntry, wall_ms: int) -> list[TopicPartition]:
         group, retention_ms = entry.group, self._settings.retention_ms
@@ -225,12 +358,15 @@ class Commits:
         records: list[KeyValue] = []
         most = self._settings.metadata_max_bytes
         for partition, committed in offsets.items():
+            if self._topic_id(partition.topic) is None:
+                outcomes[partition] = UnknownTopicOrPartition(f"{partition} does not exist")
+                continue
             size = len(committed.metadata)  # as Kafka: characters, whatever the setting's name says
             if size > most:
                 outcomes[partition] = OffsetMetadataTooLarge(f"{partition}: metadata of {size}, offset.metadata.max.bytes is {most}")
                 continue
             outcomes[partition] = None
-            records.append((encode_offset_key(OffsetKey(group_id, *partition)), encode_offset(committed)))
+            records.append((encode_offset_key(OffsetKey(group_id, *partition)), encode_offset(committed, self._known_id(partition.topic))))
         return outcomes, records
 
 
@@ -238,3 +374,7 @@ def _refused(outcomes: Outcomes, error: ApiError) -> Outcomes:
     """Nothing was stored: what is wrong with an offset itself is told of it, and this of the others."""
     failed = as_commit_error(error)
     return {each: outcome or failed for each, outcome in outcomes.items()}
+
+
+def _tombstones(group_id: str, partitions: Iterable[TopicPartition]) -> list[KeyValue]:
+    return [(encode_offset_key(OffsetKey(group_id, *each)), None) for each in partitions]

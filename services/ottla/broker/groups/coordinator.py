@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 from uuid import UUID
 
@@ -17,7 +17,7 @@ from ottla.broker.groups.counts import GroupCounts
 from ottla.broker.groups.entries import AnyGroup, ShardSettings
 from ottla.broker.groups.shard import OffsetsPartition
 from ottla.broker.replication.internal_keys import partition_of
-from ottla.broker.replication.internal_topics import InternalTopics
+from ottla.broker.replication.internal_topics import InternalTopics, loaded_at_last
 from ottla.clock import Clock
 from ottla.errors import ApiError, CoordinatorLoadInProgress, InvalidGroupId, NotCoordinator
 from ottla.lifecycle import Offload
@@ -28,7 +28,6 @@ log: Final = logging.getLogger(__name__)
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 MAX_GROUP_ID_BYTES: Final = (1 << 15) - 1  # of a string in the keys of the offsets topic
 _RETRY_SECONDS: Final = 1.0
-_RETRY_LATER_SECONDS: Final = 30.0
 
 
 class GroupCoordinator:
@@ -65,17 +64,22 @@ class GroupCoordinator:
         self.counts: Final = GroupCounts()
         self._partitions: dict[int, OffsetsPartition] = {}
         self._loading: dict[OffsetsPartition, asyncio.Task[None]] = {}
-        self._expiring: asyncio.Task[None] | None = None
+        self._topics_gone = asyncio.Event()
+        self._rounds: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Looks for expired offsets from now on."""
-        self._expiring = asyncio.get_running_loop().create_task(self._expire(), name="expiry of offsets")
+        """Looks for expired offsets, and for those of deleted topics, from now on."""
+        loop = asyncio.get_running_loop()
+        self._rounds = [
+            loop.create_task(self._expire(), name="expiry of offsets"),
+            loop.create_task(self._remove_deleted(), name="offsets of deleted topics"),
+        ]
 
     async def close(self) -> None:
         """Gives all groups up."""
         for index in list(self._partitions):
             self._drop(index)
-        tasks = [*self._loading.values(), *([self._expiring] if self._expiring is not None else [])]
+        tasks = [*self._loading.values(), *self._rounds]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -115,21 +119,51 @@ class GroupCoordinator:
                 task.cancel()
 
     async def _load(self, partition: OffsetsPartition) -> None:
+        async def load() -> None:
+            await partition.load(self._offload)
+            self.counts.records_corrupt += partition.corrupt_records
+            self._look_for_offsets_to_remove()
+
+        await loaded_at_last(partition.key, load)
+
+    # Topics.
+
+    def topics_changed(self, deleted: Collection[str], all_known: bool) -> None:
+        """The controller has told of topics.
+
+        Args:
+            deleted: those that are gone; others of their names may be there.
+            all_known: whether this broker knows with it all that there are by now.
+        """
+        for partition in self._partitions.values():
+            if deleted:
+                partition.topics_deleted(deleted)
+            if all_known:
+                partition.topics_known()
+        self._look_for_offsets_to_remove()
+
+    def _look_for_offsets_to_remove(self) -> None:
+        if any(each.has_offsets_to_remove for each in self._partitions.values()):
+            self._topics_gone.set()
+
+    async def _remove_deleted(self) -> None:
         while True:
-            try:
-                await partition.load(self._offload)
-                self.counts.records_corrupt += partition.corrupt_records
-                return
-            except NotCoordinator:
-                return
-            except ApiError as error:
-                # As long as this broker leads there is nobody else to ask; when it does not, `resign` ends this.
-                log.error("%s can not be loaded, trying on: %s", partition.key, error)
+            await self._topics_gone.wait()
+            self._topics_gone.clear()
+            for partition in list(self._partitions.values()):
+                if not partition.has_offsets_to_remove:
+                    continue
+                try:
+                    await partition.remove_offsets_of_deleted_topics()
+                except Exception as error:
+                    # Whatever it was, the offsets of one partition must not keep those of others.
+                    is_expected = isinstance(error, ApiError)
+                    log.warning(
+                        "%s: offsets of deleted topics were not removed, trying again: %s", partition.key, error, exc_info=not is_expected
+                    )
+            if any(each.has_offsets_to_remove for each in self._partitions.values()):
+                self._topics_gone.set()
                 await asyncio.sleep(_RETRY_SECONDS)
-            except Exception:
-                # A mistake of ours: its groups are not served, and whoever looks for the reason finds it here.
-                log.exception("%s can not be loaded, trying on in a while", partition.key)
-                await asyncio.sleep(_RETRY_LATER_SECONDS)
 
     # Groups.
 
@@ -186,5 +220,8 @@ class GroupCoordinator:
             await asyncio.sleep(self._check_interval_seconds)
             for partition in list(self._partitions.values()):
                 if partition.is_loaded:
-                    partition.expire()
+                    try:
+                        partition.expire()
+                    except Exception:
+                        log.exception("%s: offsets cannot be expired, the next round tries again", partition.key)
                 await asyncio.sleep(0)

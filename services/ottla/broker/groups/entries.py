@@ -57,6 +57,11 @@ class GroupEntry:
             return self.group.state is ConsumerGroupState.EMPTY
         return self.group.state is GroupState.EMPTY
 
+    @property
+    def is_forgettable(self) -> bool:
+        """Whether nobody would miss the group but for its offsets."""
+        return self.is_empty and not (isinstance(self.group, Group) and self.group.pending_members)
+
 
 class GroupEntries:
     """By group id.

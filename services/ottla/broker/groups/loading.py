@@ -122,7 +122,8 @@ class OffsetsLoader:
                 key = decode_key(data)
                 match key:
                     case OffsetKey():
-                        _group(loaded, key.group_id).offsets.commit(TopicPartition(key.topic, key.partition), decode_offset(value), offset)
+                        stored_offset, partition = decode_offset(value), TopicPartition(key.topic, key.partition)
+                        _group(loaded, key.group_id).offsets.commit(partition, stored_offset.committed, offset, stored_offset.topic_id)
                     case GroupKey():
                         stored, group = decode_group(value), _group(loaded, key.group_id)
                         group.stored, group.stored_at = stored, offset
@@ -138,8 +139,9 @@ class OffsetsLoader:
                 try:
                     key = decode_key(data)
                     if isinstance(key, OffsetKey) and undecided is not None:
-                        partition = TopicPartition(key.topic, key.partition)
-                        _group(loaded, key.group_id).offsets.add_pending(producer_id, partition, decode_offset(undecided), offset)
+                        stored_offset, partition = decode_offset(undecided), TopicPartition(key.topic, key.partition)
+                        offsets = _group(loaded, key.group_id).offsets
+                        offsets.add_pending(producer_id, partition, stored_offset.committed, offset, stored_offset.topic_id)
                 except Exception as error:
                     self._skip(offset, error)
         return loaded

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,8 +10,6 @@ from ottla.broker.replication.internal_topics import InternalTopics, KeyValue
 from ottla.broker.replication.partition import Partition
 from ottla.errors import ApiError
 from ottla.model import TopicPartition
-
-log: Final = logging.getLogger(__name__)
 
 
 class PartitionLog:
@@ -24,19 +21,19 @@ class PartitionLog:
     """
 
     def __init__(self, key: TopicPartition, internal: InternalTopics, codec: int, timeout_seconds: float) -> None:
-        self._key = key
+        self.key: Final = key
         self._internal = internal
         self._codec = codec
         self._timeout_seconds = timeout_seconds
 
     def append(self, records: Sequence[KeyValue]) -> tuple[Partition, int, int]:
         """Appends; gives the partition, the offset of the first record, and that behind the last one."""
-        base_offset, partition = self._internal.append(self._key, records, self._codec)
+        base_offset, partition = self._internal.append(self.key, records, self._codec)
         return partition, base_offset, base_offset + len(records)
 
     def append_in_transaction(self, records: Sequence[KeyValue], producer_id: int, producer_epoch: int) -> tuple[Partition, int, int]:
         """As `append`, as a part of a producer's transaction."""
-        base_offset, partition = self._internal.append_in_transaction(self._key, records, self._codec, producer_id, producer_epoch)
+        base_offset, partition = self._internal.append_in_transaction(self.key, records, self._codec, producer_id, producer_epoch)
         return partition, base_offset, base_offset + len(records)
 
     def is_committed(self, partition: Partition, end_offset: int) -> bool:
@@ -54,10 +51,3 @@ class PartitionLog:
             await self.committed(partition, end_offset)
         except ApiError as error:
             raise as_group_error(error) from error
-
-    def append_beside(self, records: Sequence[KeyValue]) -> None:
-        """Appends what nobody waits for."""
-        try:
-            self.append(records)
-        except ApiError as error:
-            log.warning("%s: tombstones were not written, the next round does it: %s", self._key, error)

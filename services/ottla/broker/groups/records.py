@@ -6,7 +6,8 @@
 A key's version says what kind of record it is (those of consumer groups are in `consumer/record_codec`); a null value
 removes what an earlier one said. We write what Kafka 3.9
 writes (offsets version 3, or 1 for one with an expiry of its own; groups version 3) and read every version: version 4 of
-both is the flexible one, whose tagged fields are passed over.
+both is the flexible one. An offset whose topic id is known is written in version 4 with Kafka 4.1's tagged field 0, the
+topic's id (KAFKA-19141): a Kafka since 3.5 reads it and skips the tag (KIP-915). Other tagged fields are skipped.
 
 Strings are UTF-8 with a 16-bit length. Whatever does not fit raises InvalidRecord; whoever loads passes that record over.
 
@@ -17,11 +18,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
 
 from ottla.broker.groups.consumer.record_codec import KEYS, ConsumerGroupKey, read_key
 from ottla.broker.groups.effects import StoredMember, StoreGroup
 from ottla.broker.groups.record_reader import RecordReader
+from ottla.protocol.primitives import compact_string
 
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
@@ -30,6 +34,7 @@ EXPIRING_OFFSET_VALUE_VERSION: Final = 1
 GROUP_VALUE_VERSION: Final = 3
 MAX_VALUE_VERSION: Final = 4
 FLEXIBLE_VALUE_VERSION: Final = 4
+TOPIC_ID_TAG: Final = 0
 NO_EXPIRY: Final = -1
 NO_LEADER_EPOCH: Final = -1
 
@@ -38,6 +43,8 @@ _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 _OFFSET_AND_EPOCH: Final = struct.Struct(">hqi")
 _VERSION_AND_OFFSET: Final = struct.Struct(">hq")
+# One tagged field, its tag, and its size: the topic id follows.
+_TOPIC_ID_FIELD: Final = bytes((1, TOPIC_ID_TAG, 16))
 
 
 class OffsetKey(NamedTuple):
@@ -71,6 +78,18 @@ class CommittedOffset(NamedTuple):
     metadata: str = ""
     commit_timestamp: int = -1
     expire_timestamp: int = NO_EXPIRY  # from clients before 2.1, which could ask for a retention of their own
+
+
+class StoredOffset(NamedTuple):
+    """A committed offset as a record has it.
+
+    Attributes:
+        topic_id: of the topic that it is an offset of: one of that name may be deleted and another be created. None in
+            records of versions 0 to 3.
+    """
+
+    committed: CommittedOffset
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +129,38 @@ def decode_key(data: bytes) -> Key:
 # Offsets.
 
 
-def encode_offset(committed: CommittedOffset) -> bytes:
-    metadata, timestamp = _string(committed.metadata), _INT64.pack(committed.commit_timestamp)
+def encode_offset(committed: CommittedOffset, topic_id: UUID | None = None) -> bytes:
+    """The record's value. Only version 1 has an expiry, and no tagged field: such an offset is stored without the topic's id."""
+    timestamp = _INT64.pack(committed.commit_timestamp)
     if committed.expire_timestamp != NO_EXPIRY:
         head = _VERSION_AND_OFFSET.pack(EXPIRING_OFFSET_VALUE_VERSION, committed.offset)
-        return b"".join((head, metadata, timestamp, _INT64.pack(committed.expire_timestamp)))
-    return b"".join((_OFFSET_AND_EPOCH.pack(OFFSET_VALUE_VERSION, committed.offset, committed.leader_epoch), metadata, timestamp))
+        return b"".join((head, _string(committed.metadata), timestamp, _INT64.pack(committed.expire_timestamp)))
+    version = OFFSET_VALUE_VERSION if topic_id is None else FLEXIBLE_VALUE_VERSION
+    head = _OFFSET_AND_EPOCH.pack(version, committed.offset, committed.leader_epoch)
+    if topic_id is None:
+        return b"".join((head, _string(committed.metadata), timestamp))
+    return b"".join((head, compact_string(committed.metadata), timestamp, _TOPIC_ID_FIELD, topic_id.bytes))
 
 
-def decode_offset(data: bytes) -> CommittedOffset:
+def decode_offset(data: bytes) -> StoredOffset:
     reader = RecordReader(data)
     version = reader.version(MAX_VALUE_VERSION, FLEXIBLE_VALUE_VERSION)
     offset = reader.int64()
     leader_epoch = reader.int32() if version >= OFFSET_VALUE_VERSION else NO_LEADER_EPOCH
     metadata, timestamp = reader.string(), reader.int64()
     expiry = reader.int64() if version == EXPIRING_OFFSET_VALUE_VERSION else NO_EXPIRY
-    return CommittedOffset(offset, leader_epoch, metadata, timestamp, expiry)
+    topic_id = None
+    if version >= FLEXIBLE_VALUE_VERSION:
+        for tag, field in reader.tags():
+            if tag == TOPIC_ID_TAG:
+                topic_id = _shared(field.uuid())
+    return StoredOffset(CommittedOffset(offset, leader_epoch, metadata, timestamp, expiry), topic_id)
+
+
+@lru_cache(maxsize=4096)
+def _shared(topic_id: UUID) -> UUID:
+    """One object for all offsets of a topic."""
+    return topic_id
 
 
 # Groups.

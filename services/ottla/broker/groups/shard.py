@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -54,6 +54,9 @@ from ottla.model import TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
+# How long a partition that is read waits for the controller to have sent all topics, which follows what it leads at once.
+TOPICS_KNOWN_SECONDS: Final = 5.0
+
 
 class OffsetsPartition:
     """The coordinator of the groups of one partition, for one leader epoch.
@@ -93,9 +96,10 @@ class OffsetsPartition:
         self._counts = counts = counts or GroupCounts()
         self._groups = GroupEntries(settings.limits, self._now_ms, counts)
         self._log = PartitionLog(key, internal, settings.codec, settings.commit_timeout_seconds)
-        self._commits = Commits(self._groups, self._log, clock, self._now_ms, settings, counts)
+        self._commits = Commits(self._groups, self._log, clock, self._now_ms, settings, counts, topics)
         self._consumers = ConsumerGroups(self._groups, self._log, clock, self._now_ms, settings, topics, unique, counts)
         self._ended_meanwhile: list[tuple[int, bool]] = []  # transactions that ended while the partition was being read
+        self._topics_known = asyncio.Event()  # as of a time when the partition was led here
         self._is_closed = False
         self._storing: set[asyncio.Task[None]] = set()
 
@@ -112,6 +116,7 @@ class OffsetsPartition:
         async for chunk in self._internal.chunks(self.key, self.leader_epoch, self._settings.load_buffer_bytes, loader.pass_over):
             await offload(loader.feed, chunk)
         loaded = await offload(loader.groups)
+        await self._until_topics_are_known()
         if self._is_closed:
             return
         self.corrupt_records = loader.corrupt_records
@@ -121,6 +126,8 @@ class OffsetsPartition:
             self.corrupt_records += not is_whole
             self._groups.put(entry)
             self._commits.loaded(entry)
+        if self._topics_known.is_set():
+            self._commits.topics_known()
         self.is_loaded = True
         for ended in self._ended_meanwhile:
             self.transaction_ended(*ended)
@@ -134,6 +141,40 @@ class OffsetsPartition:
             self._clock.monotonic() - begin,
             self.leader_epoch,
         )
+
+    async def _until_topics_are_known(self) -> None:
+        """Waits a while to be told which topics there are: an offset of a deleted one must not be told as one of its successor."""
+        if not self._topics_known.is_set():
+            try:
+                async with asyncio.timeout(TOPICS_KNOWN_SECONDS):
+                    await self._topics_known.wait()
+            except TimeoutError:
+                log.warning(
+                    "%s: the controller has not sent all topics for %g s; groups are served, offsets of deleted topics are removed later",
+                    self.key,
+                    TOPICS_KNOWN_SECONDS,
+                )
+
+    def topics_known(self) -> None:
+        """This broker knows all topics, as of a time when it led the partition already."""
+        if not self._topics_known.is_set():
+            self._topics_known.set()
+            if self.is_loaded:
+                self._commits.topics_known()
+
+    def topics_deleted(self, names: Collection[str]) -> None:
+        """Topics are gone; others of their names may be there."""
+        if self.is_loaded:
+            self._commits.topics_deleted(names)
+
+    @property
+    def has_offsets_to_remove(self) -> bool:
+        """Whether groups may have offsets of topics that are gone."""
+        return self.is_loaded and self._commits.has_offsets_to_remove
+
+    async def remove_offsets_of_deleted_topics(self) -> None:
+        """Writes tombstones for them. Raises ApiError when not all could be written: it is to be tried again."""
+        await self._commits.remove_deleted()
 
     def close(self) -> None:
         """Another broker leads the partition, or this one stops: whoever waits is told."""
@@ -327,9 +368,14 @@ class OffsetsPartition:
         if not entry.is_empty:
             raise NonEmptyGroup(f"group {group_id} has {len(entry.group)} members and is {entry.group.state.value}")
         records = self._commits.tombstones(entry) + tombstones_of(entry.group)
-        self._groups.remove(entry)
-        if records:
-            await self._log.store(records)
+        try:
+            appended = self._log.append(records) if records else None
+            self._groups.remove(entry)
+            if appended is not None:
+                partition, _, end_offset = appended
+                await self._log.committed(partition, end_offset)
+        except ApiError as error:
+            raise as_group_error(error) from error
 
     # Effects.
 

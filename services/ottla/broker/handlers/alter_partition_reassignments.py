@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ottla.broker.control import PartitionOutcome
 from ottla.broker.handlers.authorization import DENIED, cluster_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
 from ottla.broker.handlers.deadline import Deadline
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed
+from ottla.interbroker.calls import PartitionOutcome
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey

@@ -9,5 +9,6 @@ from ottla.model import BrokerId
 
 def broker_config(parts: BrokerParts) -> BrokerConfig:
     """What the broker was started with and what was changed since."""
-    broker_id = BrokerId(parts.settings.broker_id)
-    return BrokerConfig(parts.settings, parts.controller.broker_overrides(broker_id), parts.controller.broker_overrides(None))
+    broker_id, controller = BrokerId(parts.settings.broker_id), parts.controller
+    advertised = () if controller.registration is None else controller.registration.endpoints
+    return BrokerConfig(parts.settings, controller.broker_overrides(broker_id), controller.broker_overrides(None), advertised)

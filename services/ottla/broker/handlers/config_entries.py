@@ -18,6 +18,7 @@ from typing import Final
 from ottla.config.broker import BrokerSettings
 from ottla.config.settings import SettingDefinition
 from ottla.config.topic import TopicSettings
+from ottla.model import Endpoint
 
 
 class ConfigSource(enum.IntEnum):
@@ -62,12 +63,14 @@ class ConfigEntry:
 class BrokerConfig:
     """A broker's settings by where they come from.
 
-    `static` is what the broker was started with; the other two are what was changed since, by Kafka's names.
+    `static` is what the broker was started with; the next two are what was changed since, by Kafka's names. `advertised` is what
+    clients are told to connect to, which the settings may leave to the listeners and the machine's name.
     """
 
     static: BrokerSettings
     dynamic: Mapping[str, str]
     dynamic_default: Mapping[str, str]
+    advertised: tuple[Endpoint, ...] = ()
 
     def effective(self) -> BrokerSettings:
         """The settings that the broker runs with."""
@@ -118,7 +121,10 @@ def broker_entries(broker: BrokerConfig) -> list[ConfigEntry]:
     for name, definition in BrokerSettings.definitions().items():
         # What is set in another unit counts only behind a value of this setting itself.
         synonyms = list(itertools.dropwhile(lambda each: each.name != name, broker.synonyms(_broker_synonyms(name))))  # noqa: B023
-        entries.append(_entry(definition, effective.text_of(name), synonyms, read_only=definition.dynamic == "read-only"))
+        value = effective.text_of(name)
+        if not value and name == "advertised.listeners" and broker.advertised:
+            value = ",".join(map(str, broker.advertised))
+        entries.append(_entry(definition, value, synonyms, read_only=definition.dynamic == "read-only"))
     return entries
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ottla.broker.control import ElectionType, PartitionOutcome
 from ottla.broker.handlers.authorization import DENIED, cluster_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
 from ottla.broker.handlers.deadline import Deadline
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, ElectionNotNeeded, InvalidRequest
+from ottla.interbroker.calls import ElectionType, PartitionOutcome
 from ottla.model import TopicPartition
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey

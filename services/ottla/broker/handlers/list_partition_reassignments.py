@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ottla.broker.control import OngoingReassignment
 from ottla.broker.handlers.authorization import DENIED, cluster_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed
+from ottla.interbroker.calls import OngoingReassignment
 from ottla.model import TopicPartition
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey

@@ -3,7 +3,7 @@
 v5 adds log_start_offset, v8 record errors (KIP-467), v9 is flexible, v11 adds TRANSACTION_ABORTABLE (KIP-890). One batch
 per partition, stored as it came. Before the first batch of a transaction its coordinator is asked.
 Unlike Kafka: quotas are not enforced, so throttle_time_ms is always 0, and the records inside a batch are not opened
-(docs/decisions), so record_errors is always empty.
+(docs/decisions), so record_errors names records without a key on a compacted topic, at most a thousand, and no others.
 
 The dispatcher calls `stage` for every request of a read and lets the groups be written once at the end of it; what
 is returned here may leave only after that.
@@ -24,6 +24,7 @@ from ottla.errors import (
     ConcurrentTransactions,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    InvalidRecord,
     InvalidRequiredAcks,
     InvalidTopic,
     InvalidTransactionState,
@@ -218,7 +219,8 @@ def _stage(
             except ApiError as error:
                 if _has_lost_group(error) and (name, index) in parts.replicas.partitions:
                     parts.replicas.appends.failed(parts.replicas.get(name, index), error)
-                topic_answers.append(PartitionAnswer(index, error.code, error_message=error.message))
+                record_errors = error.record_errors if isinstance(error, InvalidRecord) else ()
+                topic_answers.append(PartitionAnswer(index, error.code, error_message=error.message, record_errors=record_errors))
                 _note_failure(parts, name, index, error)
                 continue
             if not partition.has_staged:
@@ -374,7 +376,7 @@ async def _stage_opened(
             found = parts.replicas.partitions.get(TopicPartition(name, index))
             if found is not None and found.opens_batches:
                 try:
-                    opened = await parts.offload(opened_for_topic, batch, found.settings)
+                    opened = await parts.offload(opened_for_topic, batch, found.topic_partition, found.settings)
                 except ApiError as error:
                     refused[name, index] = error
                     opened = b""

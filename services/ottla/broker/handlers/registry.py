@@ -67,6 +67,7 @@ class BrokerParts:
     groups: GroupCoordinator
     transactions: Transactions
     meters: RequestMeters = field(default_factory=RequestMeters)
+    topics_not_made: dict[str, float] = field(default_factory=dict)  # internal ones, and when the log last said why
 
 
 @dataclass(frozen=True, slots=True)

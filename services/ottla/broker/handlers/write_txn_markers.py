@@ -1,18 +1,18 @@
 """WriteTxnMarkers (key 27), version 1: ends transactions in partitions that this broker leads.
 
 Between Ottla's brokers this goes by gRPC; here it is for operators, who end with it a transaction that no coordinator
-knows of any more (KIP-664).
+knows of any more (KIP-664). A marker for no partition is not answered, as in Kafka.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ottla.broker.control import TransactionMarker
 from ottla.broker.handlers.authorization import cluster_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import ClusterAuthorizationFailed
+from ottla.interbroker.calls import TransactionMarker
 from ottla.model import TopicPartition
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
@@ -25,6 +25,8 @@ async def write_txn_markers(request: Any, context: RequestContext, parts: Broker
     markers = []
     for each in request.markers:
         asked = tuple(TopicPartition(topic.name, index) for topic in each.topics for index in topic.partition_indexes)
+        if not asked:
+            continue
         if is_allowed:
             marker = TransactionMarker(each.producer_id, each.producer_epoch, each.transaction_result, each.coordinator_epoch, asked)
             codes = await parts.transactions.calls.write_transaction_marker(marker)

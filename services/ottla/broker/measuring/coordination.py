@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ottla.broker.controller.service import ControllerService
-from ottla.broker.coordinating import CoordinationSessions
+from ottla.coordination.sessions import CoordinationSessions
 from ottla.metrics import coordination as metrics
 from ottla.metrics.family import Family, Pause, single
 

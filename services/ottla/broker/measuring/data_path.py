@@ -1,4 +1,4 @@
-"""The collectors of what happens between a client's socket and a log: the loop, the network, requests, topics."""
+"""The collectors of what happens between a client's socket and a log: the network, requests, topics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.handlers.registry import BrokerParts
-from ottla.broker.measuring.loop import LoopProbe
 from ottla.broker.measuring.network import NetworkCollector
 from ottla.broker.measuring.requests import RequestCollector, TopicCollector
 from ottla.broker.purgatory import Purgatory
@@ -15,16 +14,11 @@ from ottla.network.listener import AnyListener
 
 
 def data_path_collectors(
-    parts: BrokerParts, dispatcher: Dispatcher, produces: Purgatory, listeners: Mapping[str, AnyListener], probe: LoopProbe
+    parts: BrokerParts, dispatcher: Dispatcher, produces: Purgatory, listeners: Mapping[str, AnyListener]
 ) -> list[Collector]:
-    """One of each.
-
-    Args:
-        probe: started and closed by whoever serves the metrics.
-    """
+    """One of each."""
     waiting = {"produce": produces, "fetch": parts.fetch_purgatory}
     return [
-        probe,
         RequestCollector(parts.meters, lambda: dispatcher.queue_length, waiting),
         TopicCollector(parts.meters, lambda: list(parts.replicas.partitions.values())),
         NetworkCollector(listeners),

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ottla.broker.controller.service import ControllerService
-from ottla.broker.coordinating import CoordinationSessions
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.handlers.registry import BrokerParts
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.fetchers import Fetchers
+from ottla.coordination.sessions import CoordinationSessions
 from ottla.network.listener import AnyListener
 from ottla.storage.cleaner import LogCleaner
 

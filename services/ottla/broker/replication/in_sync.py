@@ -14,13 +14,13 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from ottla.broker.control import AlteredPartition, IsrChange, IsrMember, PartitionAssignment
 from ottla.broker.replication import isr as decisions
 from ottla.broker.replication.follower_progress import FollowerProgress
 from ottla.broker.replication.isr import Outcome
 from ottla.broker.replication.leadership_question import LeadershipQuestion
 from ottla.broker.state_changes import state_changes
 from ottla.errors import NotLeaderOrFollower
+from ottla.interbroker.calls import AlteredPartition, IsrChange, IsrMember, PartitionAssignment
 from ottla.model import BrokerId, TopicPartition
 
 log = logging.getLogger(__name__)

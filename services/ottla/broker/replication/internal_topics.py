@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.partition import ACKS_ALL, Partition
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.clock import Clock
-from ottla.errors import ApiError, NotLeaderOrFollower, RequestTimedOut
+from ottla.errors import ApiError, NotCoordinator, NotLeaderOrFollower, RequestTimedOut
 from ottla.lifecycle import Offload
 from ottla.model import TopicPartition
 from ottla.record.batch import batches
@@ -30,7 +30,32 @@ KeyValue: TypeAlias = tuple[bytes | None, bytes | None]
 
 # How long loading waits for the followers to have what a former leader appended.
 _CATCH_UP_SECONDS: Final = 60.0
+# Between two attempts to load a partition.
+_RETRY_SECONDS: Final = 1.0
+_LONGEST_PAUSE_SECONDS: Final = 30.0
 _MAGIC: Final = 2
+
+
+async def loaded_at_last(key: TopicPartition, load: Callable[[], Awaitable[None]]) -> None:
+    """Has a coordinator read a partition, again and again until it is read.
+
+    As long as this broker leads the partition there is nobody else to ask; whoever stops leading it cancels this. An error
+    that nobody has foreseen must not make COORDINATOR_LOAD_IN_PROGRESS the answer for ever either.
+    """
+    pause = _RETRY_SECONDS
+    while True:
+        try:
+            await load()
+            return
+        except NotCoordinator:
+            return
+        except ApiError as error:
+            log.error("%s cannot be loaded, trying again in %g s: %s", key, _RETRY_SECONDS, error)
+            await asyncio.sleep(_RETRY_SECONDS)
+        except Exception:
+            log.exception("%s cannot be loaded, trying again in %g s", key, pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 class _Commit:
@@ -58,7 +83,17 @@ class _Commit:
 
     def expire(self) -> None:
         if not self.done.done():
-            self.done.set_exception(RequestTimedOut(f"{self._partition.topic_partition}: the in-sync replicas were too slow"))
+            self.done.set_exception(RequestTimedOut(f"{self._partition.topic_partition}: {self._what_is_missing()}"))
+
+    def _what_is_missing(self) -> str:
+        partition = self._partition
+        if not partition.is_under_min_isr:
+            return "the in-sync replicas were too slow"
+        missing = sorted(set(partition.replicas) - set(partition.isr))
+        return (
+            f"{len(partition.isr)} of {len(partition.replicas)} replicas are in sync, min.insync.replicas is "
+            f"{partition.min_insync_replicas}; not in sync: {', '.join(map(str, missing))}"
+        )
 
     def _failure(self) -> ApiError | None:
         partition = self._partition

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from ottla.broker.control import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
 from ottla.errors import NONE, OttlaError
+from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
 from ottla.model import BrokerId, TopicPartition
 
 log = logging.getLogger(__name__)

@@ -14,12 +14,12 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ottla.broker.control import AlteredPartition, IsrChange
 from ottla.broker.replication.counts import IsrCounts
 from ottla.broker.replication.isr_alterations import AlterPartition, IsrAlterations
 from ottla.broker.replication.partition import Partition
 from ottla.clock import Clock
 from ottla.errors import NONE
+from ottla.interbroker.calls import AlteredPartition, IsrChange
 from ottla.model import BrokerId, TopicPartition
 
 log = logging.getLogger(__name__)

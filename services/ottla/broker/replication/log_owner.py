@@ -18,7 +18,7 @@ import enum
 from dataclasses import dataclass
 from uuid import UUID
 
-from ottla.broker.control import PartitionAssignment
+from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId
 
 

@@ -15,7 +15,6 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from ottla.broker.control import AlteredPartition, IsrChange
 from ottla.broker.replication import isr as decisions
 from ottla.broker.replication.replica import Replica
 from ottla.config.topic import TopicSettings
@@ -30,6 +29,7 @@ from ottla.errors import (
     OffsetOutOfRange,
     TransactionalIdAuthorizationFailed,
 )
+from ottla.interbroker.calls import AlteredPartition, IsrChange
 from ottla.model import NO_TIMESTAMP, BrokerId, TopicPartition
 from ottla.record.batch import (
     CONTROL_MASK,

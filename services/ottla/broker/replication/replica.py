@@ -17,11 +17,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID
 
-from ottla.broker.control import PartitionAssignment
 from ottla.broker.replication.in_sync import InSyncReplicas
 from ottla.broker.replication.truncation import truncation_offset
 from ottla.broker.state_changes import state_changes
 from ottla.errors import FencedLeaderEpoch, KafkaStorageError, NotLeaderOrFollower, StaleControllerEpoch, UnknownLeaderEpoch
+from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
 from ottla.record.batch import HEADER_SIZE, read_header
 from ottla.storage.log import Log

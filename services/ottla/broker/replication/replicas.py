@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Final, Protocol
 from uuid import UUID
 
-from ottla.broker.control import AllReplicas, PartitionAssignment, PartitionToStop
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.appends import Appends
 from ottla.broker.replication.counts import IsrCounts
@@ -28,6 +27,7 @@ from ottla.broker.state_changes import state_changes
 from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
 from ottla.errors import NONE, ApiError, FencedLeaderEpoch, InconsistentTopicId, KafkaStorageError, UnknownTopicOrPartition
+from ottla.interbroker.calls import AllReplicas, PartitionAssignment, PartitionToStop
 from ottla.model import INTERNAL_TOPICS, NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
 from ottla.storage.log import Log
 from ottla.storage.log_manager import LogManager

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
-from ottla.broker.control import TransactionMarker, TransactionQuestion
 from ottla.broker.replication.internal_keys import partition_of
-from ottla.broker.replication.internal_topics import InternalTopics
+from ottla.broker.replication.internal_topics import InternalTopics, loaded_at_last
 from ottla.broker.transactions.counts import TransactionCounts
 from ottla.broker.transactions.shard import TransactionLimits, TransactionPartition
 from ottla.broker.transactions.transaction import Transaction
 from ottla.clock import Clock
 from ottla.errors import NONE, ApiError, CoordinatorLoadInProgress, InvalidRequest, NotCoordinator
+from ottla.interbroker.calls import TransactionAnswer, TransactionMarker, TransactionQuestion
 from ottla.lifecycle import Offload
 from ottla.model import TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
-_RETRY_SECONDS: Final = 1.0
 
 
 class TransactionCoordinator:
@@ -124,16 +123,7 @@ class TransactionCoordinator:
             ending.add_done_callback(self._ending.discard)
 
     async def _load(self, partition: TransactionPartition) -> None:
-        while True:
-            try:
-                await partition.load(self._offload)
-                return
-            except NotCoordinator:
-                return
-            except ApiError as error:
-                # As long as this broker leads there is nobody else to ask; when it does not, `resign` ends this.
-                log.error("%s can not be loaded, trying on: %s", partition.key, error)
-                await asyncio.sleep(_RETRY_SECONDS)
+        await loaded_at_last(partition.key, lambda: partition.load(self._offload))
 
     # Transactions.
 
@@ -159,15 +149,15 @@ class TransactionCoordinator:
             raise CoordinatorLoadInProgress(f"{partition.key} is being read")
         return partition
 
-    def verify(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
-        """What a partition's leader asks before the first batch of a transaction: the error code of each partition."""
+    def verify(self, question: TransactionQuestion) -> TransactionAnswer:
+        """What a partition's leader asks before the first batch of a transaction."""
         try:
-            outcomes = self.of(question.transactional_id).verify(
-                question.transactional_id, question.producer_id, question.producer_epoch, question.partitions
-            )
+            partition, transactional_id = self.of(question.transactional_id), question.transactional_id
+            outcomes = partition.verify(transactional_id, question.producer_id, question.producer_epoch, question.partitions)
+            transaction = partition.transaction(transactional_id)
         except ApiError as error:
-            return dict.fromkeys(question.partitions, error.code)
-        return {each: NONE if outcome is None else outcome.code for each, outcome in outcomes.items()}
+            return TransactionAnswer(dict.fromkeys(question.partitions, error.code))
+        return TransactionAnswer({each: NONE if outcome is None else outcome.code for each, outcome in outcomes.items()}, transaction)
 
     def transactions(self) -> Iterator[Transaction]:
         """All transactions that are coordinated here."""
@@ -183,11 +173,17 @@ class TransactionCoordinator:
         while True:
             await asyncio.sleep(self._abort_interval_seconds)
             for partition in list(self._partitions.values()):
-                partition.abort_timed_out()
+                try:
+                    partition.abort_timed_out()
+                except Exception:
+                    log.exception("%s: timed-out transactions cannot be aborted, the next round tries again", partition.key)
                 await asyncio.sleep(0)
 
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(self._expiry_interval_seconds)
             for partition in list(self._partitions.values()):
-                await partition.expire()
+                try:
+                    await partition.expire()
+                except Exception:
+                    log.exception("%s: transactional ids cannot be expired, the next round tries again", partition.key)

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from ottla.broker.control import TransactionMarker
 from ottla.errors import NONE, ApiError, InvalidProducerEpoch, TransactionCoordinatorFenced, error_of
+from ottla.interbroker.calls import TransactionMarker
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
 
 log: Final = logging.getLogger(__name__)

@@ -7,21 +7,24 @@ TransactionPeers    the way to any broker, this one included, which is called di
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ottla.broker.control import TransactionControl, TransactionMarker, TransactionQuestion
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.errors import NONE, ApiError, BrokerNotAvailable
+from ottla.interbroker.calls import TransactionAnswer, TransactionControl, TransactionMarker, TransactionQuestion
 from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker
+
+log: Final = logging.getLogger(__name__)
 
 # How long the in-sync replicas may take to have a marker before the coordinator is told to try again.
 COMMIT_SECONDS: Final = 10.0
 
 
 class TransactionCalls:
-    """What this broker does for others: `ottla.broker.control.TransactionControl`.
+    """What this broker does for others: `ottla.interbroker.calls.TransactionControl`.
 
     Args:
         internal: appends to what is led here.
@@ -33,7 +36,7 @@ class TransactionCalls:
         self,
         internal: InternalTopics,
         ended: Callable[[TopicPartition, int, bool], None],
-        verify: Callable[[TransactionQuestion], Mapping[TopicPartition, int]],
+        verify: Callable[[TransactionQuestion], TransactionAnswer],
     ) -> None:
         self._internal = internal
         self._ended = ended
@@ -48,15 +51,21 @@ class TransactionCalls:
         control_type = ControlRecordType.COMMIT if marker.is_commit else ControlRecordType.ABORT
         record = EndTransactionMarker(control_type, marker.coordinator_epoch)
         try:
+            producers = self._internal.partition(key).log.producers
+            if producers.has_ended(marker.producer_id, marker.transaction):
+                # It came late: an earlier copy was written, and what is open now is the producer's next transaction.
+                log.info("%s: a marker of producer %d came after its transaction had ended, and is not written", key, marker.producer_id)
+                return NONE
             offset, partition = self._internal.append_marker(key, marker.producer_id, marker.producer_epoch, record)
             if not self._internal.is_committed(partition, offset + 1):
                 await self._internal.committed(partition, offset + 1, COMMIT_SECONDS)
         except ApiError as error:
             return error.code
+        producers.note_ended(marker.producer_id, marker.transaction)
         self._ended(key, marker.producer_id, marker.is_commit)
         return NONE
 
-    async def verify_transaction(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
         """Says what is known here of a transaction."""
         return self._verify(question)
 
@@ -87,7 +96,7 @@ class TransactionPeers:
         """Has a broker write a marker. Raises BrokerNotAvailable or RequestTimedOut when there was no answer."""
         return await self._at(broker_id).write_transaction_marker(marker)
 
-    async def verify(self, broker_id: BrokerId, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+    async def verify(self, broker_id: BrokerId, question: TransactionQuestion) -> TransactionAnswer:
         """Asks a coordinator. Raises BrokerNotAvailable or RequestTimedOut when there was no answer."""
         return await self._at(broker_id).verify_transaction(question)
 

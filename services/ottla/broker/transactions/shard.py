@@ -3,6 +3,9 @@
 Every step of a transaction is first written to the partition and taken in when it is committed there; meanwhile the id
 answers CONCURRENT_TRANSACTIONS. A decision (PREPARE_COMMIT, PREPARE_ABORT) is answered when it is written; the markers
 follow by themselves, and whoever loads the partition after a crash sends those that may not have been sent.
+
+What is in the log is carried to its end, whatever becomes of the request: a connection that is lost, or replicas that take
+longer than the answer may, do not take a decision back. Only a change of the leadership ends the wait for it.
 """
 
 from __future__ import annotations
@@ -11,10 +14,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final
 
-from ottla.broker.control import TransactionMarker
 from ottla.broker.replication.internal_topics import InternalTopics
+from ottla.broker.replication.partition import Partition
 from ottla.broker.transactions import decisions
 from ottla.broker.transactions.counts import TransactionCounts
 from ottla.broker.transactions.loading import TransactionsLoader
@@ -40,12 +44,14 @@ from ottla.errors import (
     UnknownServerError,
     UnknownTopicOrPartition,
 )
+from ottla.interbroker.calls import TransactionMarker
 from ottla.lifecycle import Offload
-from ottla.model import NO_PRODUCER_EPOCH, TopicPartition
+from ottla.model import NO_PRODUCER_EPOCH, TopicPartition, TransactionNumber
 
 log: Final = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 0.1
+_RETRY_LATER_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,7 @@ class TransactionLimits:
 class _Entry:
     transaction: Transaction
     is_busy: bool = False  # a change of it is being written
+    number: int = 0  # of the transaction that is open or being ended, among those of this coordinator in its epoch
 
 
 class TransactionPartition:
@@ -98,6 +105,7 @@ class TransactionPartition:
         self._limits = limits
         self._counts = counts or TransactionCounts()
         self._entries: dict[str, _Entry] = {}
+        self._numbers = count(1)
         self._is_closed = False
         self._beside: set[asyncio.Task[None]] = set()
 
@@ -116,7 +124,7 @@ class TransactionPartition:
         self.corrupt_records = loader.corrupt_records
         if self._is_closed:
             return
-        self._entries = {each.transactional_id: _Entry(each) for each in transactions}
+        self._entries = {each.transactional_id: _Entry(each, number=next(self._numbers)) for each in transactions}
         self.is_loaded = True
         self._counts.records_corrupt += loader.corrupt_records
         prepared = [each for each in self._entries.values() if each.transaction.state in PREPARED]
@@ -201,15 +209,17 @@ class TransactionPartition:
             for each in partitions
         }
 
+    def transaction(self, transactional_id: str) -> TransactionNumber:
+        """Which transaction the id has open, or had last. Raises InvalidProducerIdMapping."""
+        return TransactionNumber(self.leader_epoch, self._known(transactional_id).number)
+
     async def end(self, transactional_id: str, producer_id: int, epoch: int, is_commit: bool) -> None:
         """EndTxn: returns when the decision is written; the markers follow. Raises as `decisions.ended`."""
         entry, changed = await self._decided(
             transactional_id, lambda of: decisions.ended(of, producer_id, epoch, is_commit, self._clock.time_ms())
         )
-        if changed is None:
-            return
-        await self._write(entry, changed)
-        self._begin_beside(self._complete(entry))
+        if changed is not None:
+            await self._write(entry, changed)
 
     # Looking.
 
@@ -245,7 +255,7 @@ class TransactionPartition:
                 continue
             entry.is_busy = True
             try:
-                await self._append(transactional_id, None)
+                await self._committed(*self._append(transactional_id, None))
                 self._entries.pop(transactional_id, None)
                 log.info("%s: transactional id expired", transactional_id)
             except ApiError as error:
@@ -284,13 +294,12 @@ class TransactionPartition:
 
     async def _abort(self, entry: _Entry, fenced: Transaction) -> None:
         """Aborts for a producer that is shut out. The entry is busy already."""
-        entry.is_busy = False
         try:
-            await self._write(entry, decisions.aborted_after_fence(fenced, self._clock.time_ms()))
+            carrying = self._begin_write(entry, decisions.aborted_after_fence(fenced, self._clock.time_ms()))
+            if carrying is not None:
+                await carrying
         except ApiError as error:
             log.warning("%s: the abort was not written, it is tried again: %s", entry.transaction.transactional_id, error)
-            return
-        await self._complete(entry)
 
     async def _complete(self, entry: _Entry) -> None:
         """Has the markers of a decided transaction written, and then says so."""
@@ -301,15 +310,24 @@ class TransactionPartition:
             decided.state is TransactionState.PREPARE_COMMIT,
             self.leader_epoch,
             tuple(sorted(decided.partitions)),
+            entry.number,
         )
-        try:
-            await self._send_markers(marker)
-        except ApiError as error:
-            log.error("%s: its markers are another coordinator's business: %s", decided.transactional_id, error)
-            return
+        while True:
+            try:
+                await self._send_markers(marker)
+                break
+            except ApiError as error:
+                log.error("%s: its markers are another coordinator's business: %s", decided.transactional_id, error)
+                return
+            except Exception:
+                # What is decided is carried to its end, whatever nobody has foreseen.
+                log.exception("%s: its markers could not be sent, trying again in %g s", decided.transactional_id, _RETRY_LATER_SECONDS)
+                await asyncio.sleep(_RETRY_LATER_SECONDS)
         while not self._is_closed:
             try:
-                await self._write(entry, decisions.completed(decided, self._clock.time_ms()))
+                carrying = self._begin_write(entry, decisions.completed(decided, self._clock.time_ms()))
+                if carrying is not None:
+                    await carrying
                 self._counts.committed += marker.is_commit
                 self._counts.aborted += not marker.is_commit
                 return
@@ -320,28 +338,95 @@ class TransactionPartition:
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _write(self, entry: _Entry, changed: Transaction) -> None:
-        """Writes the change and takes it in when it is committed."""
+        """Writes the change for a request; returns when it is committed and taken in.
+
+        Whoever waits here may go, and is answered when it has taken too long. The change is carried to its end all the same.
+
+        Raises:
+            ApiError: it was not appended; or not committed in time, and then it may still come to be.
+        """
+        too_late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        carrying = self._begin_write(entry, changed, too_late)
+        if carrying is not None:
+            await asyncio.wait([carrying, too_late], return_when=asyncio.FIRST_COMPLETED)
+            if carrying.cancelled():
+                raise NotCoordinator(f"{self.key} is not led here any more")
+            (carrying if carrying.done() else too_late).result()
+
+    def _begin_write(self, entry: _Entry, changed: Transaction, too_late: asyncio.Future[None] | None = None) -> asyncio.Task[None] | None:
+        """Appends the change. Gives what carries it to its end, the coordinator's own work; None when that has been reached.
+
+        Args:
+            too_late: fails when it takes longer than a request may.
+
+        Raises:
+            ApiError: nothing was appended.
+        """
+        entry.is_busy = False
+        partition, end_offset = self._append(changed.transactional_id, encode(changed))
+        if self._internal.is_committed(partition, end_offset):
+            self._take_in(entry, changed)
+            return None
         entry.is_busy = True
+        return self._begin_beside(self._carry(entry, changed, partition, end_offset, too_late))
+
+    async def _carry(
+        self, entry: _Entry, changed: Transaction, partition: Partition, end_offset: int, too_late: asyncio.Future[None] | None
+    ) -> None:
+        """Waits until what was appended is committed, however long that takes, and takes it in.
+
+        Raises:
+            NotCoordinator: another broker leads the partition, and goes on from what is written.
+        """
         try:
-            await self._append(changed.transactional_id, encode(changed))
-            entry.transaction = changed
+            while True:
+                try:
+                    await self._committed(partition, end_offset)
+                    break
+                except NotLeaderOrFollower as error:
+                    raise _as_transaction_error(error) from error
+                except ApiError as error:
+                    log.warning("%s: a step of a transaction is written and not committed yet: %s", self.key, error)
+                    if too_late is not None and not too_late.done():
+                        too_late.set_exception(_as_transaction_error(error))
+                        too_late.exception()  # whoever waited may be gone
+                    await asyncio.sleep(_RETRY_SECONDS)
+            if self._is_closed:
+                raise NotCoordinator(f"{self.key} is not led here any more")
         finally:
             entry.is_busy = False
+        self._take_in(entry, changed)
 
-    async def _append(self, transactional_id: str, value: bytes | None) -> None:
+    def _take_in(self, entry: _Entry, changed: Transaction) -> None:
+        """The change is committed: it holds, and what follows from it begins."""
+        if changed.state is TransactionState.ONGOING and entry.transaction.state is not TransactionState.ONGOING:
+            entry.number = next(self._numbers)
+        entry.transaction = changed
+        if changed.state in PREPARED:
+            self._begin_beside(self._complete(entry))
+
+    def _append(self, transactional_id: str, value: bytes | None) -> tuple[Partition, int]:
         try:
             base_offset, partition = self._internal.append(self.key, [(encode_key(transactional_id), value)])
-            if not self._internal.is_committed(partition, base_offset + 1):
-                await self._internal.committed(partition, base_offset + 1, self._limits.write_timeout_seconds)
         except ApiError as error:
             raise _as_transaction_error(error) from error
-        if self._is_closed:
-            raise NotCoordinator(f"{self.key} is not led here any more")
+        return partition, base_offset + 1
 
-    def _begin_beside(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _committed(self, partition: Partition, end_offset: int) -> None:
+        if not self._internal.is_committed(partition, end_offset):
+            await self._internal.committed(partition, end_offset, self._limits.write_timeout_seconds)
+
+    def _begin_beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        task.add_done_callback(self._ended_beside)
+        return task
+
+    def _ended_beside(self, task: asyncio.Task[None]) -> None:
+        self._beside.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, ApiError):
+            log.error("%s: a step of a transaction has failed unexpectedly", self.key, exc_info=error)
 
     def _check(self) -> None:
         if self._is_closed:

@@ -8,10 +8,9 @@ once for each transaction and partition.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from ottla.broker.control import TransactionQuestion
 from ottla.broker.replication.partition import Partition
 from ottla.errors import (
     NONE,
@@ -22,11 +21,12 @@ from ottla.errors import (
     ProducerFenced,
     error_of,
 )
+from ottla.interbroker.calls import TransactionAnswer, TransactionQuestion
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
-Ask: TypeAlias = Callable[[BrokerId, TransactionQuestion], Awaitable[Mapping[TopicPartition, int]]]
+Ask: TypeAlias = Callable[[BrokerId, TransactionQuestion], Awaitable[TransactionAnswer]]
 
 
 class TransactionVerification:
@@ -56,19 +56,19 @@ class TransactionVerification:
         keys = tuple(each.topic_partition for each in unverified)
         begun = [each.log.producers.begin_verification(producer_id) for each in unverified]
         refusals: dict[TopicPartition, ApiError] = {}
-        codes: Mapping[TopicPartition, int] = {}
+        answer = TransactionAnswer({})
         try:
             if self._is_enabled():
-                codes = await self._codes(TransactionQuestion(transactional_id, producer_id, producer_epoch, keys))
+                answer = await self._answer(TransactionQuestion(transactional_id, producer_id, producer_epoch, keys))
             else:
-                codes = dict.fromkeys(keys, NONE)
+                answer = TransactionAnswer(dict.fromkeys(keys, NONE))
         finally:
             for partition, verification in zip(unverified, begun, strict=True):
-                is_known = codes.get(partition.topic_partition) == NONE
-                partition.log.producers.end_verification(producer_id, producer_epoch, verification, is_known)
+                is_known = answer.errors.get(partition.topic_partition) == NONE
+                partition.log.producers.end_verification(producer_id, producer_epoch, verification, is_known, answer.transaction)
         for each in unverified:
             key = each.topic_partition
-            code = codes.get(key, CoordinatorNotAvailable.code)
+            code = answer.errors.get(key, CoordinatorNotAvailable.code)
             if code == ProducerFenced.code:
                 refusals[key] = InvalidProducerEpoch(f"{transactional_id}: epoch {producer_epoch} is over")
             elif code != NONE:
@@ -77,7 +77,7 @@ class TransactionVerification:
                 refusals[key] = InvalidTransactionState(f"{key}: the transaction of {transactional_id} has ended meanwhile")
         return refusals
 
-    async def _codes(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+    async def _answer(self, question: TransactionQuestion) -> TransactionAnswer:
         try:
             coordinator = self._coordinator_of(question.transactional_id)
             if coordinator == NO_LEADER:
@@ -85,4 +85,4 @@ class TransactionVerification:
             return await self._ask(coordinator, question)
         except ApiError as error:
             log.info("%s: its coordinator could not be asked: %s", question.transactional_id, error)
-            return dict.fromkeys(question.partitions, CoordinatorNotAvailable.code)
+            return TransactionAnswer(dict.fromkeys(question.partitions, CoordinatorNotAvailable.code))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ottla.broker.control import TransactionControl
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC, TransactionCoordinator
@@ -15,6 +14,7 @@ from ottla.broker.transactions.shard import TransactionLimits
 from ottla.broker.transactions.verification import TransactionVerification
 from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
+from ottla.interbroker.calls import TransactionControl
 from ottla.lifecycle import Offload
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, TopicPartition
 

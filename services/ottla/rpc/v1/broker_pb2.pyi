@@ -111,10 +111,13 @@ class LeaderAndIsrRequest(_message.Message):
     LIVE_LEADERS_FIELD_NUMBER: _builtins.int
     TOPIC_CONFIGS_FIELD_NUMBER: _builtins.int
     ALL_REPLICAS_FIELD_NUMBER: _builtins.int
+    ALL_TOPICS_KNOWN_FIELD_NUMBER: _builtins.int
     controller_id: _builtins.int
     controller_epoch: _builtins.int
     broker_epoch: _builtins.int
     """The receiver's."""
+    all_topics_known: _builtins.bool
+    """Whether the receiver has been sent all topics that the sender knows of: no UpdateMetadata waits to be sent."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicAssignment]: ...
     @_builtins.property
@@ -139,10 +142,11 @@ class LeaderAndIsrRequest(_message.Message):
         live_leaders: _abc.Iterable[_common_pb2.BrokerRegistration] | None = ...,
         topic_configs: _abc.Iterable[Global___TopicConfig] | None = ...,
         all_replicas: Global___AllReplicas | None = ...,
+        all_topics_known: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["all_replicas", b"all_replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_replicas", b"all_replicas", "broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "live_leaders", b"live_leaders", "topic_configs", b"topic_configs", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_replicas", b"all_replicas", "all_topics_known", b"all_topics_known", "broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "live_leaders", b"live_leaders", "topic_configs", b"topic_configs", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -260,10 +264,13 @@ class UpdateMetadataRequest(_message.Message):
     DELETED_TOPICS_FIELD_NUMBER: _builtins.int
     TOPIC_CONFIGS_FIELD_NUMBER: _builtins.int
     ALL_TOPICS_FIELD_NUMBER: _builtins.int
+    ALL_TOPICS_KNOWN_FIELD_NUMBER: _builtins.int
     controller_id: _builtins.int
     controller_epoch: _builtins.int
     broker_epoch: _builtins.int
     """The receiver's."""
+    all_topics_known: _builtins.bool
+    """Whether with this the receiver has been sent all topics that the sender knows of."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicAssignment]:
         """What changed."""
@@ -293,10 +300,11 @@ class UpdateMetadataRequest(_message.Message):
         deleted_topics: _abc.Iterable[_builtins.str] | None = ...,
         topic_configs: _abc.Iterable[Global___TopicConfig] | None = ...,
         all_topics: Global___TopicNames | None = ...,
+        all_topics_known: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["all_topics", b"all_topics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_topics", b"all_topics", "broker_epoch", b"broker_epoch", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "deleted_topics", b"deleted_topics", "topic_configs", b"topic_configs", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_topics", b"all_topics", "all_topics_known", b"all_topics_known", "broker_epoch", b"broker_epoch", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "deleted_topics", b"deleted_topics", "topic_configs", b"topic_configs", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -542,11 +550,16 @@ class WriteTransactionMarkerRequest(_message.Message):
     IS_COMMIT_FIELD_NUMBER: _builtins.int
     COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    TRANSACTION_NUMBER_FIELD_NUMBER: _builtins.int
     producer_id: _builtins.int
     producer_epoch: _builtins.int
     is_commit: _builtins.bool
     coordinator_epoch: _builtins.int
     """Of the coordinator; an older one than the partition has seen is refused with TRANSACTION_COORDINATOR_FENCED (52)."""
+    transaction_number: _builtins.int
+    """Which of the producer's transactions has ended: counted by the coordinator, and growing within its epoch. 0 says that it
+    is not known. A marker of an earlier one than the partition knows of came late: it is answered with 0 and not written.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicPartition]: ...
     def __init__(
@@ -557,10 +570,11 @@ class WriteTransactionMarkerRequest(_message.Message):
         is_commit: _builtins.bool = ...,
         coordinator_epoch: _builtins.int = ...,
         partitions: _abc.Iterable[_common_pb2.TopicPartition] | None = ...,
+        transaction_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_epoch", b"coordinator_epoch", "is_commit", b"is_commit", "partitions", b"partitions", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_epoch", b"coordinator_epoch", "is_commit", b"is_commit", "partitions", b"partitions", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "transaction_number", b"transaction_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -622,6 +636,11 @@ class VerifyTransactionResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ERRORS_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
+    TRANSACTION_NUMBER_FIELD_NUMBER: _builtins.int
+    coordinator_epoch: _builtins.int
+    """Which transaction is ongoing: as its marker is going to name it, or a later coordinator by a larger epoch."""
+    transaction_number: _builtins.int
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PartitionError]:
         """0 where the partition is part of the producer's ongoing transaction."""
@@ -630,10 +649,12 @@ class VerifyTransactionResponse(_message.Message):
         self,
         *,
         errors: _abc.Iterable[_common_pb2.PartitionError] | None = ...,
+        coordinator_epoch: _builtins.int = ...,
+        transaction_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_epoch", b"coordinator_epoch", "errors", b"errors", "transaction_number", b"transaction_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

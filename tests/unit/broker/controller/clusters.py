@@ -9,7 +9,13 @@ from random import Random
 import pytest
 
 from ottla.broker.applying import NoTransactions
-from ottla.broker.control import (
+from ottla.broker.controller.changes import SettingsChange
+from ottla.broker.controller.service import ControllerService
+from ottla.config.broker import BrokerSettings
+from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
+from ottla.coordination.interface import Coordination, Operation, Result
+from ottla.errors import FencedLeaderEpoch, RequestTimedOut, StaleBrokerEpoch, StaleControllerEpoch, UnknownTopicOrPartition
+from ottla.interbroker.calls import (
     AllReplicas,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -18,13 +24,7 @@ from ottla.broker.control import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
-from ottla.broker.control_local import LocalControl, LocalTransport
-from ottla.broker.controller.changes import SettingsChange
-from ottla.broker.controller.service import ControllerService
-from ottla.config.broker import BrokerSettings
-from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
-from ottla.coordination.interface import Coordination, Operation, Result
-from ottla.errors import FencedLeaderEpoch, RequestTimedOut, StaleBrokerEpoch, StaleControllerEpoch, UnknownTopicOrPartition
+from ottla.interbroker.local import LocalControl, LocalTransport
 from ottla.model import BrokerId, BrokerRegistration, Endpoint, TopicDescription, TopicPartition
 from ottla.testing.clock import ManualClock
 
@@ -35,7 +35,7 @@ Wrap = Callable[[EmbeddedSession], Coordination]
 
 
 class FakeBroker(NoTransactions):
-    """A broker that does what it is told, and keeps no data: `ottla.broker.control.BrokerControl`.
+    """A broker that does what it is told, and keeps no data: `ottla.interbroker.calls.BrokerControl`.
 
     Attributes:
         service: its part in the control of the cluster.

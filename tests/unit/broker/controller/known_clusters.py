@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from ottla.broker.control import AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
 from ottla.broker.controller import decisions
 from ottla.broker.controller.effects import Decision
 from ottla.broker.controller.state import ClusterState, KnownPartition, KnownTopic
 from ottla.config.broker import BrokerSettings
 from ottla.errors import ApiError
+from ottla.interbroker.calls import AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
 from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicPartition
 
 NONE_LEADS = -1

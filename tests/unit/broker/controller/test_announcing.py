@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ottla.broker.control import AlterPartitionRequest, IsrChange, IsrMember, PartitionAssignment, PartitionToStop
 from ottla.broker.controller import decisions
 from ottla.broker.controller.announcing import SLICE, Announcement, announced, everything
 from ottla.broker.controller.effects import Decision
+from ottla.interbroker.calls import AlterPartitionRequest, IsrChange, IsrMember, PartitionAssignment, PartitionToStop
 from ottla.model import BrokerId
 
 from .known_clusters import KnownCluster, ids, partition_of

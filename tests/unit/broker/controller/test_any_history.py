@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.examples import examples
 
-from ottla.broker.control import AlterPartitionRequest, ElectionType, IsrChange, IsrMember
 from ottla.broker.controller import decisions
 from ottla.broker.controller.announcing import announced, everything
 from ottla.broker.controller.effects import Decision
 from ottla.broker.controller.state import KnownPartition
 from ottla.broker.controller.transitions import ReplicaPhase
 from ottla.errors import NONE, KafkaStorageError
+from ottla.interbroker.calls import AlterPartitionRequest, ElectionType, IsrChange, IsrMember
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
 
 from .known_clusters import KnownCluster, ids

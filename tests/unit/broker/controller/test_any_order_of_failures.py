@@ -14,9 +14,9 @@ from random import Random
 
 import pytest
 
-from ottla.broker.control import NewTopic
 from ottla.coordination import znodes
 from ottla.errors import ApiError, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
+from ottla.interbroker.calls import NewTopic
 from ottla.model import BrokerId
 
 from .clusters import ONE, THREE, TWO, Cluster, run, states

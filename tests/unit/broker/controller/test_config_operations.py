@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from ottla.broker.control import NewTopic
 from ottla.broker.controller.changes import BrokerConfigChanged, TopicConfigChanged
 from ottla.broker.controller.config_operations import CONFIG_CHANGE_LIFETIME_MS
 from ottla.broker.controller.configs import ConfigChange, ConfigOperation
@@ -16,6 +15,7 @@ from ottla.errors import (
     InvalidRequest,
     UnknownTopicOrPartition,
 )
+from ottla.interbroker.calls import NewTopic
 from ottla.model import BrokerId
 
 from .clusters import ONE, Cluster, run

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.broker.control import PartitionToStop
 from ottla.broker.controller import decisions
 from ottla.broker.controller.deletions import SLICE
 from ottla.broker.controller.effects import EPOCH_DURING_DELETE, Decision, ReplicaStop, TopicGone
 from ottla.broker.controller.transitions import ReplicaPhase
 from ottla.errors import KafkaStorageError, UnknownTopicOrPartition
+from ottla.interbroker.calls import PartitionToStop
 from ottla.model import BrokerId, TopicPartition
 
 from .known_clusters import KnownCluster, ids, partition_of

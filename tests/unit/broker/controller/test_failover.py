@@ -10,11 +10,11 @@ import asyncio
 
 import pytest
 
-from ottla.broker.control import AlterPartitionRequest, ElectionType, IsrChange, IsrMember, NewTopic, PartitionOutcome
-from ottla.broker.control_local import Call, Perform
 from ottla.broker.controller import news
 from ottla.coordination import znodes
 from ottla.errors import BrokerNotAvailable, KafkaStorageError, NotController, StaleBrokerEpoch, StaleControllerEpoch
+from ottla.interbroker.calls import AlterPartitionRequest, ElectionType, IsrChange, IsrMember, NewTopic, PartitionOutcome
+from ottla.interbroker.local import Call, Perform
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
 
 from .clusters import ONE, THREE, TWO, Cluster, run, until

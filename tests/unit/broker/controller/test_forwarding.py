@@ -6,8 +6,6 @@ import asyncio
 
 import pytest
 
-from ottla.broker.control import BROKER_DEFAULT, ConfigChange, ConfigOperation, ElectionType, NewTopic
-from ottla.broker.control_local import Call, Perform
 from ottla.errors import (
     ApiError,
     BrokerNotAvailable,
@@ -19,6 +17,8 @@ from ottla.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
+from ottla.interbroker.calls import BROKER_DEFAULT, ConfigChange, ConfigOperation, ElectionType, NewTopic
+from ottla.interbroker.local import Call, Perform
 from ottla.model import TopicPartition
 
 from .clusters import ONE, THREE, TWO, Cluster, run, until

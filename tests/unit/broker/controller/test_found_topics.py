@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.control import NewTopic
 from ottla.coordination import znodes
 from ottla.errors import TopicAlreadyExists
+from ottla.interbroker.calls import NewTopic
 from ottla.model import TopicPartition
 
 from .clusters import ONE, Cluster, Dies, MortalSession, looked_again, run, until

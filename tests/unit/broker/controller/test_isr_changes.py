@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import pytest
 
-from ottla.broker.control import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
 from ottla.broker.controller import decisions
 from ottla.broker.controller.isr_changes import without_absent, without_unclean
 from ottla.errors import (
@@ -18,6 +17,7 @@ from ottla.errors import (
     StaleBrokerEpoch,
     UnknownTopicOrPartition,
 )
+from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
 from ottla.model import BrokerId, PartitionState, TopicPartition
 
 from .known_clusters import KnownCluster, ids, partition_of

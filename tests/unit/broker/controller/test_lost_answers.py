@@ -11,10 +11,9 @@ from random import Random
 
 import pytest
 
-from ottla.broker.control import NewTopic
 from ottla.broker.controller.active import ActiveController
-from ottla.broker.controller.elector import ControllerTerm
 from ottla.broker.controller.service import ControllerService
+from ottla.broker.controller.terms import ControllerTerm
 from ottla.coordination.embedded import EmbeddedSession
 from ottla.coordination.errors import ConnectionLoss, NoNode
 from ottla.coordination.interface import Coordination, Create, Operation, Result
@@ -24,6 +23,7 @@ from ottla.errors import (
     RequestTimedOut,
     TopicAlreadyExists,
 )
+from ottla.interbroker.calls import NewTopic
 
 from .clusters import ONE, Cluster, looked_again, run, until
 

@@ -8,8 +8,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.control import PartitionAssignment, PartitionToStop
 from ottla.broker.controller.news import AT_ONCE, News
+from ottla.interbroker.calls import PartitionAssignment, PartitionToStop
 from ottla.model import BrokerId, PartitionState, TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -31,6 +31,38 @@ def test_what_is_to_be_stopped_is_told_first_then_leaders_then_metadata() -> Non
     assert news.take() == News(leader_and_isr={A: assigned(A)})
     assert news.take() == News(metadata={A: assigned(A)}, topic_configs={"a": None}, has_brokers=True)
     assert news.take() is None
+
+
+def test_that_all_topics_are_known_is_said_with_the_last_of_what_is_told_of_them() -> None:
+    """A coordinator takes an offset of a topic that it does not know for one of a deleted topic, so this must never be said early."""
+    news = News()
+    news.add(leader_and_isr=[assigned(A)], metadata=[assigned(A)])
+    assert [taken.all_topics_known for taken in all_of(news)] == [False, False], "nobody has told this broker all that there are"
+    news.add(
+        leader_and_isr=[assigned(A, 1)], metadata=[assigned(TopicPartition("c", each)) for each in range(AT_ONCE + 1)], all_topics=True
+    )
+    assert [taken.all_topics_known for taken in all_of(news)] == [False, False, True]
+    news.add(leader_and_isr=[assigned(A, 2)])
+    assert [taken.all_topics_known for taken in all_of(news)] == [True], "no metadata waits"
+    news.add(leader_and_isr=[assigned(A, 3)], deleted_topics=["c"])
+    leading, deleting = all_of(news)
+    assert (leading.all_topics_known, deleting.all_topics_known) == (False, True)
+    news.add_untold(deleting)
+    news.add(leader_and_isr=[assigned(A, 4)])
+    assert [taken.all_topics_known for taken in all_of(news)] == [False, True]
+
+
+def test_after_a_registration_all_topics_are_known_before_the_broker_is_told_what_it_leads() -> None:
+    news = News()
+    news.add(leader_and_isr=[assigned(A)], metadata=[assigned(A)], all_topics=True, metadata_first=True)
+    assert [(bool(taken.leader_and_isr), taken.all_topics_known) for taken in all_of(news)] == [(False, True), (True, True)]
+
+
+def all_of(news: News) -> list[News]:
+    taken = []
+    while (each := news.take()) is not None:
+        taken.append(each)
+    return taken
 
 
 def test_what_is_newer_replaces_what_waits_and_a_new_replica_stays_new() -> None:

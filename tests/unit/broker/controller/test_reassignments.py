@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from ottla.broker.control import AlterPartitionRequest, IsrChange, IsrMember, OngoingReassignment, PartitionToStop
 from ottla.broker.controller import decisions
 from ottla.broker.controller.effects import AssignmentChange, Decision, ReplicaStop
 from ottla.broker.controller.reassignments import Assignment, toward
 from ottla.broker.controller.state import KnownPartition
 from ottla.errors import InvalidReplicaAssignment, NoReassignmentInProgress, UnknownTopicOrPartition
+from ottla.interbroker.calls import AlterPartitionRequest, IsrChange, IsrMember, OngoingReassignment, PartitionToStop
 from ottla.model import BrokerId, PartitionState
 
 from .known_clusters import NONE_LEADS, KnownCluster, ids, partition_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.broker.control import NewTopic
 from ottla.broker.controller import decisions
+from ottla.interbroker.calls import NewTopic
 from ottla.model import TopicPartition
 
 from .clusters import ONE, THREE, TWO, Cluster, run, until

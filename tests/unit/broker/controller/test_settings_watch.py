@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ottla.broker.control import NewTopic
 from ottla.broker.controller.changes import BrokerConfigChanged, TopicConfigChanged
+from ottla.interbroker.calls import NewTopic
 
 from .clusters import ONE, THREE, TWO, Cluster, run, until
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ottla.broker.control import PartitionToStop
 from ottla.broker.controller import decisions
 from ottla.broker.controller.effects import Decision, ReplicaStop
+from ottla.interbroker.calls import PartitionToStop
 from ottla.model import BrokerId, PartitionState
 
 from .known_clusters import KnownCluster, ids, partition_of

@@ -10,7 +10,6 @@ from typing import cast
 
 import pytest
 
-from ottla.broker.control import NewTopic
 from ottla.broker.controller import membership
 from ottla.coordination import znodes
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
@@ -19,6 +18,7 @@ from ottla.coordination.interface import Coordination, SessionEvent, SessionList
 from ottla.errors import (
     ConfigurationError,
 )
+from ottla.interbroker.calls import NewTopic
 
 from .clusters import ONE, REGISTRATION, Cluster, run, until
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.broker.control import AllReplicas, NewTopic
+from ottla.interbroker.calls import AllReplicas, NewTopic
 from ottla.model import TopicPartition
 
 from .clusters import ONE, THREE, TWO, Cluster, run, until

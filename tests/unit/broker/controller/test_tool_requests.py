@@ -12,12 +12,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from ottla.broker.control import AlterPartitionRequest, IsrChange, IsrMember, NewTopic
 from ottla.config.connect_string import ConnectString
 from ottla.coordination import znodes
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.interface import Coordination
 from ottla.coordination.zookeeper import ZooKeeperOptions, open_session
+from ottla.interbroker.calls import AlterPartitionRequest, IsrChange, IsrMember, NewTopic
 from ottla.model import BrokerId, TopicPartition
 from ottla.testing.zookeeper import ZooKeeperServer
 

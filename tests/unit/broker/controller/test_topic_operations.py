@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from ottla.broker.control import NewTopic
 from ottla.broker.controller import topic_znodes
 from ottla.coordination import znodes
 from ottla.coordination.embedded import EmbeddedSession
@@ -23,6 +22,7 @@ from ottla.errors import (
     TopicDeletionDisabled,
     UnknownTopicOrPartition,
 )
+from ottla.interbroker.calls import NewTopic
 from ottla.model import ZERO_TOPIC_ID, PartitionState, TopicDescription, TopicPartition
 
 from .clusters import ONE, Cluster, Dies, MortalSession, looked_again, run, until

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.broker.control import ElectionType
 from ottla.broker.controller import decisions
 from ottla.broker.controller.state import KnownPartition
 from ottla.errors import ElectionNotNeeded, EligibleLeadersNotAvailable, InvalidTopic, PreferredLeaderNotAvailable, UnknownTopicOrPartition
+from ottla.interbroker.calls import ElectionType
 from ottla.model import BrokerId, PartitionState, TopicPartition
 
 from .known_clusters import NONE_LEADS, KnownCluster, ids, partition_of

@@ -42,7 +42,7 @@ from ottla.errors import (
 from ottla.record.records import Record, build_batch
 from ottla.testing.clock import ManualClock
 
-TOPICS = KnownTopics(clicks=4, views=2)
+TOPICS = KnownTopics(clicks=4, views=2, t=1)
 
 
 def beat(member_id: str, epoch: int = 0, owned: Assignment | None = None, **more: object) -> Heartbeat:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from ottla.broker.groups.records import (
     OffsetKey,
     OtherKey,
     StoredGroup,
+    StoredOffset,
     decode_group,
     decode_key,
     decode_offset,
@@ -42,6 +44,21 @@ def test_an_offsets_record_has_kafkas_bytes() -> None:
     assert encode_offset(value) == struct.pack(">hqi", 3, 42, 7) + string("hello") + struct.pack(">q", 1_700_000_000_000)
 
 
+def test_an_offset_whose_topic_is_known_by_its_id_has_the_bytes_of_kafka_4() -> None:
+    """OffsetCommitValue version 4, which is flexible, with the topic's id in tagged field 0 (KAFKA-19141)."""
+    topic_id = UUID("0f1e2d3c-4b5a-4978-8697-a6b5c4d3e2f1")
+    value = CommittedOffset(42, 7, "hello", 1_700_000_000_000)
+    data = struct.pack(">hqi", 4, 42, 7) + b"\6hello" + struct.pack(">q", 1_700_000_000_000) + b"\1\0\x10" + topic_id.bytes
+    assert encode_offset(value, topic_id) == data
+    assert decode_offset(data) == StoredOffset(value, topic_id)
+
+
+def test_an_offset_with_an_expiry_of_its_own_has_no_place_for_the_topics_id() -> None:
+    """Only version 1 has an expiry, and version 1 has no tagged fields."""
+    value = CommittedOffset(42, -1, "", 1, 2)
+    assert decode_offset(encode_offset(value, UUID(int=5))) == StoredOffset(value, None)
+
+
 def test_a_groups_record_has_kafkas_bytes() -> None:
     """GroupMetadataKey version 2 and GroupMetadataValue version 3, field by field."""
     member = StoredMember("m-1", None, "client", "/10.0.0.1", 10_000, 60_000, b"sub", b"part")
@@ -62,10 +79,11 @@ def test_a_groups_record_has_kafkas_bytes() -> None:
         (struct.pack(">hq", 2, 5) + string("m") + struct.pack(">q", 9), CommittedOffset(5, -1, "m", 9)),
         (struct.pack(">hqi", 3, 5, 2) + string("m") + struct.pack(">q", 9), CommittedOffset(5, 2, "m", 9)),
         (struct.pack(">hqi", 4, 5, 2) + b"\2m" + struct.pack(">q", 9) + b"\0", CommittedOffset(5, 2, "m", 9)),
+        (struct.pack(">hqi", 4, 5, 2) + b"\2m" + struct.pack(">q", 9) + b"\1\7\2xy", CommittedOffset(5, 2, "m", 9)),
     ],
 )
 def test_offsets_of_every_version_are_read(data: bytes, expected: CommittedOffset) -> None:
-    assert decode_offset(data) == expected
+    assert decode_offset(data) == StoredOffset(expected)
 
 
 def test_a_group_of_version_0_waits_as_long_for_a_rebalance_as_for_a_heartbeat() -> None:
@@ -94,9 +112,14 @@ without_expiry = st.builds(CommittedOffset, int64s, int32s, texts, int64s)
 with_expiry = st.builds(CommittedOffset, int64s, st.just(-1), texts, int64s, int64s)
 
 
-@given(without_expiry.map(lambda each: each._replace(expire_timestamp=-1)) | with_expiry)
-def test_offsets_come_back_as_they_were(committed: CommittedOffset) -> None:
-    assert decode_offset(encode_offset(committed)) == committed
+@given(without_expiry.map(lambda each: each._replace(expire_timestamp=-1)), st.none() | st.uuids())
+def test_offsets_come_back_as_they_were(committed: CommittedOffset, topic_id: UUID | None) -> None:
+    assert decode_offset(encode_offset(committed, topic_id)) == StoredOffset(committed, topic_id)
+
+
+@given(with_expiry)
+def test_offsets_with_an_expiry_come_back_as_they_were(committed: CommittedOffset) -> None:
+    assert decode_offset(encode_offset(committed)) == StoredOffset(committed)
 
 
 members = st.builds(

@@ -25,7 +25,6 @@ from tests.unit.broker.wired import internal_leaderships
 
 from ottla.broker import handlers
 from ottla.broker.applying import ControlApplier
-from ottla.broker.control_local import LocalControl
 from ottla.broker.controller.changes import SettingsChange, TopicConfigChanged
 from ottla.broker.controller.service import ControllerService
 from ottla.broker.fetch_sessions import FetchSessions
@@ -43,6 +42,7 @@ from ottla.broker.transactions.wiring import transactions_of
 from ottla.clock import SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.embedded import EmbeddedZooKeeper
+from ottla.interbroker.local import LocalControl
 from ottla.lifecycle import offload_nothing
 from ottla.model import ANONYMOUS, BrokerId, BrokerRegistration, Endpoint, Principal
 from ottla.protocol import messages
@@ -238,6 +238,7 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
             lambda: settings.transaction_partition_verification_enable,
         )
         replicas.leads_internal = internal_leaderships(groups, transactions.coordinator)
+        applier.topics_changed = groups.topics_changed
         stack.push_async_callback(groups.close)
         stack.push_async_callback(transactions.coordinator.close)
         parts = BrokerParts(

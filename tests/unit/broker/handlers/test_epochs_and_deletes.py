@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.control import PartitionAssignment
 from ottla.broker.security.authorizer import Operation
+from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import BrokerId, BrokerRegistration, PartitionState
 from ottla.protocol.api import ApiKey
 

@@ -299,6 +299,28 @@ def test_a_compacted_topic_takes_no_record_without_a_key(tmp_path: Path, codec: 
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("version", [7, 8, 11])
+def test_the_records_without_a_key_are_named_and_no_others(tmp_path: Path, version: int) -> None:
+    """KIP-467: Java's producer fails just these for their own sake, and the others as of the same batch."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("table", 2, cleanup_policy="compact")
+        client = await broker.connect()
+        keyless = build_batch([Record(index, NOW, None if index in (1, 3) else b"k", b"v") for index in range(5)])
+        client.write(produce(("table", 0, keyless), ("table", 1, batch(b"a")), version=version))
+        _, response = await client.answer(ApiKey.PRODUCE, version)
+        answers = {each.index: each for topic in response.responses for each in topic.partition_responses}
+        assert [int(answers[index].error_code) for index in (0, 1)] == [INVALID_RECORD, 0]
+        if version >= 8:
+            complaint = "Compacted topic cannot accept message without key in topic partition table-0."
+            named = [(each.batch_index, each.batch_index_error_message) for each in answers[0].record_errors]
+            assert named == [(1, complaint), (3, complaint)]
+            assert answers[0].error_message.startswith("One or more records have been rejected due to 2 record errors in total")
+            assert (answers[1].record_errors, answers[1].error_message) == ((), None)
+
+    run(tmp_path, scenario)
+
+
 def test_a_topic_that_begins_to_open_batches_does_so_from_the_next_request_on(tmp_path: Path) -> None:
     """Also for a producer whose requests are recognised by their bytes."""
 

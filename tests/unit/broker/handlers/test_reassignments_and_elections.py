@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.control import ElectionType, OngoingReassignment, PartitionOutcome
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NotController
+from ottla.interbroker.calls import ElectionType, OngoingReassignment, PartitionOutcome
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 

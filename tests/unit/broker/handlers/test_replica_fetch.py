@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.control import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse
 from ottla.broker.security.authorizer import Operation, Resource
+from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse
 from ottla.model import BrokerId, BrokerRegistration, PartitionState, Principal
 from ottla.protocol.api import ApiKey
 

@@ -279,6 +279,11 @@ def test_transactions_are_listed_and_described(run: Any) -> None:
         assert await listed(duration_filter=60_000) == []
         unknown = await broker.ask(ApiKey.LIST_TRANSACTIONS, 1, state_filters=["Nonsense"], duration_filter=-1)
         assert (list(unknown.unknown_state_filters), list(unknown.transaction_states)) == (["Nonsense"], [])
+        started = found.transaction_start_time
+        assert await end(broker, (producer_id, epoch), committed=True) == 0
+        await until(lambda: not broker.parts.replicas.get("events", 0).log.producers.first_undecided_offset)
+        await until(lambda: broker.parts.transactions.coordinator.of("t").describe("t").state.title == "CompleteCommit")
+        assert (await described(broker)).transaction_start_time == started, "Kafka keeps it until the next transaction begins"
         broker.rules.denied |= {(Operation.DESCRIBE, "t")}
         assert await listed() == ["idle Empty"]
         assert (await described(broker)).error_code == TransactionalIdAuthorizationFailed.code
@@ -322,6 +327,20 @@ def test_producers_of_a_partition_are_described_and_hanging_transactions_ended(r
         broker.rules.denied |= {(Operation.CLUSTER_ACTION, "kafka-cluster"), (Operation.READ, "events")}
         assert await mark(3) == ClusterAuthorizationFailed.code
         assert (await producers()).error_code == TopicAuthorizationFailed.code
+
+    run(scenario)
+
+
+def test_a_marker_for_no_partition_is_not_answered(run: Any) -> None:
+    """Kafka answers what was written or refused, and of this there is nothing."""
+
+    async def scenario(broker: Any) -> None:
+        await broker.create("events")
+        empty = {"producer_id": 77, "producer_epoch": 0, "transaction_result": True, "coordinator_epoch": 0, "topics": []}
+        whole = {**empty, "producer_id": 78, "topics": [{"name": "events", "partition_indexes": [0]}]}
+        assert (await broker.ask(ApiKey.WRITE_TXN_MARKERS, 1, markers=[empty])).markers == ()
+        response = await broker.ask(ApiKey.WRITE_TXN_MARKERS, 1, markers=[empty, whole])
+        assert [each.producer_id for each in response.markers] == [78]
 
     run(scenario)
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from ottla.broker import handlers
 from ottla.broker.handlers.registry import APIS
+from ottla.protocol import produce
 from ottla.protocol.api import ApiKey
+
+PAGE = Path(__file__).parents[4] / "docs" / "compatibility.md"
+_ROW = re.compile(r"^\| (\w+) \| (\d+) \| (\d+)(?:-(\d+))? \|$", re.MULTILINE)
 
 
 def test_the_versions_are_kafka_3_9s_with_kafka_4s_minima() -> None:
@@ -61,3 +68,11 @@ def test_the_versions_are_kafka_3_9s_with_kafka_4s_minima() -> None:
         ApiKey.DESCRIBE_CLUSTER: (0, 1),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
     }
+
+
+def test_the_page_of_compatibility_lists_what_is_served() -> None:
+    handlers.load()
+    listed = [(name, int(key), int(low), int(high or low)) for name, key, low, high in _ROW.findall(PAGE.read_text(encoding="utf-8"))]
+    served = [(ApiKey.PRODUCE.api_name, int(ApiKey.PRODUCE), produce.MIN_VERSION, produce.MAX_VERSION)]
+    served += [(api.key.api_name, key, api.min_version, api.max_version) for key, api in sorted(APIS.items())]
+    assert listed == served

@@ -12,8 +12,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from ottla.broker.measuring import logs
-from ottla.broker.measuring.freshness import Freshness
 from ottla.metrics.table import BY_NAME
+from ottla.serving.freshness import Freshness
 from ottla.testing import EmbeddedCluster
 from ottla.testing.certificates import Authority
 

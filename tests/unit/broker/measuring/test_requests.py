@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.unit.broker.measuring.scraped import Scraped
 from tests.unit.broker.wired import BROKER, NOW, Wired, batch, fetch, framed, produce, run, topic_id, until
 
-from ottla.broker.control import PartitionToStop
 from ottla.broker.request_meters import STAGES, ApiMeter
+from ottla.interbroker.calls import PartitionToStop
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.record.records import Record, build_batch

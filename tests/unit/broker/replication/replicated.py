@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
 
-from ottla.broker.control import AlteredPartition, IsrChange, PartitionAssignment
 from ottla.broker.replication.partition import Partition
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.errors import ApiError, FencedLeaderEpoch, IneligibleReplica, InvalidUpdateVersion
+from ottla.interbroker.calls import AlteredPartition, IsrChange, PartitionAssignment
 from ottla.lifecycle import offload_nothing
 from ottla.model import NO_LEADER, BrokerId, PartitionState, TopicPartition
 from ottla.record.batch import batches

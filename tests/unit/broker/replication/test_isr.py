@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.broker.control import AlteredPartition, IsrMember, PartitionAssignment
 from ottla.broker.replication.follower_progress import FollowerProgress
 from ottla.broker.replication.in_sync import InSyncReplicas
 from ottla.broker.replication.isr import PRESENT_MS, REFUSED_MS, Outcome, lags, low_watermark, outcome_of
@@ -18,6 +17,7 @@ from ottla.errors import (
     UnknownServerError,
     UnknownTopicOrPartition,
 )
+from ottla.interbroker.calls import AlteredPartition, IsrMember, PartitionAssignment
 from ottla.model import BrokerId, BrokerRegistration, PartitionState, TopicPartition
 
 from ..wired import topic_id

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ottla.broker.control import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
 from ottla.broker.replication import isr_alterations
 from ottla.broker.replication.isr_alterations import IsrAlterations
 from ottla.errors import NotController, OttlaError, StaleBrokerEpoch
+from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
 from ottla.model import BrokerId, PartitionState, TopicPartition
 
 from ..wired import until

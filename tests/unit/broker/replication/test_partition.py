@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.control import PartitionAssignment
 from ottla.broker.replication.partition import Partition
 from ottla.config.topic import TopicSettings
 from ottla.errors import KafkaStorageError, NotLeaderOrFollower, OffsetOutOfRange
+from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import BrokerId, PartitionState
 from ottla.record.batch import read_header
 from ottla.record.records import seal

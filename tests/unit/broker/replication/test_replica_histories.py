@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.control import AlteredPartition, PartitionAssignment
 from ottla.broker.replication.partition import Partition
 from ottla.errors import CorruptMessage, InvalidUpdateVersion, KafkaStorageError, StaleControllerEpoch
+from ottla.interbroker.calls import AlteredPartition, PartitionAssignment
 from ottla.model import BrokerId, PartitionState
 from ottla.record.batch import batches
 from ottla.record.records import Record, build_batch

@@ -10,19 +10,21 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.control import AllReplicas, PartitionAssignment, PartitionToStop
 from ottla.broker.replication.group_commit import LINGER_SECONDS
 from ottla.broker.replication.opening import opened_for_topic
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.errors import CorruptMessage, InvalidRecord, UnknownTopicOrPartition
+from ottla.interbroker.calls import AllReplicas, PartitionAssignment, PartitionToStop
 from ottla.model import BrokerId, PartitionState, TopicPartition
 from ottla.record.batch import check_batch
 from ottla.record.codecs import codec_number
-from ottla.record.records import read_records
+from ottla.record.records import Record, build_batch, read_records
 from ottla.testing.failing_files import failing_files
 
 from ..wired import BROKER, NOW, Wired, batch, run, topic_id, until
+
+TABLE = TopicPartition("table", 3)
 
 
 def stage(broker: Wired, topic: str, *batches: bytes) -> None:
@@ -214,17 +216,33 @@ def settings_of(tmp_path: Path, **overrides: str) -> TopicSettings:
 @pytest.mark.parametrize("name", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
 def test_a_batch_is_compressed_anew_only_when_its_codec_is_another(tmp_path: Path, name: str) -> None:
     sent = batch(b"a" * 300, b"b" * 300, codec=codec_number("lz4"), producer_id=7, producer_epoch=1, base_sequence=3)
-    opened = opened_for_topic(sent, settings_of(tmp_path, compression_type=name))
+    opened = opened_for_topic(sent, TABLE, settings_of(tmp_path, compression_type=name))
     header = check_batch(memoryview(opened))
     assert (header.codec, header.producer_id, header.base_sequence) == (codec_number(name), 7, 3)
     assert [each.value for each in read_records(opened)] == [b"a" * 300, b"b" * 300]
     assert (opened == sent) == (name == "lz4")
 
 
-def test_a_compacted_topic_names_the_record_without_a_key(tmp_path: Path) -> None:
+def test_a_compacted_topic_names_the_records_without_a_key(tmp_path: Path) -> None:
+    """In the words of Kafka's `LogValidator`, all of them counted and three of them in the message."""
     compacted = settings_of(tmp_path, cleanup_policy="compact,delete")
-    assert opened_for_topic(batch(b"a"), compacted) == batch(b"a")
-    with pytest.raises(InvalidRecord, match="record 0 of the batch has no key"):
-        opened_for_topic(batch(b"a", key=None), compacted)
+    assert opened_for_topic(batch(b"a"), TABLE, compacted) == batch(b"a")
     with pytest.raises(CorruptMessage):
-        opened_for_topic(batch(b"a")[:-1], compacted)
+        opened_for_topic(batch(b"a")[:-1], TABLE, compacted)
+    complaint = "Compacted topic cannot accept message without key in topic partition table-3."
+    keys = [None, b"k", None, b"", None, None]
+    with pytest.raises(InvalidRecord) as refused:
+        opened_for_topic(build_batch([Record(index, 1, key, b"v") for index, key in enumerate(keys)]), TABLE, compacted)
+    assert refused.value.record_errors == tuple((index, complaint) for index in (0, 2, 4, 5))
+    shown = ", ".join(f"RecordError(batchIndex={index}, message='{complaint}')" for index in (0, 2, 4))
+    assert refused.value.message == (
+        "One or more records have been rejected due to 4 record errors in total, "
+        f"and only showing the first three errors at most: [{shown}]"
+    )
+
+
+def test_an_answer_names_a_thousand_records_at_most_and_counts_all(tmp_path: Path) -> None:
+    many = build_batch([Record(index, 1, None, b"v") for index in range(2500)])
+    with pytest.raises(InvalidRecord, match="rejected due to 2500 record errors") as refused:
+        opened_for_topic(many, TABLE, settings_of(tmp_path, cleanup_policy="compact"))
+    assert [index for index, _ in refused.value.record_errors] == list(range(1000))

@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.control import AllReplicas, PartitionAssignment, PartitionToStop
 from ottla.broker.replication.following import Follow
 from ottla.config.topic import TopicSettings
 from ottla.errors import FencedLeaderEpoch, InconsistentTopicId, KafkaStorageError, StaleControllerEpoch, UnknownTopicOrPartition
+from ottla.interbroker.calls import AllReplicas, PartitionAssignment, PartitionToStop
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicPartition
 
 from ..wired import BROKER, NOW, Wired, batch, run, topic_id

@@ -22,9 +22,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.examples import examples
 from tests.unit.storage.logs import PARTITION, FailingFiles, log_maker
 
-from ottla.broker.control import PartitionAssignment
 from ottla.broker.replication.partition import Partition
 from ottla.config.topic import TopicSettings
+from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import BrokerId, PartitionState
 from ottla.record.batch import batches
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker, marker_of

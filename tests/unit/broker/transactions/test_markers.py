@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 import pytest
 from tests.unit.broker.wired import until
 
-from ottla.broker.control import TransactionMarker
 from ottla.broker.transactions.markers import MarkerSender
 from ottla.errors import (
     ApiError,
@@ -18,6 +17,7 @@ from ottla.errors import (
     NotLeaderOrFollower,
     TransactionCoordinatorFenced,
 )
+from ottla.interbroker.calls import TransactionMarker
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
 
 ONE, TWO = BrokerId(1), BrokerId(2)

@@ -10,7 +10,6 @@ import pytest
 from tests.unit.broker.groups.offsets_log import OffsetsLog
 from tests.unit.broker.wired import until
 
-from ottla.broker.control import TransactionMarker
 from ottla.broker.transactions.shard import TransactionLimits, TransactionPartition
 from ottla.broker.transactions.states import PREPARED, TransactionState
 from ottla.errors import (
@@ -28,7 +27,9 @@ from ottla.errors import (
     RequestTimedOut,
     TransactionalIdNotFound,
     TransactionCoordinatorFenced,
+    UnknownTopicOrPartition,
 )
+from ottla.interbroker.calls import TransactionMarker
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
 from ottla.record.batch import HEADER_SIZE
@@ -97,7 +98,7 @@ def test_an_end_is_answered_when_it_is_written_and_then_every_partition_is_told(
         world.gate.clear()
         await shard.end("t", producer_id, epoch, is_commit)
         await asyncio.sleep(0)
-        assert world.sent == [TransactionMarker(producer_id, epoch, is_commit, 5, (CLICKS, VIEWS))]
+        assert world.sent == [TransactionMarker(producer_id, epoch, is_commit, 5, (CLICKS, VIEWS), 1)]
         with pytest.raises(ConcurrentTransactions):
             await shard.add_partitions("t", producer_id, epoch, [CLICKS])
         world.gate.set()
@@ -201,19 +202,91 @@ def test_ids_that_nobody_uses_are_forgotten_here_and_in_the_log() -> None:
 
 @pytest.mark.parametrize(
     ("refusal", "told"),
-    [(NotEnoughReplicas, CoordinatorNotAvailable), (RequestTimedOut, CoordinatorNotAvailable), (NotLeaderOrFollower, NotCoordinator)],
+    [
+        (NotEnoughReplicas, CoordinatorNotAvailable),
+        (UnknownTopicOrPartition, CoordinatorNotAvailable),
+        (NotLeaderOrFollower, NotCoordinator),
+    ],
 )
 def test_a_step_that_is_not_written_is_not_taken(refusal: type[ApiError], told: type[ApiError]) -> None:
     async def test(world: World) -> None:
         shard = await world.coordinator()
         producer_id, epoch = await ongoing(shard)
-        world.log.failure = refusal("no")
+        world.log.refusal = refusal("no")
         with pytest.raises(told):
             await shard.end("t", producer_id, epoch, True)
         assert (shard.describe("t").state, world.sent) == (TransactionState.ONGOING, [])
-        world.log.failure = None
+        world.log.refusal = None
         await shard.end("t", producer_id, epoch, True)
         assert await settled(shard) is TransactionState.COMPLETE_COMMIT
+
+    run(test)
+
+
+def test_a_decision_stands_though_the_connection_that_asked_for_it_was_lost() -> None:
+    """PREPARE_COMMIT is in the log: a time-out must not abort what was decided."""
+
+    async def test(world: World) -> None:
+        shard = await world.coordinator()
+        producer_id, epoch = await ongoing(shard)
+        world.log.commits.clear()
+        ending = asyncio.ensure_future(shard.end("t", producer_id, epoch, True))
+        await asyncio.sleep(0)
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+        world.clock.advance(milliseconds=MINUTE_MS + 1)
+        shard.abort_timed_out()
+        with pytest.raises(ConcurrentTransactions):
+            await shard.end("t", producer_id, epoch, False)
+        world.log.commits.set()
+        await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_COMMIT)
+        assert [each.is_commit for each in world.sent] == [True]
+        await shard.end("t", producer_id, epoch, True)  # asked again, and told
+
+    run(test)
+
+
+def test_a_decision_stands_though_its_answer_was_that_it_took_too_long() -> None:
+    async def test(world: World) -> None:
+        shard = await world.coordinator()
+        producer_id, epoch = await ongoing(shard)
+        world.log.failure = RequestTimedOut("the in-sync replicas were too slow")
+        with pytest.raises(CoordinatorNotAvailable):
+            await shard.end("t", producer_id, epoch, True)
+        assert shard.describe("t").state is TransactionState.ONGOING
+        world.clock.advance(milliseconds=MINUTE_MS + 1)
+        shard.abort_timed_out()
+        with pytest.raises(ConcurrentTransactions):
+            await shard.end("t", producer_id, epoch, True)
+        world.log.failure = None
+        await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_COMMIT)
+        assert [each.is_commit for each in world.sent] == [True]
+
+    run(test)
+
+
+def test_what_is_written_and_not_committed_is_the_next_coordinators() -> None:
+    async def test(world: World) -> None:
+        shard = await world.coordinator()
+        producer_id, epoch = await ongoing(shard)
+        world.log.failure = NotLeaderOrFollower("another leads")
+        with pytest.raises(NotCoordinator):
+            await shard.end("t", producer_id, epoch, True)
+        assert (shard.describe("t").state, world.sent) == (TransactionState.ONGOING, [])
+
+    run(test)
+
+
+def test_a_request_that_waits_is_told_when_the_leadership_goes() -> None:
+    async def test(world: World) -> None:
+        shard = await world.coordinator()
+        producer_id, epoch = await ongoing(shard)
+        world.log.commits.clear()
+        ending = asyncio.ensure_future(shard.end("t", producer_id, epoch, True))
+        await asyncio.sleep(0)
+        shard.close()
+        with pytest.raises(NotCoordinator):
+            await ending
 
     run(test)
 

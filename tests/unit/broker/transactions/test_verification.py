@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from tests.unit.broker.wired import BROKER, NOW, Wired, run
 
-from ottla.broker.control import TransactionQuestion
 from ottla.broker.replication.partition import Partition
 from ottla.broker.transactions.verification import TransactionVerification
 from ottla.errors import (
@@ -20,6 +19,7 @@ from ottla.errors import (
     InvalidTransactionState,
     ProducerFenced,
 )
+from ottla.interbroker.calls import TransactionAnswer, TransactionQuestion
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker
 
@@ -39,12 +39,12 @@ class Coordinator:
         self.gate.set()
         self.verification = TransactionVerification(lambda _: self.leader, self.ask, lambda: self.is_enabled)
 
-    async def ask(self, broker_id: BrokerId, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+    async def ask(self, broker_id: BrokerId, question: TransactionQuestion) -> TransactionAnswer:
         self.asked.append((broker_id, question))
         await self.gate.wait()
         if self.failure is not None:
             raise self.failure
-        return dict.fromkeys(question.partitions, self.code)
+        return TransactionAnswer(dict.fromkeys(question.partitions, self.code))
 
     async def refusal(self, partition: Partition, epoch: int = 0) -> ApiError | None:
         return (await self.verification.refusals("t", 7, epoch, [partition])).get(EVENTS)

@@ -1,7 +1,7 @@
 """Scrapes that share their work: however many ask, and however often, the loop is kept busy for a small share of its time.
 
 Whoever asks while a scrape is made gets that one. One that has been made serves others for four times as long as it took,
-so that scraping can not take more than a fifth of a broker. A scrape that nobody waits for any more is made to its end.
+so that scraping cannot take more than a fifth of a service. A scrape that nobody waits for any more is made to its end.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Scrape:
 
 
 class Scrapes:
-    """The scrapes of one broker.
+    """The scrapes of one service.
 
     Args:
-        registry: what is there to be told now; another one once the broker has been put together.
+        registry: what is there to be told now; another one once the service has been put together.
         prepare: looks up, beside the loop, what will be told.
         now: seconds that never go back.
     """

@@ -4,35 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
-from ottla.broker import http_endpoint
-from ottla.broker.health import BrokerHealth
-from ottla.broker.http_endpoint import MOST_CONNECTIONS, HttpEndpoint
-from ottla.broker.measuring.loop import LoopProbe
-from ottla.broker.measuring.scrapes import Scrapes
-from ottla.broker.measuring.wiring import measuring_before_start
 from ottla.clock import SystemClock
 from ottla.config.listeners import Listener
 from ottla.errors import OttlaError
 from ottla.metrics.registry import Registry
+from ottla.network.tls import TlsSettings, server_context
+from ottla.serving.http import HttpLimits, HttpListener
+from ottla.serving.loop import LoopProbe
+from ottla.serving.measuring import Measuring, ServiceCollector
+from ottla.serving.probes import PIECE_BYTES, probe_routes, scrape_route
+from ottla.serving.scrapes import Scrapes
+from ottla.testing.certificates import Authority
 
 HERE = Listener("HTTP", "127.0.0.1", 0, "PLAINTEXT")
+
+
+async def _echo(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(f"{len(await request.body())} bytes")
 
 
 class Asked:
     """An endpoint, and what it is to say of its broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: HttpLimits | None = None, tls: ssl.SSLContext | None = None) -> None:
         self.ready: tuple[bool, Mapping[str, Any]] = (True, {"status": "ready"})
         clock = SystemClock()
-        measuring = measuring_before_start(BrokerHealth(), LoopProbe(), clock, clock.time_ms())
+        self.probe = LoopProbe()
+        measuring = Measuring(Registry([ServiceCollector(lambda: self.ready[0]), self.probe], clock.monotonic))
         self.scrapes = Scrapes(lambda: measuring.registry, clock.monotonic, measuring.prepare)
-        self.endpoint = HttpEndpoint(lambda: self.ready, self.scrapes)
+        routes = [*probe_routes(lambda: self.ready, self.scrapes), scrape_route("/metrics/kafka", self.scrapes, "kafka")]
+        self.endpoint = HttpListener(Starlette(routes=[*routes, Route("/echo", _echo, methods=["POST"])]), limits, tls)
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.endpoint.port)
@@ -48,14 +61,16 @@ class Asked:
 
 
 @asynccontextmanager
-async def asked() -> AsyncIterator[Asked]:
-    world = Asked()
+async def asked(limits: HttpLimits | None = None, tls: ssl.SSLContext | None = None) -> AsyncIterator[Asked]:
+    world = Asked(limits, tls)
     await world.endpoint.start(HERE)
+    world.probe.start()
     try:
         yield world
     finally:
         await world.endpoint.close()
         await world.scrapes.close()
+        world.probe.close()
         assert world.endpoint.connection_count == 0
 
 
@@ -88,11 +103,11 @@ def test_metrics_come_in_the_format_that_is_asked_for() -> None:
         async with asked() as world:
             status, headers, body = await world.get("/metrics")
             assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
-            assert b"\nottla_broker_state 0.0\n" in body and len(body) == int(headers["content-length"])
+            assert b"\nottla_ready 1.0\n" in body and len(body) == int(headers["content-length"])
             _, headers, body = await world.get("/metrics", "Accept: application/openmetrics-text; version=1.0.0,text/plain;q=0.5\r\n")
             assert headers["content-type"].startswith("application/openmetrics-text") and body.endswith(b"# EOF\n")
             _, _, body = await world.get("/metrics/kafka")
-            assert b"\nkafka_server_kafkaserver_brokerstate 1.0\n" in body and b"ottla_" not in body
+            assert b"requesthandleravgidle_percent" in body and b"ottla_" not in body
 
     asyncio.run(run())
 
@@ -115,13 +130,11 @@ def test_a_connection_is_kept_for_the_next_scrape() -> None:
     "words",
     [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000000\r\n\r\n"],
 )
-def test_who_does_not_finish_a_request_is_cut_off(words: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_does_not_finish_a_request_is_cut_off(words: bytes) -> None:
     """Slowloris: headers byte by byte for ever. The deadline is for the whole request, whatever comes in between."""
-    monkeypatch.setattr(http_endpoint, "DEADLINE_SECONDS", 0.3)
-    monkeypatch.setattr(http_endpoint, "IDLE_SECONDS", 0.3)
 
     async def run() -> None:
-        async with asked() as world:
+        async with asked(HttpLimits(deadline_seconds=0.3, idle_seconds=1, body_bytes=1 << 40)) as world:
             reader, writer = await world.open()
             writer.write(words)
 
@@ -143,14 +156,13 @@ def test_who_does_not_finish_a_request_is_cut_off(words: bytes, monkeypatch: pyt
 
 
 def test_who_takes_nothing_of_an_answer_is_cut_off_and_costs_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_endpoint, "DEADLINE_SECONDS", 0.5)
 
     async def run() -> None:
-        async with asked() as world:
+        async with asked(HttpLimits(deadline_seconds=0.5)) as world:
             body = b"x" * (32 << 20)
 
             async def scrape(*_: object) -> Any:
-                from ottla.broker.measuring.scrapes import Scrape
+                from ottla.serving.scrapes import Scrape
 
                 return Scrape("text/plain", body)
 
@@ -163,7 +175,7 @@ def test_who_takes_nothing_of_an_answer_is_cut_off_and_costs_one_piece(monkeypat
                     await asyncio.sleep(0.01)
                 (connection,) = world.endpoint._state.connections
                 while world.endpoint.connection_count:
-                    assert connection.transport.get_write_buffer_size() <= 3 * http_endpoint.PIECE_BYTES
+                    assert connection.transport.get_write_buffer_size() <= 3 * PIECE_BYTES
                     await asyncio.sleep(0.01)
             writer.close()
 
@@ -175,8 +187,8 @@ def test_a_probe_gets_in_however_many_connections_somebody_holds() -> None:
 
     async def run() -> None:
         async with asked() as world:
-            held = [await world.open() for _ in range(MOST_CONNECTIONS + 20)]
-            assert world.endpoint.connection_count <= MOST_CONNECTIONS
+            held = [await world.open() for _ in range(HttpLimits().connections + 20)]
+            assert world.endpoint.connection_count <= HttpLimits().connections
             assert (await world.get("/healthz"))[0] == 200
             for _, writer in held:
                 writer.close()
@@ -254,6 +266,55 @@ def test_a_stop_lets_go_of_those_who_hold_connections() -> None:
         for reader, writer in readers:
             with suppress(ConnectionError):
                 assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+
+    asyncio.run(run())
+
+
+def posted(body: bytes, announced: str) -> bytes:
+    return b"POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + announced.encode() + b"\r\n\r\n" + body
+
+
+@pytest.mark.parametrize("size", [0, 1_000, 1_001, 100_000])
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_body_is_taken_up_to_its_bound_and_a_larger_one_refused(size: int, is_chunked: bool) -> None:
+    """Whether its size is announced or it comes in chunks (RFC 9112, 7.1), whose end is not known before."""
+    if is_chunked:
+        chunks = b"".join(b"%x\r\n%s\r\n" % (min(500, size - at), b"x" * min(500, size - at)) for at in range(0, size, 500))
+        words = posted(chunks + b"0\r\n\r\n", "Transfer-Encoding: chunked")
+    else:
+        words = posted(b"x" * size, f"Content-Length: {size}")
+
+    async def run() -> None:
+        async with asked(HttpLimits(body_bytes=1_000)) as world:
+            reader, writer = await world.open()
+            writer.write(words)
+            answer = b""
+            with suppress(ConnectionError):  # what was not read of a refused body resets the connection
+                while received := await asyncio.wait_for(reader.read(4096), 10):
+                    answer += received
+            assert answer.startswith(b"HTTP/1.1 200" if size <= 1_000 else b"HTTP/1.1 413")
+            assert (b"\r\n\r\n%d bytes" % size in answer) == (size <= 1_000)
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_over_tls_the_same_is_answered(tmp_path: Path) -> None:
+    keystore, truststore = Authority("probes").write(tmp_path, "service")
+    trusting = ssl.create_default_context(cafile=truststore)
+
+    async def run() -> None:
+        async with asked(tls=server_context(TlsSettings(keystore_location=keystore))) as world:
+            assert world.endpoint.url.startswith("https://127.0.0.1:")
+            reader, writer = await asyncio.open_connection("127.0.0.1", world.endpoint.port, ssl=trusting, server_hostname="localhost")
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 200")
+            writer.close()
+            plain, writer = await world.open()
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            with suppress(ConnectionError):
+                assert b"HTTP" not in await asyncio.wait_for(plain.read(), 10)
             writer.close()
 
     asyncio.run(run())

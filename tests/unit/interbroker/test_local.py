@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.broker.control import BrokerControl, Caller, ControllerControl, NewTopic, UpdateMetadataRequest
-from ottla.broker.control_local import Call, LocalControl, LocalTransport
 from ottla.errors import BrokerNotAvailable, NotController, RequestTimedOut, StaleBrokerEpoch, UnknownServerError
+from ottla.interbroker.calls import BrokerControl, Caller, ControllerControl, NewTopic, UpdateMetadataRequest
+from ottla.interbroker.local import Call, LocalControl, LocalTransport
 from ottla.model import BrokerId, BrokerRegistration
 
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)

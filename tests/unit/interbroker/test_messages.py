@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from ottla.broker import control_messages as messages
-from ottla.broker.control import (
+from ottla.errors import InvalidRequest
+from ottla.interbroker import messages
+from ottla.interbroker.calls import (
     AllReplicas,
     AlteredPartition,
     AlterPartitionRequest,
@@ -37,7 +38,6 @@ from ottla.broker.control import (
     TransactionQuestion,
     UpdateMetadataRequest,
 )
-from ottla.errors import InvalidRequest
 from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicDescription, TopicPartition
 from ottla.rpc.v1 import controller_pb2
 

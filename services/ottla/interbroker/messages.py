@@ -1,4 +1,4 @@
-"""`ottla.broker.control`'s data as messages of `ottla.rpc.v1`, and back. Plain functions; nothing is decided here.
+"""`ottla.interbroker.calls`'s data as messages of `ottla.rpc.v1`, and back. Plain functions; nothing is decided here.
 
 Partitions are sent grouped by topic, one message each. There may be 10,000 of them in a request, at 5 to 10 µs each on
 either side, so they are packed and unpacked in steps that leave the event loop room.
@@ -12,7 +12,8 @@ from itertools import groupby, islice
 from typing import Final, TypeVar, cast
 from uuid import UUID
 
-from ottla.broker.control import (
+from ottla.errors import InvalidRequest
+from ottla.interbroker.calls import (
     AllReplicas,
     AlteredPartition,
     AlterPartitionRequest,
@@ -31,12 +32,21 @@ from ottla.broker.control import (
     PartitionOutcome,
     PartitionToStop,
     StopReplicaRequest,
+    TransactionAnswer,
     TransactionMarker,
     TransactionQuestion,
     UpdateMetadataRequest,
 )
-from ottla.errors import InvalidRequest
-from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicDescription, TopicPartition
+from ottla.model import (
+    UNKNOWN_TRANSACTION,
+    BrokerId,
+    BrokerRegistration,
+    Endpoint,
+    PartitionState,
+    TopicDescription,
+    TopicPartition,
+    TransactionNumber,
+)
 from ottla.rpc.v1 import broker_pb2, common_pb2, controller_pb2
 
 T = TypeVar("T")
@@ -207,6 +217,7 @@ async def leader_and_isr_message(request: LeaderAndIsrRequest) -> broker_pb2.Lea
         live_leaders=map(registration_message, request.live_leaders),
         topic_configs=topic_config_messages(request.topic_configs),
         all_replicas=None if request.all_replicas is None else all_replicas_message(request.all_replicas),
+        all_topics_known=request.all_topics_known,
     )
 
 
@@ -219,6 +230,7 @@ async def leader_and_isr_of(message: broker_pb2.LeaderAndIsrRequest) -> LeaderAn
         tuple(map(registration_of, message.live_leaders)),
         topic_configs_of(message.topic_configs),
         all_replicas_of(message.all_replicas) if message.HasField("all_replicas") else None,
+        message.all_topics_known,
     )
 
 
@@ -247,6 +259,7 @@ async def update_metadata_message(request: UpdateMetadataRequest) -> broker_pb2.
         deleted_topics=request.deleted_topics,
         topic_configs=topic_config_messages(request.topic_configs),
         all_topics=None if request.all_topics is None else broker_pb2.TopicNames(names=request.all_topics),
+        all_topics_known=request.all_topics_known,
     )
 
 
@@ -260,6 +273,7 @@ async def update_metadata_of(message: broker_pb2.UpdateMetadataRequest) -> Updat
         tuple(message.deleted_topics),
         topic_configs_of(message.topic_configs),
         tuple(message.all_topics.names) if message.HasField("all_topics") else None,
+        message.all_topics_known,
     )
 
 
@@ -304,12 +318,20 @@ def transaction_marker_message(marker: TransactionMarker) -> broker_pb2.WriteTra
         is_commit=marker.is_commit,
         coordinator_epoch=marker.coordinator_epoch,
         partitions=map(topic_partition_message, marker.partitions),
+        transaction_number=marker.transaction_number,
     )
 
 
 def transaction_marker_of(message: broker_pb2.WriteTransactionMarkerRequest) -> TransactionMarker:
     partitions = tuple(map(topic_partition_of, message.partitions))
-    return TransactionMarker(message.producer_id, message.producer_epoch, message.is_commit, message.coordinator_epoch, partitions)
+    return TransactionMarker(
+        message.producer_id,
+        message.producer_epoch,
+        message.is_commit,
+        message.coordinator_epoch,
+        partitions,
+        message.transaction_number,
+    )
 
 
 def transaction_question_message(question: TransactionQuestion) -> broker_pb2.VerifyTransactionRequest:
@@ -326,7 +348,21 @@ def transaction_question_of(message: broker_pb2.VerifyTransactionRequest) -> Tra
     return TransactionQuestion(message.transactional_id, message.producer_id, message.producer_epoch, partitions)
 
 
-# To the controller. `caller` is in each request; `ottla.broker.control_rpc` says what for.
+def transaction_answer_message(answer: TransactionAnswer) -> broker_pb2.VerifyTransactionResponse:
+    return broker_pb2.VerifyTransactionResponse(
+        errors=error_messages(answer.errors),
+        coordinator_epoch=answer.transaction.coordinator_epoch,
+        transaction_number=answer.transaction.number,
+    )
+
+
+def transaction_answer_of(message: broker_pb2.VerifyTransactionResponse) -> TransactionAnswer:
+    known = message.transaction_number != UNKNOWN_TRANSACTION.number
+    transaction = TransactionNumber(message.coordinator_epoch, message.transaction_number) if known else UNKNOWN_TRANSACTION
+    return TransactionAnswer(errors_of(message.errors), transaction)
+
+
+# To the controller. `caller` is in each request; `ottla.interbroker.rpc` says what for.
 
 
 def alter_partition_message(request: AlterPartitionRequest, caller: common_pb2.Caller) -> controller_pb2.AlterPartitionRequest:

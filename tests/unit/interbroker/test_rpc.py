@@ -14,7 +14,9 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.control import (
+from ottla.config.broker import BrokerSettings
+from ottla.errors import BrokerNotAvailable, ConfigurationError, NotController, StaleBrokerEpoch, StaleControllerEpoch
+from ottla.interbroker.calls import (
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -33,14 +35,13 @@ from ottla.broker.control import (
     PartitionToStop,
     StopReplicaRequest,
     StopReplicaResponse,
+    TransactionAnswer,
     TransactionMarker,
     TransactionQuestion,
     UpdateMetadataRequest,
 )
-from ottla.broker.control_rpc import BROKER_SERVICE, CONTROLLER_SERVICE, GrpcControl
-from ottla.config.broker import BrokerSettings
-from ottla.errors import BrokerNotAvailable, ConfigurationError, NotController, StaleBrokerEpoch, StaleControllerEpoch
-from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicDescription, TopicPartition
+from ottla.interbroker.rpc import BROKER_SERVICE, CONTROLLER_SERVICE, GrpcControl
+from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicDescription, TopicPartition, TransactionNumber
 from ottla.rpc.channel import RpcChannel
 from ottla.rpc.health import LIVENESS, THE_SERVER, is_serving
 from ottla.testing.certificates import Authority
@@ -96,19 +97,19 @@ async def two_brokers(
 def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
     assignment = PartitionAssignment("orders", UUID(int=9), 3, STATE, 11, (TWO,), (ONE,), True)
     registrations = (BrokerRegistration(TWO, (Endpoint("SSL", "b", 1, "SSL"),), "rack-1", 8, "b:2", 6),)
-    leader_and_isr = LeaderAndIsrRequest(ONE, 4, 5, (assignment,), registrations, {"orders": {"retention.ms": "1"}})
-    metadata = UpdateMetadataRequest(ONE, 4, 5, (assignment,), registrations, ("gone",), {"orders": {"retention.ms": "1"}})
+    leader_and_isr = LeaderAndIsrRequest(ONE, 4, 5, (assignment,), registrations, {"orders": {"retention.ms": "1"}}, None, True)
+    metadata = UpdateMetadataRequest(ONE, 4, 5, (assignment,), registrations, ("gone",), {"orders": {"retention.ms": "1"}}, None, True)
     stop = StopReplicaRequest(
         ONE, 4, 5, (PartitionToStop(ORDERS, 7, True, UUID(int=9)), PartitionToStop(TopicPartition("clicks", 1), -2, False))
     )
-    marker = TransactionMarker(2**40, 3, True, 9, (ORDERS,))
+    marker = TransactionMarker(2**40, 3, True, 9, (ORDERS,), 2**33)
     question = TransactionQuestion("copier", 2**40, 3, (ORDERS,))
     broker = Recording(
         {
             "leader_and_isr": LeaderAndIsrResponse({ORDERS: 74}, {ORDERS: 2**31 - 2}),
             "stop_replica": StopReplicaResponse({ORDERS: 0}),
             "write_transaction_marker": {ORDERS: 52},
-            "verify_transaction": {ORDERS: 48},
+            "verify_transaction": TransactionAnswer({ORDERS: 48}, TransactionNumber(9, 2**33)),
         }
     )
 
@@ -121,7 +122,7 @@ def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
             await remote.drain()
             await remote.undrain()
             assert await remote.write_transaction_marker(marker) == {ORDERS: 52}
-            assert await remote.verify_transaction(question) == {ORDERS: 48}
+            assert await remote.verify_transaction(question) == TransactionAnswer({ORDERS: 48}, TransactionNumber(9, 2**33))
         assert broker.calls == [
             ("leader_and_isr", leader_and_isr),
             ("update_metadata", metadata),
@@ -385,6 +386,6 @@ def test_keys_that_can_not_be_used_are_refused_at_the_start(tmp_path: Path) -> N
 
 def test_a_broker_that_is_alone_does_not_import_grpc() -> None:
     """It costs a tenth of a second, which `ottla dev` should not take longer to start."""
-    names = "ottla.broker.server, ottla.broker.control, ottla.cli.main, ottla.cli.dev, ottla.cli.broker, ottla.testing.cluster"
+    names = "ottla.broker.server, ottla.interbroker.calls, ottla.cli.main, ottla.cli.dev, ottla.cli.broker, ottla.testing.cluster"
     program = f"import sys, {names}; sys.exit('grpc' in sys.modules or 'google.protobuf' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,8 +1,7 @@
-"""The broker's session with the coordination service: which service it is, and a new session after each that expires.
+"""The session of a process with the coordination service: which service it is, and a new session after each that expires.
 
-A session that expires takes the broker's registration and its time as the controller with it. Both are given up at
-once; then a new session is opened, for as long as that takes, and the broker joins again. Requests that need no
-coordination go on meanwhile.
+A session that expires takes the ephemeral znodes of the process with it: its registration and what it was elected to. They are given up
+at once; then a new session is opened, for as long as that takes, and the process joins again. Work that needs no coordination continues.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from ottla.clock import Clock
-from ottla.config.broker import BrokerSettings
 from ottla.config.connect_string import ConnectString
+from ottla.config.zookeeper import ZooKeeperSettings
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.interface import Coordination, SessionEvent
 from ottla.coordination.zookeeper import DigestCredentials, ZooKeeperOptions, ZooKeeperTls, open_session
@@ -50,27 +49,32 @@ _PAUSE_SECONDS: Final = 1.0
 _EXPIRY_SLACK_SECONDS: Final = 4.0
 
 
-def sessions_of(settings: BrokerSettings, clock: Clock, stack: AsyncExitStack) -> OpenSession:
-    """Where a broker's sessions come from: ZooKeeper where one is set, else a twin of the broker's own."""
+def sessions_of(settings: ZooKeeperSettings, embedded_directory: Path, clock: Clock, stack: AsyncExitStack) -> OpenSession:
+    """Where the sessions of a process come from: ZooKeeper where one is set, else an embedded twin of its own.
+
+    Args:
+        embedded_directory: where the twin keeps its state.
+        stack: ends the twin.
+    """
     if settings.zookeeper_connect is not None:
         return partial(open_session, zookeeper_options(settings))
-    embedded = EmbeddedZooKeeper(settings.coordination_path, clock)
+    embedded = EmbeddedZooKeeper(embedded_directory, clock)
     stack.push_async_callback(embedded.close)
     return embedded.session
 
 
-def former_session_seconds(settings: BrokerSettings) -> float:
-    """How long this broker's former self may still seem to live after it was killed."""
+def former_session_seconds(settings: ZooKeeperSettings) -> float:
+    """How long the session of a process may last after the process was killed."""
     return settings.zookeeper_session_timeout_ms / 1000 + _EXPIRY_SLACK_SECONDS
 
 
-def first_session_seconds(settings: BrokerSettings) -> float:
-    """How long a broker that starts waits for ZooKeeper."""
+def first_session_seconds(settings: ZooKeeperSettings) -> float:
+    """How long a process that starts waits for ZooKeeper."""
     connection_timeout_ms = settings.zookeeper_connection_timeout_ms
     return (settings.zookeeper_session_timeout_ms if connection_timeout_ms is None else connection_timeout_ms) / 1000
 
 
-def zookeeper_options(settings: BrokerSettings) -> ZooKeeperOptions:
+def zookeeper_options(settings: ZooKeeperSettings) -> ZooKeeperOptions:
     """`zookeeper.…` as a session takes it."""
     assert settings.zookeeper_connect is not None
     username, password = settings.zookeeper_digest_username, settings.zookeeper_digest_password
@@ -85,7 +89,7 @@ def zookeeper_options(settings: BrokerSettings) -> ZooKeeperOptions:
     )
 
 
-def _tls(settings: BrokerSettings) -> ZooKeeperTls:
+def _tls(settings: ZooKeeperSettings) -> ZooKeeperTls:
     truststore, keystore = settings.zookeeper_ssl_truststore_location, settings.zookeeper_ssl_keystore_location
     password = settings.zookeeper_ssl_keystore_password
     return ZooKeeperTls(
@@ -149,7 +153,10 @@ class CoordinationSessions:
             self.expirations += event is SessionEvent.EXPIRED
             self.disconnections += event is SessionEvent.SUSPENDED
         if event is SessionEvent.EXPIRED and session is self._session:
-            log.warning("session %#x has expired: this broker is not registered and not the controller", session.session_id)
+            log.warning(
+                "session %#x has expired: its ephemeral znodes are gone, this process is not registered and leads nothing",
+                session.session_id,
+            )
             if self._renewing is not None:
                 self._lost()
             self._expired.set()
@@ -165,7 +172,7 @@ class CoordinationSessions:
                 await self._renewed(session)
                 log.info("joined the cluster again with session %#x", session.session_id)
             except Exception as error:
-                # Whatever it was, a broker must not stay outside of its cluster in silence.
+                # Whatever it was, a process must not stay outside of its cluster in silence.
                 log.error("can not join the cluster again, trying on: %s", error, exc_info=not isinstance(error, OttlaError))
                 self._expired.set()
                 await asyncio.sleep(_PAUSE_SECONDS)

@@ -1,7 +1,7 @@
 """Whether the event loop keeps up: how late it calls back, and the share of time in which it does not wait.
 
 It waits in the selector and nowhere else, so the selector's `select` is timed; that costs a fifth of a microsecond for each
-turn of the loop. Only a broker that is scraped does so, and those that share a loop (a test cluster) share the timing.
+turn of the loop. Only a service that is scraped does so, and those that share a loop (a test cluster) share the timing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
-from ottla.metrics import broker
+from ottla.metrics import service
 from ottla.metrics.cells import Histogram
 from ottla.metrics.family import Family, Pause, single
 
@@ -122,8 +122,8 @@ class LoopProbe:
         """The metrics as they are now."""
         ratio = self.busy_ratio
         if ratio is not None:
-            yield single(broker.EVENT_LOOP_BUSY, ratio)
-        yield single(broker.EVENT_LOOP_LAG, self.lag.snapshot())
+            yield single(service.EVENT_LOOP_BUSY, ratio)
+        yield single(service.EVENT_LOOP_LAG, self.lag.snapshot())
 
     def _probe(self) -> None:
         loop = self._loop

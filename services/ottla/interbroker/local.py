@@ -1,4 +1,4 @@
-"""`ottla.broker.control` inside one process: brokers that share an event loop call each other without a socket.
+"""`ottla.interbroker.calls` inside one process: brokers that share an event loop call each other without a socket.
 
 `LocalControl` is the one hub of such a cluster, and each of its brokers has a `LocalTransport` at it. A call behaves as
 one over a network does: it takes a task of its own at the receiver, which goes on when the caller gives up; a broker
@@ -18,8 +18,8 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
-from ottla.broker.control import DEFAULT_TIMEOUT_SECONDS, BrokerControl, Caller, ControllerControl
 from ottla.errors import ApiError, BrokerNotAvailable, RequestTimedOut, UnknownServerError
+from ottla.interbroker.calls import DEFAULT_TIMEOUT_SECONDS, BrokerControl, Caller, ControllerControl
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration
 
 log: Final = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class LocalControl:
 
 
 class LocalTransport:
-    """One broker at a hub: `ottla.broker.control.ControlTransport`."""
+    """One broker at a hub: `ottla.interbroker.calls.ControlTransport`."""
 
     def __init__(self, hub: LocalControl, caller: Callable[[], Caller], check_caller: Callable[[Caller], None]) -> None:
         self._hub = hub

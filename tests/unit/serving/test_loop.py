@@ -7,11 +7,11 @@ import time
 
 from tests.unit.broker.wired import until
 
-from ottla.broker.measuring import loop as measured
-from ottla.broker.measuring.loop import LoopProbe, waiting_time
-from ottla.metrics import broker
+from ottla.metrics import service
 from ottla.metrics.cells import BOUNDS, HistogramSnapshot
 from ottla.metrics.family import Family
+from ottla.serving import loop as measured
+from ottla.serving.loop import LoopProbe, waiting_time
 
 
 def longest(snapshot: HistogramSnapshot) -> float:
@@ -95,7 +95,7 @@ def test_a_loop_without_a_selector_has_a_lag_and_no_ratio() -> None:
             loop._selector = selector  # type: ignore[attr-defined]
         families = [each for each in probe.collect() if isinstance(each, Family)]
         probe.close()
-        assert [each.metric for each in families] == [broker.EVENT_LOOP_LAG]
+        assert [each.metric for each in families] == [service.EVENT_LOOP_LAG]
 
     asyncio.run(scenario())
 

@@ -1,4 +1,4 @@
-"""`ottla.broker.control` over gRPC: serves this broker to the others, and knows the way to each of them.
+"""`ottla.interbroker.calls` over gRPC: serves this broker to the others, and knows the way to each of them.
 
 Requests to the controller say who calls (`Caller`), and `check_caller` refuses a broker that has registered anew since
 and one that knows of a newer controller. Requests to a broker carry their epochs in their own data, for the broker
@@ -16,12 +16,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NoReturn, cast
 
-from ottla.broker.control import BrokerControl, Caller, ControllerControl
-from ottla.broker.control_clients import BrokerClient, ControllerClient
-from ottla.broker.control_servicers import BrokerServicer, CheckCaller, ControllerServicer
 from ottla.config.broker import BrokerSettings
 from ottla.config.control import LISTENER_NAME
 from ottla.errors import BrokerNotAvailable
+from ottla.interbroker.calls import BrokerControl, Caller, ControllerControl
+from ottla.interbroker.clients import BrokerClient, ControllerClient
+from ottla.interbroker.servicers import BrokerServicer, CheckCaller, ControllerServicer
 from ottla.model import BrokerId, BrokerRegistration
 from ottla.rpc.channel import RpcChannel
 from ottla.rpc.health import THE_SERVER
@@ -49,7 +49,7 @@ class _Way:
 
 
 class GrpcControl:
-    """How the brokers of a cluster reach each other by gRPC: `ottla.broker.control.ControlTransport`.
+    """How the brokers of a cluster reach each other by gRPC: `ottla.interbroker.calls.ControlTransport`.
 
     Args:
         settings: `control.…`, and the timeout of a call, `controller.socket.timeout.ms`.

@@ -1,6 +1,6 @@
 """This broker's two ends of control, served over gRPC: requests are unpacked, handed on, and their answers packed.
 
-Importing this imports grpc; `ottla.broker.control_rpc` does, and nothing else should. The names of the methods are
+Importing this imports grpc; `ottla.interbroker.rpc` does, and nothing else should. The names of the methods are
 those of the proto files.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ottla.broker import control_messages as messages
-from ottla.broker.control import BrokerControl, Caller, ControllerControl
 from ottla.errors import InvalidRequest
+from ottla.interbroker import messages
+from ottla.interbroker.calls import BrokerControl, Caller, ControllerControl
 from ottla.rpc.v1 import broker_pb2, broker_pb2_grpc, common_pb2, controller_pb2, controller_pb2_grpc
 
 CheckCaller = Callable[[Caller], None]
@@ -58,8 +58,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         return broker_pb2.WriteTransactionMarkerResponse(errors=messages.error_messages(errors))
 
     async def VerifyTransaction(self, request: broker_pb2.VerifyTransactionRequest, context: Any) -> broker_pb2.VerifyTransactionResponse:
-        errors = await self._control.verify_transaction(messages.transaction_question_of(request))
-        return broker_pb2.VerifyTransactionResponse(errors=messages.error_messages(errors))
+        return messages.transaction_answer_message(await self._control.verify_transaction(messages.transaction_question_of(request)))
 
 
 class ControllerServicer(controller_pb2_grpc.ControllerServicer):

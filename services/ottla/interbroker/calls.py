@@ -2,7 +2,7 @@
 
 The controller tells each broker what to lead and what to follow (`BrokerControl`); any broker asks the controller for
 what only the controller may decide (`ControllerControl`). `ControlTransport` says where the other ends are: in the same
-process, or behind gRPC (`control_rpc`). Nothing here knows which.
+process, or behind gRPC (`rpc`). Nothing here knows which.
 
 Every call carries epochs, and one that is out of date is refused: StaleControllerEpoch for a controller that has been
 replaced, StaleBrokerEpoch for a broker that has registered anew since.
@@ -16,7 +16,15 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
 
-from ottla.model import BrokerId, BrokerRegistration, PartitionState, TopicDescription, TopicPartition
+from ottla.model import (
+    UNKNOWN_TRANSACTION,
+    BrokerId,
+    BrokerRegistration,
+    PartitionState,
+    TopicDescription,
+    TopicPartition,
+    TransactionNumber,
+)
 
 BROKER_DEFAULT: Final = -1  # of partitions or replicas
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
@@ -76,6 +84,7 @@ class LeaderAndIsrRequest:
     live_leaders: tuple[BrokerRegistration, ...]
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of its topics that set any for themselves
     all_replicas: AllReplicas | None = None  # None says nothing of others
+    all_topics_known: bool = False  # whether no UpdateMetadata waits to be sent to the broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +114,7 @@ class UpdateMetadataRequest:
     deleted_topics: tuple[str, ...] = ()
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of the topics whose settings changed
     all_topics: tuple[str, ...] | None = None  # the names of all that there are; None says nothing of others
+    all_topics_known: bool = False  # whether with this the broker has been sent all topics that the controller knows of
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +161,13 @@ class TransactionMarker:
     is_commit: bool
     coordinator_epoch: int  # one that has been replaced may not write any more
     partitions: tuple[TopicPartition, ...]
+    transaction_number: int = UNKNOWN_TRANSACTION.number  # which of the producer's transactions
+
+    @property
+    def transaction(self) -> TransactionNumber:
+        """Which transaction has ended."""
+        known = self.transaction_number != UNKNOWN_TRANSACTION.number
+        return TransactionNumber(self.coordinator_epoch, self.transaction_number) if known else UNKNOWN_TRANSACTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +178,14 @@ class TransactionQuestion:
     producer_id: int
     producer_epoch: int
     partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionAnswer:
+    """For each partition 0 if it is part of the producer's ongoing transaction, else why not; and which transaction that is."""
+
+    errors: Mapping[TopicPartition, int]
+    transaction: TransactionNumber = UNKNOWN_TRANSACTION
 
 
 class TransactionControl(Protocol):
@@ -174,8 +199,8 @@ class TransactionControl(Protocol):
         """Writes the marker to those of the partitions that the broker leads; 0 where all in-sync replicas have it, else why not."""
         ...
 
-    async def verify_transaction(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
-        """Says for each partition 0 if it is part of the transaction, else why not."""
+    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
+        """Says which of the partitions are part of the transaction."""
         ...
 
 

@@ -1,6 +1,6 @@
-"""The other brokers and the controller, called over gRPC: the protocols of `ottla.broker.control` at the caller's end.
+"""The other brokers and the controller, called over gRPC: the protocols of `ottla.interbroker.calls` at the caller's end.
 
-Importing this imports grpc; `ottla.broker.control_rpc` does, and nothing else should.
+Importing this imports grpc; `ottla.interbroker.rpc` does, and nothing else should.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from ottla.broker import control_messages as messages
-from ottla.broker.control import (
+from ottla.interbroker import messages
+from ottla.interbroker.calls import (
     DEFAULT_TIMEOUT_SECONDS,
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -23,6 +23,7 @@ from ottla.broker.control import (
     PartitionOutcome,
     StopReplicaRequest,
     StopReplicaResponse,
+    TransactionAnswer,
     TransactionMarker,
     TransactionQuestion,
     UpdateMetadataRequest,
@@ -77,10 +78,9 @@ class BrokerClient:
         answer = await self._channel.call(self._stub.WriteTransactionMarker, message, self._timeout_seconds)
         return messages.errors_of(answer.errors)
 
-    async def verify_transaction(self, question: TransactionQuestion) -> Mapping[TopicPartition, int]:
+    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
         message = messages.transaction_question_message(question)
-        answer = await self._channel.call(self._stub.VerifyTransaction, message, self._timeout_seconds)
-        return messages.errors_of(answer.errors)
+        return messages.transaction_answer_of(await self._channel.call(self._stub.VerifyTransaction, message, self._timeout_seconds))
 
 
 class ControllerClient:

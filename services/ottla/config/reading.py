@@ -1,0 +1,125 @@
+"""The settings of a whole service: read from properties, whatever class declares them, and checked against each other.
+
+    class MirrorSettings(HttpSettings, ServiceSettings): ...
+
+    settings = MirrorSettings.from_properties(properties.load("mirror.properties"))
+
+Whatever is wrong is told at once, each with its file and line; a service does not start with half of a configuration. An `ssl.…` setting
+can be given for one listener, by `listener.name.<name>.` before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final, Self
+
+from ottla.config.properties import Properties
+from ottla.config.refused import why_refused
+from ottla.config.settings import SettingDefinition, Settings, unknown_setting
+from ottla.errors import ConfigurationError
+
+LISTENER_PREFIX: Final = "listener.name."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceSettings(Settings):
+    """What the settings of every service can do. A service's class joins it with its parts."""
+
+    given: frozenset[str] = field(default=frozenset(), compare=False)  # the names that were set, by their Kafka names
+    listener_overrides: tuple[tuple[str, str, Any], ...] = ()  # listener, setting, value
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+        """The settings that a file (or a plain mapping) holds.
+
+        Raises:
+            ConfigurationError: with one line for everything that is wrong.
+        """
+        values: dict[str, Any] = {}
+        given: set[str] = set()
+        overrides: list[tuple[str, str, Any]] = []
+        problems: list[str] = []
+        for name, text in properties.items():
+            try:
+                listener, definition = cls.definition_of(name)
+                if definition.name in given and not listener:
+                    raise ConfigurationError(f"{name}: {definition.name} was set already")
+                value = definition.parse(text)
+            except ConfigurationError as error:
+                problems.append(_placed(properties, name, error))
+                continue
+            if listener:
+                overrides.append((listener, definition.name, value))
+            else:
+                values[definition.attribute] = value
+                given.add(definition.name)
+        settings = cls(**values, given=frozenset(given), listener_overrides=tuple(overrides))
+        problems += [_placed(properties, name, error) for name, error in settings.contradictions()]
+        if problems:
+            raise ConfigurationError("\n".join(problems))
+        return settings
+
+    @classmethod
+    @cache
+    def definitions_by_any_name(cls) -> Mapping[str, SettingDefinition]:
+        """By every name under which a setting can be given, but for those of one listener."""
+        return {name: each for each in cls.definitions().values() for name in (each.name, *each.aliases)}
+
+    @classmethod
+    def name_meant(cls, name: str) -> str:
+        """The name of the setting that a name stands for, which may be an alias; what stands for none is itself."""
+        definition = cls.definitions_by_any_name().get(name)
+        return name if definition is None else definition.name
+
+    @classmethod
+    def definition_of(cls, name: str) -> tuple[str, SettingDefinition]:
+        """The listener (or an empty text) and the definition that a name in a file stands for; ConfigurationError for none."""
+        known = cls.definitions_by_any_name()
+        listener = ""
+        plain = name
+        if name.startswith(LISTENER_PREFIX):
+            listener, _, plain = name[len(LISTENER_PREFIX) :].partition(".")
+            if plain in known and not plain.startswith("ssl."):
+                raise ConfigurationError(f"{name}: {plain} is one setting for all listeners; only ssl.… can be set for one")
+        if plain not in known:
+            raise ConfigurationError(why_refused(plain) or unknown_setting(name, known))
+        return listener.lower(), known[plain]
+
+    def for_listener(self, listener_name: str) -> Self:
+        """These settings as one listener sees them, its `listener.name.<name>.` ones taken in."""
+        definitions = self.definitions()
+        values = {
+            definitions[name].attribute: value for listener, name, value in self.listener_overrides if listener == listener_name.lower()
+        }
+        return dataclasses.replace(self, **values) if values else self
+
+    @classmethod
+    def without_effect(cls, names: Iterable[str]) -> Mapping[str, str]:
+        """Those of some settings that change nothing when they are given, each with the reason."""
+        definitions = cls.definitions()
+        return {name: definitions[name].without_effect for name in sorted(names) if definitions[name].without_effect}
+
+    def checks(self) -> Iterable[tuple[str, Callable[[], object]]]:
+        """What has to hold between settings: the setting to look at, and what raises ConfigurationError where it does not."""
+        return ()
+
+    def contradictions(self) -> Iterable[tuple[str, ConfigurationError]]:
+        """What is wrong between settings, each with the name of the setting to look at."""
+        complaints: set[str] = set()
+        for name, check in self.checks():
+            try:
+                check()
+            except ConfigurationError as error:
+                if str(error) not in complaints:  # one bad map breaks everything that is read with it
+                    complaints.add(str(error))
+                    yield name, error
+
+
+def _placed(properties: Mapping[str, str], name: str, error: ConfigurationError) -> str:
+    """An error's text with the file and line that it comes from."""
+    if not isinstance(properties, Properties):
+        return str(error)
+    return f"{properties.place_of(name)}: {error}" if name in properties else f"{properties.source}: {error}"

@@ -1,0 +1,168 @@
+"""An election: whoever takes an ephemeral znode holds an office, and has its next epoch.
+
+The znode and the epoch are written in one transaction, so no two terms ever share an epoch. A watch sees the znode go, and then all try
+again. A create whose outcome is unknown is resolved by reading whose session owns the znode. Writes of a holder are made on the condition
+that the version of the epoch's znode is still that of its term: then a former holder can write nothing.
+
+One `Election` for each session; it decides nothing but this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.coordination import znodes
+from ottla.coordination.errors import BadVersion, ConnectionLoss, NodeExists, NoNode, SessionExpired
+from ottla.coordination.interface import Coordination, Create, Operation, SetData, Watch
+from ottla.coordination.retries import make_znode, retried
+from ottla.errors import ApiError, OttlaError
+
+log: Final = logging.getLogger(__name__)
+
+# Between two attempts after one that failed.
+_PAUSE_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """What is elected: `name` in log lines, the ephemeral of the holder, and the znode that counts the terms."""
+
+    name: str
+    path: str
+    epoch_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One holder's time.
+
+    Attributes:
+        holder: the data of the ephemeral.
+        epoch: of this term.
+        epoch_version: of the epoch's znode, which every write of the holder checks; None: another session's term.
+    """
+
+    holder: bytes
+    epoch: int
+    epoch_version: int | None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this session holds the office."""
+        return self.epoch_version is not None
+
+
+class Election:
+    """The election, as one session takes part in it.
+
+    Args:
+        coordination: the session.
+        office: what is elected.
+        candidate: who takes part, in log lines.
+        data: for the ephemeral, made at each attempt.
+        begins: called with each term that begins, of this session or another. An own term that it fails to begin is begun again.
+        ended: called at once when the term that began last is over.
+    """
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        office: Office,
+        candidate: str,
+        data: Callable[[], bytes],
+        begins: Callable[[Term], Awaitable[None]],
+        ended: Callable[[], None],
+    ) -> None:
+        self._coordination = coordination
+        self._office = office
+        self._candidate = candidate
+        self._data = data
+        self._begins = begins
+        self._ended = ended
+        self._changed = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def start(self) -> None:
+        """Takes part once, and from then on whenever the ephemeral changes.
+
+        Raises:
+            CoordinationError: it cannot be found out who holds the office.
+        """
+        try:
+            await self._elect()
+        except ApiError as error:
+            log.warning("%s could not begin as the %s, trying again: %s", self._candidate, self._office.name, error)
+            self._happened()
+        self._watching = asyncio.ensure_future(self._watch())
+
+    def close(self) -> None:
+        """Takes part no more. What is under way stops where it waits."""
+        self._is_closed = True
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def wait_closed(self) -> None:
+        """Waits until nothing is under way any more."""
+        if self._watching is not None:
+            await asyncio.wait([self._watching])
+
+    def try_again(self) -> None:
+        """Has another look, as if the ephemeral had changed: what is known of it has proved wrong."""
+        self._happened()
+
+    async def _elect(self) -> None:
+        self._changed = changed = asyncio.Event()
+        term = await self._take_or_see(lambda _: self._happened(changed))
+        if not self._is_closed:
+            await self._begins(term)
+
+    def _happened(self, changed: asyncio.Event | None = None) -> None:
+        if not self._is_closed and changed in (None, self._changed):
+            self._ended()
+            self._changed.set()
+
+    async def _watch(self) -> None:
+        while True:
+            await self._changed.wait()
+            try:
+                await self._elect()
+            except SessionExpired:
+                return  # the next session has an election of its own
+            except Exception as error:
+                is_expected = isinstance(error, OttlaError)
+                log.warning("the election of a %s continues after a failure: %s", self._office.name, error, exc_info=not is_expected)
+                await asyncio.sleep(_PAUSE_SECONDS)
+                self._happened()
+
+    async def _take_or_see(self, watch: Watch) -> Term:
+        """Takes the office, or says who holds it. The watch is on the ephemeral."""
+        office, coordination = self._office, self._coordination
+        while True:
+            with contextlib.suppress(NoNode):
+                data, stat = await retried(lambda: coordination.get(office.path, watch))
+                epoch, version = await self._epoch()
+                if stat.ephemeral_owner == coordination.session_id:
+                    log.info("%s is the %s, epoch %d", self._candidate, office.name, epoch)
+                    return Term(data, epoch, version)
+                return Term(data, epoch, None)
+            try:
+                epoch, version = await self._epoch()
+            except NoNode:
+                await make_znode(coordination, office.epoch_path, znodes.encode_controller_epoch(0))
+                continue
+            operations: list[Operation] = [
+                Create(office.path, self._data(), ephemeral=True),
+                SetData(office.epoch_path, znodes.encode_controller_epoch(epoch + 1), version),
+            ]
+            with contextlib.suppress(NodeExists, BadVersion, ConnectionLoss):  # the next look tells what came of it
+                await coordination.transaction(operations)
+
+    async def _epoch(self) -> tuple[int, int]:
+        data, stat = await retried(lambda: self._coordination.get(self._office.epoch_path))
+        return znodes.decode_controller_epoch(self._office.epoch_path, data), stat.version

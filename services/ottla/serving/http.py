@@ -1,0 +1,222 @@
+"""One HTTP listener for any Starlette application, on the loop of the service.
+
+Whoever asks must not cost the service anything: a request comes in whole and its answer is taken within a deadline or the connection
+is cut; of too many connections the one that has been idle for longest goes, so that a probe always gets in; a head or a body that is
+too large is refused. Whether somebody may ask is the application's affair.
+
+This module imports starlette and uvicorn, at a quarter of a second, so it is imported where a listener is set and nowhere
+else. Of uvicorn it takes the protocol on a connection and not its server, which would take over the signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from ottla.config.listeners import Listener
+from ottla.errors import OttlaError
+
+log: Final = logging.getLogger(__name__)
+
+# What answers under way are given when the service stops.
+GRACE_SECONDS: Final = 1.0
+_CLOSE: Final = {"connection": "close"}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What one listener allows.
+
+    Attributes:
+        connections: at the same time.
+        deadline_seconds: in which a request has to be there, and its answer taken. Prometheus gives a scrape ten by default.
+        idle_seconds: for which a connection is kept between two requests. Prometheus scrapes every 15 to 60 s.
+        head_bytes: the largest request line with its headers.
+        body_bytes: the largest body of a request.
+    """
+
+    connections: int = 64
+    deadline_seconds: float = 20.0
+    idle_seconds: int = 75
+    head_bytes: int = 16 * 1024
+    body_bytes: int = 64 * 1024
+
+
+class HttpListener:
+    """One listener.
+
+    Args:
+        application: what answers.
+        limits: of connections and requests.
+        tls: None speaks plain text.
+        setting: where the address comes from, for errors.
+    """
+
+    def __init__(
+        self, application: Starlette, limits: HttpLimits | None = None, tls: ssl.SSLContext | None = None, setting: str = "http.listener"
+    ) -> None:
+        self._limits = limits or HttpLimits()
+        self._tls = tls
+        self._setting = setting
+        self._config = Config(
+            _Bounded(application, self._limits.body_bytes),
+            http=_Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="error",  # a bad request is its sender's affair
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=self._limits.idle_seconds,
+            h11_max_incomplete_event_size=self._limits.head_bytes,
+        )
+        self._config.load()
+        self._state = ServerState()
+        self._server: asyncio.Server | None = None
+        self._address: Listener | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that it is bound to."""
+        assert self._server is not None
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    @property
+    def url(self) -> str:
+        """Where it is, as a person types it."""
+        assert self._address is not None
+        host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host or "*"
+        return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
+
+    @property
+    def connection_count(self) -> int:
+        """Open connections."""
+        return len(self._state.connections)
+
+    async def start(self, address: Listener) -> None:
+        """Begins to answer.
+
+        Raises:
+            OttlaError: it cannot listen there; says where and why.
+        """
+        self._address = address
+        shown = f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: _Connection(self._limits, self._config, self._state, {}),
+                address.host or None,
+                address.port,
+                backlog=self._limits.connections,
+                # One family, so that port 0 means one port.
+                family=socket.AF_UNSPEC if address.host else socket.AF_INET,
+                ssl=self._tls,
+            )
+        except (OSError, socket.gaierror) as error:
+            raise OttlaError(f"{self._setting} = {shown}: can not listen there: {error.strerror or error}") from error
+
+    async def close(self) -> None:
+        """Takes no more connections, lets answers under way end, and cuts what is left. Safe to repeat."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        for each in list(self._state.connections):
+            each.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(set(self._state.tasks), timeout=GRACE_SECONDS)
+        for each in list(self._state.connections):
+            each.transport.abort()
+        await asyncio.sleep(0)  # in which the loop tells them
+        for task in list(self._state.tasks):
+            task.cancel()
+        if self._state.tasks:
+            await asyncio.wait(set(self._state.tasks))
+        await server.wait_closed()
+
+
+class _Bounded:
+    """An application that is given no more than so many bytes of a body; a request with more is refused with 413."""
+
+    def __init__(self, application: Starlette, body_bytes: int) -> None:
+        self._application = application
+        self._body_bytes = body_bytes
+        self._complaint = f"the body is larger than {body_bytes} bytes"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        if not announced.isdigit() or int(announced) > self._body_bytes:
+            await PlainTextResponse(self._complaint, 413, headers=_CLOSE)(scope, receive, send)
+            return
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._body_bytes:
+                raise HTTPException(413, self._complaint, headers=_CLOSE)  # Starlette answers with it
+            return message
+
+        await self._application(scope, counted, send)
+
+
+class _Connection(H11Protocol):
+    """uvicorn's connection, with a deadline for each request and an end to their number."""
+
+    connections: set[_Connection]  # type: ignore[assignment]
+
+    _deadline: asyncio.TimerHandle | None = None
+    _idle_since = 0.0
+
+    def __init__(self, limits: HttpLimits, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._limits = limits
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if len(self.connections) >= self._limits.connections:
+            # Idle ones first, and of those that work on a request the one that began first.
+            least_missed = min(self.connections, key=lambda each: (each._deadline is not None, each._idle_since))
+            self.connections.discard(least_missed)
+            least_missed.transport.abort()
+        super().connection_made(transport)
+        self._begin()
+
+    def data_received(self, data: bytes) -> None:
+        if self._deadline is None:
+            self._begin()
+        super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        self._end()
+        super().on_response_complete()
+        if not self.cycle.response_complete:  # another request was there already
+            self._begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+        super().connection_lost(exc)
+
+    def _begin(self) -> None:
+        self._end()
+        self._deadline = self.loop.call_later(self._limits.deadline_seconds, self.transport.abort)
+
+    def _end(self) -> None:
+        self._idle_since = self.loop.time()
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

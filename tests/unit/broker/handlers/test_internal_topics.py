@@ -1,0 +1,67 @@
+"""The topics of groups and of transactions where too few brokers live for them: Kafka's sentence, to the client and in the log."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from ottla.broker.handlers import internal_topics
+from ottla.broker.handlers.internal_topics import warn_of_missing_brokers
+from ottla.errors import CoordinatorNotAvailable
+from ottla.protocol.api import ApiKey
+
+FACTORS = {"offsets.topic.replication.factor": "2", "transaction.state.log.replication.factor": "5"}
+SENTENCES = {
+    0: "Number of alive brokers '1' does not meet the required replication factor '2' for the offsets topic "
+    "(configured via 'offsets.topic.replication.factor').",
+    1: "Number of alive brokers '1' does not meet the required replication factor '5' for the transactions state topic "
+    "(configured via 'transaction.state.log.replication.factor').",
+}
+
+
+async def coordinator_of(broker: Any, key_type: int) -> tuple[int, str | None]:
+    found = await broker.ask(ApiKey.FIND_COORDINATOR, 4, key_type=key_type, coordinator_keys=["k"])
+    return int(found.coordinators[0].error_code), found.coordinators[0].error_message
+
+
+@pytest.mark.parametrize("key_type", [0, 1])
+def test_too_few_brokers_are_said_to_the_client_and_to_the_log_now_and_then(
+    run: Any, key_type: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Any) -> None:
+        def errors() -> int:
+            said = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+            assert all(each.startswith(SENTENCES[key_type]) for each in said)
+            return len(said)
+
+        for _ in range(5):
+            assert await coordinator_of(broker, key_type) == (CoordinatorNotAvailable.code, SENTENCES[key_type])
+        assert errors() == 1, "clients ask several times a second"
+        monkeypatch.setattr(internal_topics, "_SAY_AGAIN_SECONDS", 0.0)
+        await coordinator_of(broker, key_type)
+        assert errors() == 2
+
+    run(scenario, **FACTORS)
+
+
+def test_a_start_says_what_is_not_served(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(broker: Any) -> None:
+        warn_of_missing_brokers(broker.parts.settings, broker.parts.metadata)
+        assert [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING] == [
+            "offsets.topic.replication.factor is 2, and number of alive brokers is 1: consumer groups are not served before there are 2",
+            "transaction.state.log.replication.factor is 5, and number of alive brokers is 1: "
+            "transactions are not served before there are 5",
+        ]
+
+    run(scenario, **FACTORS)
+
+
+def test_a_start_says_nothing_where_brokers_are_enough_or_the_topics_are_there(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(broker: Any) -> None:
+        warn_of_missing_brokers(broker.parts.settings, broker.parts.metadata)
+        assert (await coordinator_of(broker, 0))[0] == 0
+        assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+    run(scenario)

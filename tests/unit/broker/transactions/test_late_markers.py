@@ -1,0 +1,132 @@
+"""A marker that the network held back, and that arrives after its repetition: it must not end the producer's next transaction.
+
+Before KIP-890's second part nothing in a marker says which of the producer's transactions it ends: producer id, epoch and
+coordinator epoch are the same for the next one. Ottla's brokers number them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.broker.wired import Wired, run
+from tests.unit.storage.logs import batch_of
+
+from ottla.broker.replication.partition import Partition
+from ottla.errors import NONE
+from ottla.interbroker.calls import TransactionMarker
+from ottla.model import UNKNOWN_TRANSACTION, TopicPartition, TransactionNumber
+
+PAYMENTS = TopicPartition("payments", 0)
+PRODUCER, EPOCH, COORDINATOR_EPOCH = 44, 3, 9
+
+
+class World:
+    """A partition on real files, and its producer."""
+
+    def __init__(self, broker: Wired) -> None:
+        self._calls = broker.parts.transactions.calls
+        self.partition: Partition = broker.partition("payments")
+        self._sequence = 0
+
+    def verify(self, number: int | None, coordinator_epoch: int = COORDINATOR_EPOCH) -> None:
+        """The coordinator says that the partition is part of a transaction; an older one does not say of which."""
+        producers = self.partition.log.producers
+        transaction = UNKNOWN_TRANSACTION if number is None else TransactionNumber(coordinator_epoch, number)
+        producers.end_verification(PRODUCER, EPOCH, producers.begin_verification(PRODUCER), True, transaction)
+
+    def write(self) -> int:
+        """Appends a batch of the transaction that is open or verified."""
+        batch = batch_of(0, producer_id=PRODUCER, producer_epoch=EPOCH, base_sequence=self._sequence, transactional=True)
+        self._sequence += 1
+        view = memoryview(bytearray(batch))
+        offset = self.partition.append_as_leader(view, 0, len(batch), -1, 1_000, in_transaction=True)[0]
+        self.partition.log.write_staged()
+        self.partition.appended()
+        return offset
+
+    async def mark(self, number: int, is_commit: bool, coordinator_epoch: int = COORDINATOR_EPOCH) -> int:
+        """A marker arrives from the coordinator; gives the offset that the log has grown to."""
+        marker = TransactionMarker(PRODUCER, EPOCH, is_commit, coordinator_epoch, (PAYMENTS,), number)
+        assert await self._calls.write_transaction_marker(marker) == {PAYMENTS: NONE}
+        return self.partition.log.log_end_offset
+
+    def aborted(self, offset: int) -> list[int]:
+        """Where the aborted transactions begin that a reader is told of who reads from an offset."""
+        region = self.partition.read(offset, 1 << 20, committed_only=True, at_least_one_batch=True)
+        return [] if region is None else [each.first_offset for each in self.partition.aborted_transactions(offset, region)]
+
+
+def with_world(tmp_path: Path, test: Callable[[World], Awaitable[None]]) -> None:
+    async def scenario(broker: Wired) -> None:
+        broker.topic("payments")
+        await test(World(broker))
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_verified", [True, False])
+def test_a_marker_that_comes_late_does_not_end_the_next_transaction(tmp_path: Path, is_verified: bool) -> None:
+    """Whether the partition knows of the next one from the coordinator, or only that the former one has ended."""
+
+    async def test(world: World) -> None:
+        world.verify(1)
+        world.write()
+        await world.mark(1, is_commit=True)
+        world.verify(2 if is_verified else None)
+        second = world.write()
+        end = world.partition.log.log_end_offset
+        assert await world.mark(1, is_commit=True) == end, "nothing is written"
+        assert world.partition.last_stable_offset == second
+        await world.mark(2, is_commit=False)
+        assert world.aborted(second) == [second]
+
+    with_world(tmp_path, test)
+
+
+def test_a_late_marker_does_not_take_the_word_back_that_a_transaction_may_begin(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        world.verify(1)
+        world.write()
+        await world.mark(1, is_commit=False)
+        world.verify(2)
+        await world.mark(1, is_commit=False)
+        assert world.partition.log.producers.may_write_in_transaction(PRODUCER, EPOCH)
+
+    with_world(tmp_path, test)
+
+
+def test_a_marker_of_a_former_coordinator_is_late_where_the_next_one_has_begun_a_transaction(tmp_path: Path) -> None:
+    """Its own marker, of a larger epoch, may have been written while another broker led the partition."""
+
+    async def test(world: World) -> None:
+        world.verify(1, coordinator_epoch=COORDINATOR_EPOCH + 1)
+        second = world.write()
+        await world.mark(70, is_commit=True)
+        assert world.partition.last_stable_offset == second
+
+    with_world(tmp_path, test)
+
+
+def test_the_next_coordinator_ends_the_transaction_that_the_former_one_has_numbered(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        world.verify(70)
+        world.write()
+        assert await world.mark(1, is_commit=True, coordinator_epoch=COORDINATOR_EPOCH + 1) == world.partition.last_stable_offset
+
+    with_world(tmp_path, test)
+
+
+@pytest.mark.parametrize("number", [70, 0])
+def test_a_marker_of_the_open_transaction_or_of_one_that_is_not_named_is_written(tmp_path: Path, number: int) -> None:
+    """Former releases name none, and so does who ends a hanging transaction by hand."""
+
+    async def test(world: World) -> None:
+        world.verify(70)
+        first = world.write()
+        assert world.partition.last_stable_offset == first
+        end = await world.mark(number, is_commit=True)
+        assert world.partition.last_stable_offset == end
+
+    with_world(tmp_path, test)

@@ -1,0 +1,86 @@
+"""An election over the embedded twin: one holder at a time, an epoch for each term, and a former holder can write nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ottla.clock import SystemClock
+from ottla.coordination.election import Election, Office, Term
+from ottla.coordination.embedded import EmbeddedZooKeeper
+from ottla.coordination.errors import BadVersion
+from ottla.coordination.interface import Coordination, Create, SetData
+from ottla.errors import UnknownServerError
+
+OFFICE = Office("registry leader", "/registry", "/registry_epoch")
+
+
+class Candidate:
+    def __init__(self, session: Coordination, name: str) -> None:
+        self.terms: list[Term] = []
+        self.ends = 0
+        self.fails = 0
+        self.election = Election(session, OFFICE, name, name.encode, self.begins, self.ended)
+
+    async def begins(self, term: Term) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise UnknownServerError("the term could not begin")
+        self.terms.append(term)
+
+    def ended(self) -> None:
+        self.ends += 1
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - state of a task
+            await asyncio.sleep(0.01)
+
+
+def test_the_next_holder_has_the_next_epoch_and_the_former_one_can_write_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
+        first_session, second_session = await zookeeper.session(), await zookeeper.session()
+        first, second = Candidate(first_session, "first"), Candidate(second_session, "second")
+        await first.election.start()
+        await second.election.start()
+        (own,), (seen,) = first.terms, second.terms
+        assert own.is_own and not seen.is_own
+        assert (own.holder, own.epoch) == (seen.holder, seen.epoch) == (b"first", 1)
+
+        await zookeeper.expire(first_session)
+        await until(lambda: len(second.terms) == 2)
+        assert second.ends == 1
+        assert second.terms[1].is_own and (second.terms[1].holder, second.terms[1].epoch) == (b"second", 2)
+        assert own.epoch_version is not None
+        third_session = await zookeeper.session()
+        with pytest.raises(BadVersion):
+            await third_session.transaction([SetData(OFFICE.epoch_path, b"9", own.epoch_version), Create("/of-the-former-holder")])
+        for each in (first, second):
+            each.election.close()
+            await each.election.wait_closed()
+        await zookeeper.close()
+
+    asyncio.run(run())
+
+
+def test_a_term_that_could_not_begin_is_begun_again_in_the_same_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.coordination.election._PAUSE_SECONDS", 0.01)
+
+    async def run() -> None:
+        zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
+        candidate = Candidate(await zookeeper.session(), "only")
+        candidate.fails = 2
+        await candidate.election.start()
+        await until(lambda: candidate.terms)
+        (term,) = candidate.terms
+        assert term.is_own and term.epoch == 1
+        candidate.election.close()
+        await candidate.election.wait_closed()
+        await zookeeper.close()
+
+    asyncio.run(run())

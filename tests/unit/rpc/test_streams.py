@@ -1,0 +1,147 @@
+"""Streams of a server: they end with their caller and with the server, and what they raise is its error.
+
+Method: a generic handler with plain bytes, so that no message of ours needs a stream to be tested.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from ottla.errors import BrokerNotAvailable, InvalidRequest, UnknownServerError
+from ottla.rpc.channel import RpcChannel
+from ottla.rpc.server import RpcServer, RpcService
+
+NAME = "ottla.test.Streams"
+
+
+class Streams:
+    def __init__(self) -> None:
+        self.open = 0
+        self.received: list[bytes] = []
+
+    async def watch(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        self.open += 1
+        try:
+            for number in range(3):
+                yield request + b"%d" % number
+            if request == b"refused":
+                raise InvalidRequest("no more of this")
+            if request == b"broken":
+                raise ZeroDivisionError
+            if request == b"forever":
+                await asyncio.Event().wait()
+        finally:
+            self.open -= 1
+
+    async def send(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
+        async for each in requests:
+            self.received.append(each)
+        return b"%d" % len(self.received)
+
+    async def talk(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        async for each in requests:
+            yield each[::-1]
+
+    def register(self, server: grpc.aio.Server) -> None:
+        handlers: dict[str, Any] = {
+            "Watch": grpc.unary_stream_rpc_method_handler(self.watch),
+            "Send": grpc.stream_unary_rpc_method_handler(self.send),
+            "Talk": grpc.stream_stream_rpc_method_handler(self.talk),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, handlers),))
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[tuple[Streams, RpcServer, RpcChannel]]:
+    streams = Streams()
+    server = RpcServer([RpcService(NAME, streams.register)])
+    channel = RpcChannel(f"127.0.0.1:{await server.start('127.0.0.1', 0)}")
+    try:
+        yield streams, server, channel
+    finally:
+        await channel.close()
+        await server.stop(0)
+
+
+def watch(channel: RpcChannel, request: bytes) -> AsyncIterator[bytes]:
+    method: Any = channel.grpc_channel.unary_stream(f"/{NAME}/Watch")
+    return channel.stream(method, request, 20)
+
+
+async def until_closed(streams: Streams) -> None:
+    async with asyncio.timeout(10):
+        while streams.open:  # noqa: ASYNC110 - state of the other end
+            await asyncio.sleep(0.01)
+
+
+def test_answers_come_one_by_one_and_end() -> None:
+    async def run() -> None:
+        async with serving() as (streams, _, channel):
+            assert [each async for each in watch(channel, b"news")] == [b"news0", b"news1", b"news2"]
+            assert streams.open == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("request_", "error"), [(b"refused", InvalidRequest), (b"broken", UnknownServerError)])
+def test_what_a_stream_raises_is_the_callers_error_after_what_came(request_: bytes, error: type[Exception]) -> None:
+    async def run() -> None:
+        async with serving() as (_, _, channel):
+            received = []
+            with pytest.raises(error):
+                async for each in watch(channel, request_):
+                    received.append(each)  # noqa: PERF401 - what came before the error counts
+            assert len(received) == 3
+
+    asyncio.run(run())
+
+
+def test_a_stream_ends_when_its_caller_goes() -> None:
+    async def run() -> None:
+        async with serving() as (streams, _, channel):
+            stream = watch(channel, b"forever")
+            assert await anext(stream) == b"forever0"
+            assert streams.open == 1
+            await stream.aclose()  # type: ignore[attr-defined]
+            await until_closed(streams)
+
+    asyncio.run(run())
+
+
+def test_a_server_that_stops_ends_its_streams_at_once() -> None:
+    """And does not wait for them as for calls: a watch has no end of its own."""
+
+    async def run() -> None:
+        async with serving() as (streams, server, channel):
+            stream = watch(channel, b"forever")
+            for _ in range(3):
+                await anext(stream)
+            async with asyncio.timeout(10):
+                await server.stop(60)
+            with pytest.raises(BrokerNotAvailable):
+                await anext(stream)
+            await until_closed(streams)
+
+    asyncio.run(run())
+
+
+def test_requests_can_stream_too() -> None:
+    async def requests() -> AsyncIterator[bytes]:
+        for each in (b"abc", b"def"):
+            yield each
+
+    async def run() -> None:
+        async with serving() as (streams, _, channel):
+            send: Any = channel.grpc_channel.stream_unary(f"/{NAME}/Send")
+            assert await send(requests(), timeout=20) == b"2"
+            assert streams.received == [b"abc", b"def"]
+            talk: Any = channel.grpc_channel.stream_stream(f"/{NAME}/Talk")
+            assert [each async for each in talk(requests(), timeout=20)] == [b"cba", b"fed"]
+
+    asyncio.run(run())

@@ -1,0 +1,136 @@
+"""A full disk is told when it begins and when it ends, once each, and to those who ask meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.errors import KafkaStorageError
+from ottla.storage.full_directories import CALM_SECONDS, TRIAL
+from ottla.storage.log_manager import LogManager
+
+from .brokers import CLICKS, Broker, run
+from .logs import fill
+
+QUOTA, SPACE, FILES = (OSError(each, os.strerror(each)) for each in (errno.EDQUOT, errno.ENOSPC, errno.EMFILE))
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "ottla.storage.full_directories"]
+
+
+async def started(path: Path) -> tuple[Broker, LogManager]:
+    broker = Broker(path / "a", path / "b")
+    logs = broker.manager()
+    await logs.start()
+    for key in CLICKS[:2]:
+        fill(logs.create(key, None), 1)
+    return broker, logs
+
+
+@pytest.mark.parametrize("error", [SPACE, QUOTA])
+def test_a_full_disk_is_told_once_and_once_more_when_there_is_space(
+    tmp_path: Path, error: OSError, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        broker, logs = await started(tmp_path)
+        log = logs.logs[CLICKS[1]]
+        path = log.directory.parent
+        broker.files.fail_writev = error
+        for _ in range(3):
+            with pytest.raises(KafkaStorageError):
+                fill(log, 1)
+        assert dict(logs.full_directories) == {path: error.strerror}
+        assert [(each.path == path, each.usable_bytes == 0, each.error) for each in logs.describe_directories()] == [
+            (each == path, each == path, None) for each in broker.directories
+        ]
+        await logs._full.look()
+        assert logs.full_directories, "the last refusal is not long ago"
+        broker.files.fail_writev = None
+        fill(log, 1)
+        broker.clock.advance(seconds=CALM_SECONDS)
+        await logs._full.look()
+        assert not logs.full_directories
+        assert not (path / TRIAL).exists()
+        began, ended = lines(caplog)
+        assert began[0] == "ERROR" and str(path) in began[1] and str(error.strerror) in began[1]
+        assert ended == ("WARNING", f"The disk of the log directory {path} has space again, after 5 s")
+        await logs.shutdown()
+
+    run(scene)
+
+
+def test_it_is_not_over_while_no_file_can_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody writes any more: only a trial can say that there is space."""
+
+    async def scene() -> None:
+        broker, logs = await started(tmp_path)
+        broker.files.fail_writev = SPACE
+        with pytest.raises(KafkaStorageError):
+            fill(logs.logs[CLICKS[0]], 1)
+        write = os.write
+        room = 4096
+
+        def bounded(fd: int, data: Any, /) -> int:
+            if room == 4096 and len(data) > room:
+                raise SPACE
+            return write(fd, data)
+
+        monkeypatch.setattr(os, "write", bounded)
+        for _ in range(5):
+            broker.clock.advance(seconds=CALM_SECONDS)
+            await logs._full.look()
+        assert len(logs.full_directories) == 1
+        room = 1 << 30
+        broker.clock.advance(seconds=CALM_SECONDS)
+        await logs._full.look()
+        assert not logs.full_directories
+        assert [level for level, _ in lines(caplog)] == ["ERROR", "WARNING"]
+        await logs.shutdown(clean=False)
+
+    run(scene)
+
+
+def test_a_checkpoint_and_a_new_log_see_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(broken: str) -> None:
+        _, logs = await started(tmp_path / broken)
+
+        def full(*arguments: object) -> None:
+            raise SPACE
+
+        with monkeypatch.context() as patched:
+            if broken == "checkpoint":
+                patched.setattr("ottla.storage.log_checkpoints.write_checkpoint", full)
+                await logs.write_checkpoints()
+            else:
+                patched.setattr("ottla.storage.log_manager.make_logs", full)
+                with pytest.raises(KafkaStorageError):
+                    logs.create(CLICKS[5], None)
+        assert set(logs.full_directories) == {tmp_path / broken / name for name in "ab"}
+        assert not logs.offline_directories
+        await logs.shutdown()
+
+    for broken in ("checkpoint", "log"):
+        run(lambda broken=broken: scene(broken))  # type: ignore[misc]
+
+
+def test_what_is_not_for_want_of_space_is_not_told_as_such_and_an_offline_directory_is_not_full(tmp_path: Path) -> None:
+    async def scene() -> None:
+        broker, logs = await started(tmp_path)
+        log = logs.logs[CLICKS[0]]
+        for error in (FILES, SPACE):
+            broker.files.fail_writev = error
+            with pytest.raises(KafkaStorageError):
+                fill(log, 1)
+            assert len(logs.full_directories) == (error is SPACE)
+        logs._fail_directory(log.directory.parent, OSError(errno.EIO, "broken"))
+        assert not logs.full_directories
+        await logs.shutdown()
+
+    run(scene)
