@@ -91,7 +91,7 @@ sim: $(INSTALLED) ## a cluster in one process under a virtual clock, a network a
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(PROFILE),--profile $(PROFILE))
 
 sim-sabotage: $(INSTALLED) ## the same with brokers that are broken on purpose: each must be found out
-	$(BIN)/python -m tests.simulation --count 80 --sabotage all
+	$(BIN)/python -m tests.simulation --count 300 --sabotage all
 
 bench: $(INSTALLED) ## throughput, latency and memory against bare floors measured in the same run; a table and a JSON file
 	$(BIN)/python -m tests.bench

@@ -30,6 +30,7 @@ END_ATTEMPTS: Final = 150
 SLACK_MS: Final = 5_000
 KEY_COUNT: Final = 5
 PARTITION: Final = 0
+UNCLEAN_TOPIC: Final = "n"
 
 
 class _Aging:
@@ -221,7 +222,7 @@ class UncleanElections(_Aging):
 
     def __init__(self, stage: Stage) -> None:
         settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-        super().__init__(stage, "n", settings, is_kept=False)
+        super().__init__(stage, UNCLEAN_TOPIC, settings, is_kept=False)
 
     def findings(self) -> Iterator[str]:
         yield from self.gaps()

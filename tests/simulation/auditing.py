@@ -12,7 +12,7 @@ crash between two calls everything that was committed. `log_audit` says what can
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -59,14 +59,15 @@ class Auditor:
 
     Args:
         violated: told what must not be.
-        is_exempt: partitions that may lose what was committed, by their topic's settings.
+        producers_expire: whether clocks go so far ahead that producers are forgotten.
+        exempt: topics that may lose what was committed, by their settings.
     """
 
     cluster: Cluster
     random: Random
     violated: Callable[[str], None]
     producers_expire: bool = False
-    is_exempt: Callable[[TopicPartition], bool] = lambda key: False
+    exempt: Set[str] = frozenset()
     audits: int = 0
     _kept: dict[int, dict[TopicPartition, Kept]] = field(default_factory=dict)
     _next_look: float = 0.0
@@ -117,7 +118,9 @@ class Auditor:
             if Path(path) in logs.offline_directories:
                 continue
             there = {key: log for key, log in logs.logs.items() if str(log.directory.parent) == path and not log.is_offline}
-            marks = {} if machine.has_forgotten else {key: replicas[key].high_watermark for key in there if key in replicas}
+            marks = {key: replicas[key].high_watermark for key in there if key in replicas and key.topic not in self.exempt}
+            if machine.has_forgotten:
+                marks = {}
             self._tell(machine, Path(path).parent.name, checkpoint_findings(Path(path), there, marks))
 
     # Before and after.
@@ -185,7 +188,7 @@ class Auditor:
     def _compare(self, keys: Iterable[TopicPartition]) -> None:
         """The logs of a partition are the same, byte for byte, up to the lowest high watermark of those who have forgotten nothing."""
         for key in keys:
-            if self.is_exempt(key):
+            if key.topic in self.exempt:
                 continue
             first: tuple[int, Any, bytes] | None = None
             replicas = {
@@ -202,7 +205,7 @@ class Auditor:
                 content = _bytes(replica.log, start, end)
                 if first is None:
                     first = broker_id, replica, content
-                elif content != first[2] and not (replica.log.cleaned_up_to or first[1].log.cleaned_up_to):
+                elif content != first[2] and "compact" not in replica.log.settings.cleanup_policy:
                     self.violated(f"{key}: brokers {first[0]} and {broker_id} have other bytes between offsets {start} and {end}")
 
     def _tell(self, machine: Machine, what: object, found: Iterator[str]) -> None:

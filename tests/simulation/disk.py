@@ -275,6 +275,7 @@ class Disk:
                 lost.bytes += max(len(content) - len(survived), 0)
                 with open(f"{after}/{name}", "wb") as file:
                     file.write(survived)
+                os.utime(f"{after}/{name}", ns=(0, os.stat(path).st_mtime_ns))  # noqa: PTH116
         lost.names += len(now.keys() - {each for each in now if os.path.exists(f"{after}/{each}")})
 
 

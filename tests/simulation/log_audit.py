@@ -82,6 +82,11 @@ class LogContent:
         ]
 
 
+def _cleaned_up_to(log: Log) -> int:
+    """Up to where batches may be missing, or have fewer records than at first: a cleaning is seen before it is noted."""
+    return log.log_end_offset if "compact" in log.settings.cleanup_policy else log.cleaned_up_to
+
+
 def read_log(log: Log) -> LogContent:
     """Reads all segments of a log, up to the size that the log knows. Raises OSError."""
     found = []
@@ -128,13 +133,13 @@ def _batch_findings(content: LogContent, checks_bytes: bool) -> Iterator[str]:
             yield f"the segment at {base_offset} has {len(segment.content)} bytes in its file and {segment.segment.size} in memory"
         if base_offset < next_offset:
             yield f"a segment begins at {base_offset}, where {next_offset} is next"
-        if number and base_offset > max(next_offset, log.cleaned_up_to):
+        if number and base_offset > max(next_offset, _cleaned_up_to(log)):
             yield f"a segment begins at {base_offset}, and offsets {next_offset} to {base_offset} are missing before it"
         next_offset, end = max(next_offset, base_offset), 0
         for position, header in segment.headers.items():
             if header.base_offset < next_offset or header.last_offset < header.base_offset:
                 yield f"offsets {header.base_offset} to {header.last_offset} at position {position}, where {next_offset} is next"
-            elif header.base_offset > max(next_offset, log.cleaned_up_to) and position:
+            elif header.base_offset > max(next_offset, _cleaned_up_to(log)) and position:
                 yield f"offset {header.base_offset} at position {position}, where {next_offset} is next and nothing is compacted"
             if 0 <= header.leader_epoch < epoch:
                 yield f"leader epoch {header.leader_epoch} at offset {header.base_offset} behind epoch {epoch}"
@@ -232,7 +237,7 @@ def _epoch_findings(content: LogContent) -> Iterator[str]:
     first_known = max(log.log_start_offset, entries[0][1]) if entries else log.log_start_offset
     rebuilt = _since(rebuilt_epochs(content).entries, first_known) if first_known < log.log_end_offset else []
     known = [entry for entry in entries if entry[1] < log.log_end_offset]  # the last one may have no batch yet
-    if not log.cleaned_up_to and known != rebuilt:
+    if not _cleaned_up_to(log) and known != rebuilt:
         yield f"the leader epochs are {entries}, and the batches have {rebuilt}"
     for header in content.headers:
         offset = max(header.base_offset, first_known)
@@ -257,7 +262,7 @@ def _producer_findings(content: LogContent, producers_expire: bool) -> Iterator[
     log = content.log
     first_offset = log._segments.all[0].base_offset
     # Before it, batches may be gone that a state remembers.
-    known_from = max(first_offset, log.cleaned_up_to)
+    known_from = max(first_offset, _cleaned_up_to(log))
     snapshots = snapshot_offsets(log.directory)
     for offset in snapshots:
         if offset > log.log_end_offset:
@@ -273,7 +278,7 @@ def _producer_findings(content: LogContent, producers_expire: bool) -> Iterator[
                 completed = note_batch(replayed, header, segment.content[position : position + header.size] if header.is_control else b"")
                 if completed is not None and completed.is_aborted:
                     aborted.append(aborted_transaction(completed, replayed))
-        yield from _transaction_index_findings(segment, aborted, first_offset)
+        yield from _transaction_index_findings(log, segment, aborted, first_offset)
     for offset in waiting:
         yield from _snapshot_findings(log, offset, replayed, known_from, producers_expire)
     for state in replayed:
@@ -285,9 +290,10 @@ def _producer_findings(content: LogContent, producers_expire: bool) -> Iterator[
             yield from _state_findings(state, remembered, first_offset)
     for remembered in log.producers:
         state_or_none = replayed.get(remembered.producer_id)
-        stored = set() if state_or_none is None else set(state_or_none.batches)
+        # By last sequence and offset: a snapshot keeps no more of a batch, and of its timestamp the last one of the producer.
+        stored = set() if state_or_none is None else {(batch[1], batch[3]) for batch in state_or_none.batches}
         for batch in remembered.batches:
-            if batch[2] >= known_from and batch not in stored:
+            if batch[2] >= known_from and (batch[1], batch[3]) not in stored:
                 yield f"producer {remembered.producer_id} is remembered with a batch that is not in the log: {batch}"
 
 
@@ -321,7 +327,11 @@ def _snapshot_findings(log: Log, offset: int, replayed: ProducerStates, known_fr
             yield f"{path.name} lacks producer {state.producer_id}, which has written offset {state.last_offset}"
 
 
-def _transaction_index_findings(segment: SegmentContent, aborted: Sequence[AbortedTransaction], first_offset: int) -> Iterator[str]:
+def _transaction_index_findings(
+    log: Log, segment: SegmentContent, aborted: Sequence[AbortedTransaction], first_offset: int
+) -> Iterator[str]:
+    if _cleaned_up_to(log) > segment.segment.base_offset and segment.segment is not log._segments.active:
+        return  # markers may have gone with what they end
     path = segment.segment.path(TRANSACTION_INDEX_SUFFIX)
     known = segment.segment.used_transaction_index
     for index, where in ((known, "memory"), (TransactionIndex(path), "the file")):
@@ -429,6 +439,8 @@ def durability_findings(log: Log, disk: Disk) -> Iterator[str]:
     for number, segment in enumerate(segments):
         if segment.base_offset >= point:
             break
+        if segment is not segments[-1] and _cleaned_up_to(log):
+            continue  # a cleaning changes names in several steps, which a start completes
         following = segments[number + 1].base_offset if number + 1 < len(segments) else None
         content = Path(segment.path()).read_bytes()[: segment.size]
         covered = len(content)
@@ -452,7 +464,7 @@ def durability_findings(log: Log, disk: Disk) -> Iterator[str]:
         recorded = 0
     point = min(point, recorded)
     for number, segment in enumerate(segments[:-1]):
-        if segments[number + 1].base_offset <= point:
+        if segments[number + 1].base_offset <= point and not _cleaned_up_to(log):
             yield from _index_durability(log, segment, disk, point)
     if point > log.log_start_offset:
         expected = [entry for entry in _since(log.leader_epochs.entries, log.log_start_offset) if entry[1] < point]

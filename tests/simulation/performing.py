@@ -39,6 +39,8 @@ MOST_STEP_HOURS: Final = 40
 CALM_SECONDS: Final = 30.0
 # For so long after a disturbance its victim may still drop out: a session ends, a follower has lagged for too long.
 AFTERMATH_SECONDS: Final = 12.0
+# Between two looks at disks once everything has healed.
+WATCH_SECONDS: Final = 2.0
 
 
 class Faults:
@@ -94,8 +96,14 @@ class Faults:
                 disk.disarm()
             self._cluster.network.slow(machine.name, 1.0)
             machine.starts_at = 0.0
-            self._cluster.restart_if_failed(machine)
             self._cluster.start_if_down(machine)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Has brokers start again whose disks have failed, also by a call that went wrong before and is noticed only now."""
+        for machine in self._cluster.machines.values():
+            self._cluster.restart_if_failed(machine)
+        asyncio.get_running_loop().call_later(WATCH_SECONDS, self._watch)
 
     def _perform(self, fault: Fault) -> None:
         cluster = self._cluster

@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.chaos.history import History, Polls, Sends
 from tests.simulation.administering import Administrator
-from tests.simulation.aging import Compaction, Retention, UncleanElections
+from tests.simulation.aging import UNCLEAN_TOPIC, Compaction, Retention, UncleanElections
 from tests.simulation.auditing import Auditor
 from tests.simulation.cluster import Cluster
 from tests.simulation.compacted import compare_compacted
@@ -67,7 +67,13 @@ class Story:
         self.trace = trace
         self.history = History()
         self.invariants = Invariants(fail)
-        self.auditor = Auditor(cluster, Random(f"audits {plan.seed}"), fail)
+        self.auditor = Auditor(
+            cluster,
+            Random(f"audits {plan.seed}"),
+            fail,
+            producers_expire=any(fault.kind is Kind.STEP_CLOCK_FAR for fault in plan.faults),
+            exempt={UNCLEAN_TOPIC},
+        )
         cluster.loaded, cluster.going_down = self.auditor.loaded, self.auditor.going_down
         self.fault_count = 0
         self.performed: Counter[str] = Counter()

@@ -13,6 +13,7 @@ from random import Random
 from uuid import UUID
 
 import pytest
+from tests.simulation.disk import Disk, recording
 
 from ottla.storage.log import Log
 from ottla.storage.log_copy import LAST_BYTES
@@ -20,11 +21,10 @@ from ottla.storage.log_manager import LogManager
 from ottla.storage.log_moves import LogMoves
 from ottla.storage.partition_metadata import write_topic_id
 from ottla.testing import ManualClock
-from tests.simulation.disk import Disk, recording
 
 from .brokers import CLICKS, Broker, run
 from .crashes import crash_after
-from .logs import FailingFiles, fill, log_maker, offsets_of
+from .logs import FailingFiles, fill, log_maker
 from .test_log_moves import contents
 
 KEY = CLICKS[0]

@@ -15,12 +15,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.simulation.disk import Disk, recording
 
 from ottla.storage.checkpoints import read_offsets
 from ottla.storage.log_manager import LogManager
 from ottla.storage.partition_metadata import read_topic_id
 from ottla.storage.recovery import load_log
-from tests.simulation.disk import Disk, recording
 
 from .brokers import CLICKS, Broker, run
 from .crashes import crash_after
