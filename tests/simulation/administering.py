@@ -42,6 +42,7 @@ class Administrator:
         self._broker_ids = broker_ids
         self._random = random
         self._tell = tell
+        self.topics_beside: list[str] = []  # that are moved, too: some may not be there, or have one partition
 
     async def do(self, kind: Kind) -> None:
         """Asks once, whatever comes of it."""
@@ -55,6 +56,9 @@ class Administrator:
                     await self.delete(name)
                 case Kind.MORE_PARTITIONS:
                     await self._grow(name, random.randint(2, 5))
+                case Kind.REASSIGN if self.topics_beside and random.random() < 0.6:
+                    name = random.choice(self.topics_beside)
+                    await self._reassign({random.randrange(2): random.sample(self._broker_ids, random.choice((2, 3, 3)))}, name)
                 case Kind.REASSIGN:
                     partition = random.randrange(self._partition_count)
                     await self._reassign({partition: random.sample(self._broker_ids, random.choice((2, 3, 3)))})
@@ -118,14 +122,15 @@ class Administrator:
         answer = await self._ask(f"grow {name}", api, body)
         return self._answered(f"grow {name} to {count}", int(answer.results[0].error_code))
 
-    async def _reassign(self, targets: dict[int, list[int]]) -> set[int]:
+    async def _reassign(self, targets: dict[int, list[int]], name: str | None = None) -> set[int]:
+        name = name or self._topic
         api = message(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0)
         kinds = api.request
         partitions = tuple(kinds.ReassignablePartition(partition_index=each, replicas=tuple(to)) for each, to in targets.items())
         body = kinds.AlterPartitionReassignmentsRequest(
-            timeout=_TIMEOUT, topics=(kinds.ReassignableTopic(name=self._topic, partitions=partitions),)
+            timeout=_TIMEOUT, topics=(kinds.ReassignableTopic(name=name, partitions=partitions),)
         )
-        what = f"reassign {targets}"
+        what = f"reassign {targets}" if name == self._topic else f"reassign {targets} of {name}"
         answer = await self._ask(what, api, body)
         errors = {int(answer.error_code)} | {int(each.error_code) for topic in answer.responses for each in topic.partitions}
         self._tell(f"{what}: {sorted(errors)}")

@@ -13,6 +13,7 @@ Everywhere offsets without transactions and compaction have no gaps, and an offs
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final
@@ -127,7 +128,7 @@ class _Aging:
     def gaps(self) -> Iterator[str]:
         """Offsets between what was read that hold nothing."""
         offsets = sorted(self.read)
-        for before, after in zip(offsets, offsets[1:], strict=False):
+        for before, after in itertools.pairwise(offsets):
             if after != before + 1:
                 yield f"{self.topic}: nothing is at the offsets from {before + 1} to {after - 1}"
 

@@ -208,18 +208,29 @@ class Faults:
         self._long.append(asyncio.get_running_loop().create_task(steps))
 
     async def _restore_store(self, fault: Fault) -> None:
-        """Brokers are down while ZooKeeper gets an older copy of what it held, as docs/operations.md has it. Their logs stay as they are."""
+        """Brokers are down while ZooKeeper gets an older copy of what it held (docs/operations.md). Their logs stay as they are."""
         cluster = self._cluster
         if not await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
             return
         kept = cluster.kept_store()
-        await asyncio.sleep(5.0 + 20.0 * fault.amount)
+        for _ in range(self._random.choice((1, 2, 3))):  # so that logs have leader epochs that the copy knows nothing of
+            leader = self._victim(LEADER)
+            cluster.kill(leader)
+            await asyncio.sleep(self._random.uniform(0.1, 2.0))
+            cluster.start_if_down(leader)
+            await asyncio.sleep(5.0 * fault.amount)
         if not await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
             return
         self.performed["a restored ZooKeeper was used"] += 1
         self._kill_all()
         cluster.replace_store(kept)
         self._start_all(fault.seconds)
+        # What is written now must outlast another outage of all processes.
+        if await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
+            await asyncio.sleep(5.0)
+            if await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
+                self._kill_all()
+                self._start_all(fault.seconds)
 
     async def _empty_store(self, fault: Fault) -> None:
         """An ensemble is replaced by an empty one, and by its copy when somebody has noticed. Brokers must not join it."""

@@ -121,6 +121,8 @@ class Story:
             return
         if not await self._create_topic():
             return
+        if self.scenes:
+            self.administrator.topics_beside = sorted(INTERNAL_TOPICS.union(*(scene.topics for scene in self.scenes)))
         for scene in self.scenes:
             if not await scene.begin():
                 self._fail(f"{scene} does not begin")
