@@ -39,7 +39,7 @@ PATHS: Final = (
     Path("older producer snapshot tried", "an older snapshot of the producers is tried"),
     Path("leader epochs made anew", "leader epochs are made anew"),
     Path("checkpoint that cannot be read", "The checkpoint is passed over"),
-    Path("topic id that cannot be read", "The topic id is passed over"),
+    Path("topic id that cannot be read", "the topic of the log is not known"),
     Path("index without its log removed", "has no log and is removed"),
     Path("truncation by leader epoch", "the leader's epoch %d ends at %d: cut from"),
     Path("truncation", "truncated to offset"),
