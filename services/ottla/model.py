@@ -80,13 +80,22 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Who leads a partition and who is in sync: `/brokers/topics/[topic]/partitions/[p]/state` and the assignment."""
+    """Who leads a partition and who is in sync: `/brokers/topics/[topic]/partitions/[p]/state` and the assignment.
+
+    Attributes:
+        eligible_leader_replicas: those outside the ISR that have everything which is committed, for too few were in sync
+            to commit anything since they left (KIP-966). Only the controller looks at it.
+        last_known_leader_replicas: those that were in sync or eligible, and may have lost records since by an unclean stop,
+            while nothing was committed without them. Who of them leads is decided by their logs. Only the controller looks at it.
+    """
 
     leader: BrokerId
     leader_epoch: int
     isr: tuple[BrokerId, ...]
     replicas: tuple[BrokerId, ...]
     controller_epoch: int = 0
+    eligible_leader_replicas: tuple[BrokerId, ...] = ()
+    last_known_leader_replicas: tuple[BrokerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

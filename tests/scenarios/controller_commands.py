@@ -67,7 +67,8 @@ class ControllerCommands:
 
     def _registration(self, broker_id: str, is_clean: bool) -> BrokerRegistration:
         self._broker_epoch += 1
-        return BrokerRegistration(BrokerId(int(broker_id)), (), None, self._broker_epoch, None, 1 if is_clean else -1)
+        former = self._state.unclean_starts.get(BrokerId(int(broker_id)), -1)
+        return BrokerRegistration(BrokerId(int(broker_id)), (), None, self._broker_epoch, None, former if is_clean else -1)
 
     def _brokers_changed(self, new: list[BrokerRegistration], gone: Iterable[BrokerId]) -> Iterator[str]:
         self._state.brokers_came_and_went(new, gone)
@@ -218,7 +219,7 @@ class ControllerCommands:
         for gone in decision.gone:
             yield f"{gone.name}: gone"
         for left in decision.isrs_left:
-            yield f"broker {left.broker_id}, epoch {left.broker_epoch}: its unclean start is dealt with"
+            yield f"broker {left.broker_id}, epoch {left.broker_epoch}: its start is dealt with"
 
     def _told(self, announcements: dict[BrokerId, Announcement]) -> Iterator[str]:
         for broker_id, each in announcements.items():

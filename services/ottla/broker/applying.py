@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
+from uuid import UUID
 
 from ottla.broker.metadata import MetadataCache
 from ottla.errors import BrokerNotAvailable, FencedLeaderEpoch, StaleBrokerEpoch, StaleControllerEpoch
@@ -19,6 +20,8 @@ from ottla.interbroker.calls import (
     AllReplicas,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    LogEnd,
+    LogEndsRequest,
     PartitionAssignment,
     PartitionToStop,
     StopReplicaRequest,
@@ -47,6 +50,10 @@ class Replicas(Protocol):
         self, partitions: Sequence[PartitionAssignment], live_leaders: Sequence[BrokerRegistration]
     ) -> Mapping[TopicPartition, int]:
         """Leads and follows; gives the error code of each partition."""
+        ...
+
+    def log_ends(self, partitions: Mapping[TopicPartition, UUID]) -> Mapping[TopicPartition, LogEnd]:
+        """Where the logs of these partitions of topics with these ids end."""
         ...
 
     async def stop(self, partitions: Sequence[PartitionToStop]) -> Mapping[TopicPartition, int]:
@@ -196,6 +203,13 @@ class ControlApplier:
             self._check(request)
             return StopReplicaResponse(await self._replicas.stop(request.partitions))
 
+    async def log_ends(self, request: LogEndsRequest) -> Mapping[TopicPartition, LogEnd]:
+        """Says where logs end. They are all there before this broker registers, and nothing is written to what nobody leads."""
+        async with self._one_at_a_time:
+            if self._registration() is not None:  # else the registration that the question names is not read back yet
+                self._check(request)
+            return self._replicas.log_ends(request.partitions)
+
     async def drain(self) -> None:
         """Hands over what it leads."""
         registration = self._registration()
@@ -216,7 +230,7 @@ class ControlApplier:
         """Says what is known here of a transaction."""
         return await self.transactions.verify_transaction(question)
 
-    def _check(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest) -> None:
+    def _check(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest | LogEndsRequest) -> None:
         """Refuses what is out of date, and takes in who is the controller."""
         if self._is_closed:
             raise BrokerNotAvailable(f"broker {self._broker_id} stops")

@@ -140,12 +140,12 @@ LOG_DIR_EVENT: Final = Znode(
     b'{"version":1,"broker":1,"event":1}',
 )
 OTTLA: Final = Znode("/ottla", PERSISTENT, "The parent of what Kafka does not have.")
-UNCLEAN_STARTS: Final = Znode("/ottla/unclean_starts", PERSISTENT, "The brokers that once started after an unclean stop are its children.")
+UNCLEAN_STARTS: Final = Znode("/ottla/unclean_starts", PERSISTENT, "The brokers whose starts a controller has dealt with are its children.")
 UNCLEAN_START: Final = Znode(
     "/ottla/unclean_starts/[id]",
     PERSISTENT,
-    "The epoch of the broker's latest unclean start after which it was taken out of the in-sync replicas. "
-    "A later start than this one has still to be dealt with.",
+    "The epoch of the broker's latest start that a controller has dealt with: after an unclean stop it was taken out of the in-sync "
+    "replicas. The next start is an unclean one unless the broker's disk says that it stopped cleanly in this epoch.",
     b'{"version":1,"broker_epoch":"77"}',
 )
 
@@ -333,16 +333,19 @@ def decode_topic(path: str, data: bytes) -> TopicAssignment:
 
 
 def encode_partition_state(state: PartitionState) -> bytes:
-    """A partition's leader and in-sync replicas, version 1."""
-    return _json(
-        {
-            "controller_epoch": state.controller_epoch,
-            "leader": state.leader,
-            "version": 1,
-            "leader_epoch": state.leader_epoch,
-            "isr": list(state.isr),
-        }
-    )
+    """A partition's leader and in-sync replicas, version 1, and where there are such the two lists that Kafka does not have."""
+    fields: dict[str, object] = {
+        "controller_epoch": state.controller_epoch,
+        "leader": state.leader,
+        "version": 1,
+        "leader_epoch": state.leader_epoch,
+        "isr": list(state.isr),
+    }
+    if state.eligible_leader_replicas:
+        fields["eligible_leader_replicas"] = list(state.eligible_leader_replicas)
+    if state.last_known_leader_replicas:
+        fields["last_known_leader_replicas"] = list(state.last_known_leader_replicas)
+    return _json(fields)
 
 
 @_decoder
@@ -355,6 +358,8 @@ def decode_partition_state(path: str, data: bytes, replicas: Sequence[BrokerId])
         _broker_ids(fields["isr"]),
         tuple(replicas),
         _integer(fields["controller_epoch"]),
+        _broker_ids(fields.get("eligible_leader_replicas", [])),
+        _broker_ids(fields.get("last_known_leader_replicas", [])),
     )
 
 

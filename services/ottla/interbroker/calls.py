@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from ottla.model import (
@@ -149,6 +149,29 @@ class StopReplicaResponse:
     errors: Mapping[TopicPartition, int]
 
 
+class LogEnd(NamedTuple):
+    """Where a replica's log ends. Of two the greater one has everything that is committed, if the other one has it.
+
+    The leader epoch counts first: a leader of a later epoch had all that was committed before (KIP-101, KIP-966).
+    """
+
+    leader_epoch: int  # of the last record; -1 when there is none
+    offset: int
+
+
+NO_LOG: Final = LogEnd(-1, -1)  # the broker has no log of the partition
+
+
+@dataclass(frozen=True, slots=True)
+class LogEndsRequest:
+    """Replicas of which the controller wants to know where their logs end. `broker_epoch` is the receiver's."""
+
+    controller_id: BrokerId
+    controller_epoch: int
+    broker_epoch: int
+    partitions: Mapping[TopicPartition, UUID]  # with the ids of their topics
+
+
 # From a broker to another one.
 
 
@@ -222,6 +245,10 @@ class BrokerControl(TransactionControl, Protocol):
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Makes the broker give replicas up."""
+        ...
+
+    async def log_ends(self, request: LogEndsRequest) -> Mapping[TopicPartition, LogEnd]:
+        """Says where the logs of replicas end; `NO_LOG` for one that the broker does not have."""
         ...
 
     async def drain(self) -> None:

@@ -18,6 +18,8 @@ from ottla.interbroker.calls import (
     ElectionType,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    LogEnd,
+    LogEndsRequest,
     NewTopic,
     OngoingReassignment,
     PartitionOutcome,
@@ -64,6 +66,10 @@ class BrokerClient:
         message = messages.stop_replica_message(request)
         answer = await self._channel.call(self._stub.StopReplica, message, self._timeout_seconds)
         return StopReplicaResponse(messages.errors_of(answer.errors))
+
+    async def log_ends(self, request: LogEndsRequest) -> Mapping[TopicPartition, LogEnd]:
+        answer = await self._channel.call(self._stub.DescribeLogEnds, messages.log_ends_message(request), self._timeout_seconds)
+        return messages.log_ends_answer_of(answer)
 
     async def drain(self) -> None:
         message = broker_pb2.DrainRequest(caller=messages.caller_message(self._caller()))

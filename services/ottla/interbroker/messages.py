@@ -26,6 +26,8 @@ from ottla.interbroker.calls import (
     IsrMember,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    LogEnd,
+    LogEndsRequest,
     NewTopic,
     OngoingReassignment,
     PartitionAssignment,
@@ -247,6 +249,36 @@ def leader_and_isr_answer(response: LeaderAndIsrResponse) -> broker_pb2.LeaderAn
 def leader_and_isr_answer_of(message: broker_pb2.LeaderAndIsrResponse) -> LeaderAndIsrResponse:
     written = {topic_partition_of(epoch.topic_partition): epoch.leader_epoch for epoch in message.written_epochs}
     return LeaderAndIsrResponse(errors_of(message.errors), written)
+
+
+def log_ends_message(request: LogEndsRequest) -> broker_pb2.DescribeLogEndsRequest:
+    return broker_pb2.DescribeLogEndsRequest(
+        controller_id=request.controller_id,
+        controller_epoch=request.controller_epoch,
+        broker_epoch=request.broker_epoch,
+        replicas=[
+            broker_pb2.ReplicaOfTopic(topic_partition=topic_partition_message(key), topic_id=topic_id.bytes)
+            for key, topic_id in request.partitions.items()
+        ],
+    )
+
+
+def log_ends_of(message: broker_pb2.DescribeLogEndsRequest) -> LogEndsRequest:
+    partitions = {topic_partition_of(replica.topic_partition): UUID(bytes=replica.topic_id) for replica in message.replicas}
+    return LogEndsRequest(BrokerId(message.controller_id), message.controller_epoch, message.broker_epoch, partitions)
+
+
+def log_ends_answer(log_ends: Mapping[TopicPartition, LogEnd]) -> broker_pb2.DescribeLogEndsResponse:
+    return broker_pb2.DescribeLogEndsResponse(
+        log_ends=[
+            broker_pb2.LogEnd(topic_partition=topic_partition_message(key), leader_epoch=end.leader_epoch, offset=end.offset)
+            for key, end in log_ends.items()
+        ]
+    )
+
+
+def log_ends_answer_of(message: broker_pb2.DescribeLogEndsResponse) -> dict[TopicPartition, LogEnd]:
+    return {topic_partition_of(end.topic_partition): LogEnd(end.leader_epoch, end.offset) for end in message.log_ends}
 
 
 async def update_metadata_message(request: UpdateMetadataRequest) -> broker_pb2.UpdateMetadataRequest:

@@ -41,6 +41,9 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         response = await self._control.stop_replica(messages.stop_replica_of(request))
         return broker_pb2.StopReplicaResponse(errors=messages.error_messages(response.errors))
 
+    async def DescribeLogEnds(self, request: broker_pb2.DescribeLogEndsRequest, context: Any) -> broker_pb2.DescribeLogEndsResponse:
+        return messages.log_ends_answer(await self._control.log_ends(messages.log_ends_of(request)))
+
     async def Drain(self, request: broker_pb2.DrainRequest, context: Any) -> broker_pb2.DrainResponse:
         self._check_caller(messages.caller_of(request.caller))
         await self._control.drain()

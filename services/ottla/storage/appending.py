@@ -12,6 +12,7 @@ producers' states and leader epochs are as if it had never come.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Sequence
@@ -26,13 +27,6 @@ from ottla.errors import ApiError, CorruptMessage, KafkaStorageError, RecordList
 from ottla.model import TopicPartition
 from ottla.record.batch import CRC_START, HEADER_SIZE, PREFIX_SIZE, batches, read_header
 from ottla.storage.delayed_deletes import rename_to_deleted
-from ottla.storage.file_names import (
-    LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
-)
 from ottla.storage.indexes import OFFSET_ENTRY_SIZE, TAIL, TIME_ENTRY_SIZE
 from ottla.storage.leader_epochs import LeaderEpochCache
 from ottla.storage.log_context import LogContext
@@ -41,7 +35,7 @@ from ottla.storage.log_sync import PASSING
 from ottla.storage.producer_replay import aborted_transaction, note_batch
 from ottla.storage.producer_snapshots import encode_snapshot
 from ottla.storage.producers import CompletedTransaction, ProducerStates
-from ottla.storage.recovery import LoadedLog
+from ottla.storage.recovery import SEGMENT_SUFFIXES, LoadedLog
 from ottla.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from ottla.storage.segment_list import SegmentList
 from ottla.storage.segment_writer import write_all
@@ -60,6 +54,7 @@ class AppendingLog:
 
     __slots__ = (
         "_active",
+        "_condemned",
         "_context",
         "_created_ms",
         "_directory_changed",
@@ -72,6 +67,8 @@ class AppendingLog:
         "_max_timestamp",
         "_max_timestamp_offset",
         "_next_entry_at",
+        "_owes",
+        "_producers_unknown",
         "_reader",
         "_roll_at",
         "_roll_offset",
@@ -123,7 +120,11 @@ class AppendingLog:
         self._was_cut = False  # the active segment's file: what was cut off may be back after a crash
         self._segments: Final = SegmentList(loaded.segments)
         self._reader: Final = LogReader(self._segments, context.file_pool)
-        self._sealed: list[Segment] = []  # their indexes are not on the disk yet
+        # Segments that take no appends and whose indexes are not on the disk yet: those that rolled, or that a start has recovered.
+        self._sealed: list[Segment] = list(self._segments.since(loaded.recovery_point)[:-1])
+        self._condemned: list[str] = []  # files that are the log's no more and still have their names
+        self._owes = False  # the last flush has left something for the next one
+        self._producers_unknown = False  # a truncation could not read what their batches are now
         self._failure: str | None = None
         self._is_retired = False
         self._flushing: asyncio.Future[None] | None = None
@@ -131,7 +132,8 @@ class AppendingLog:
         self._unsettled = False  # the checkpointed recovery point may lie beyond the end that a truncation left
         self._snapshots: list[tuple[int, bytes]] = []  # taken at rolls, on their way to the disk
         self._snapshot_offset = loaded.snapshot_offset  # of the newest one
-        self._directory_changed = loaded.is_new
+        # After an unclean stop nobody knows whether the names of what was recovered have lasted.
+        self._directory_changed = loaded.is_new or loaded.recovery_point < loaded.log_end_offset
         # What follows is the active segment as the next batch will find it, kept here so that `stage` has it at hand.
         self._files = context.files
         self._staged: list[bytes | memoryview] = []
@@ -266,6 +268,7 @@ class AppendingLog:
         if old.base_offset == self.next_offset:
             return
         self._note_max_timestamp()
+        self._rename_condemned()  # one of them may have the new segment's name
         try:
             if self._was_cut:
                 # Nothing would look for its end again: recovery begins behind it, and flushes do too.
@@ -281,8 +284,8 @@ class AppendingLog:
             self._take_snapshot()
             self._segments.replace([*self._segments.all, new])
         else:
-            self._discard([old])  # its base offset was too far from the batch that comes
             self._segments.replace([*self._segments.all[:-1], new])
+            self._discard([old])  # its base offset was too far from the batch that comes
         self._directory_changed = True
         self._reader.rolled()
         self._active = new
@@ -443,20 +446,47 @@ class AppendingLog:
         self._snapshot_offset = self.next_offset
 
     def _discard(self, segments: Sequence[Segment]) -> None:
-        """Renames the files of segments that are no longer in the list, and has them deleted later."""
-        renamed = []
+        """Takes the files of segments that are no longer in the list out of the log, in this order.
+
+        Raises:
+            KafkaStorageError: the directory has failed.
+        """
         for segment in segments:
             self._context.file_pool.forget(segment)
-            for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
-                path = segment.path(suffix)
-                try:
-                    renamed.append(rename_to_deleted(path))
-                except FileNotFoundError:
-                    continue
-                except OSError as error:
-                    raise self._storage_error(f"deleting {path}", error) from error
-        self._directory_changed = True
-        self._context.delete_later(renamed, self.settings.file_delete_delay_ms)
+            self._condemned += [segment.path(suffix) for suffix in SEGMENT_SUFFIXES]
+        self._try_to_rename_condemned()
+
+    def _try_to_rename_condemned(self) -> None:
+        """What can not be renamed now is before the recovery point moves: a start would take it for the log's."""
+        try:
+            self._rename_condemned()
+        except KafkaStorageError as error:
+            if self.is_offline:
+                raise
+            log.warning(
+                "%s: %d files that are the log's no more keep their names for now: %s", self.topic_partition, len(self._condemned), error
+            )
+
+    def _rename_condemned(self) -> None:
+        """Renames files that are the log's no more, and has them deleted later.
+
+        Raises:
+            KafkaStorageError: one of them still has its name.
+        """
+        if not self._condemned:
+            return
+        renamed = []
+        try:
+            while self._condemned:
+                with contextlib.suppress(FileNotFoundError):
+                    renamed.append(rename_to_deleted(self._condemned[0]))
+                del self._condemned[0]
+        except OSError as error:
+            raise self._storage_error(f"renaming {self._condemned[0]}, which is the log's no more", error) from error
+        finally:
+            if renamed:
+                self._directory_changed = True
+                self._context.delete_later(renamed, self.settings.file_delete_delay_ms)
 
     def _check_online(self) -> None:
         if self._failure is not None:

@@ -64,24 +64,35 @@ def read_leader_epochs(path: Path) -> list[tuple[int, int]]:
     ]
 
 
-def write_leader_epochs(path: Path, entries: Iterable[tuple[int, int]]) -> None:
-    """Replaces the file."""
-    write_atomically(path, _encode([f"{epoch} {start_offset}" for epoch, start_offset in entries]))
+def encode_leader_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
+    """The bytes of the file."""
+    return _encode([f"{epoch} {start_offset}" for epoch, start_offset in entries])
+
+
+def path_aside(path: Path) -> Path:
+    """Where a small file is written before it takes the place of another."""
+    return path.with_name(path.name + ".tmp")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Puts `content` in place of the file, so that a crash leaves either the old or the new one."""
-    aside = path.with_name(path.name + ".tmp")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    aside = path_aside(path)
+    write_file(aside, content, synced=True)
+    aside.replace(path)
+    sync_directory(path.parent)
+
+
+def write_file(path: Path, content: bytes, *, synced: bool) -> None:
+    """Makes a file that has this content and nothing else."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         left = memoryview(content)
         while left:
             left = left[os.write(descriptor, left) :]
-        os.fsync(descriptor)
+        if synced:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    aside.replace(path)
-    sync_directory(path.parent)
 
 
 def sync_directory(directory: Path) -> None:

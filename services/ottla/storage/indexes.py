@@ -142,21 +142,35 @@ class OffsetIndex:
     def write_tail(self) -> None:
         """Moves what only memory has to the file; after an OSError it is still in memory, and the next call tries again."""
         if self.tail_offsets:
-            write = self.pending_write()
-            write_index(write)
-            self.written(write)
+            write_index(self.pending_write())
+            self.written()
+
+    def withdraw(self) -> None:
+        """Takes everything into memory and the file away: a start makes a missing index anew, and would believe a part of one.
+
+        Raises:
+            OSError: it can not be read or removed; then nothing has changed.
+        """
+        entries = self.entries()
+        Path(self.path).unlink(missing_ok=True)
+        self.tail_offsets, self.tail_positions = array("I", [entry[0] for entry in entries]), array("I", [entry[1] for entry in entries])
+        self.count = 0
+        self._windows.clear()
+
+    def take(self, other: OffsetIndex) -> None:
+        """Becomes what another index is whose entries are all in memory."""
+        self.tail_offsets, self.tail_positions = other.tail_offsets[:], other.tail_positions[:]
+        self.last_offset, self.last_position = other.last_offset, other.last_position
 
     def pending_write(self) -> IndexWrite:
-        """What the file lacks, for a thread to write."""
+        """What the file lacks."""
         both = [number for entry in zip(self.tail_offsets, self.tail_positions, strict=True) for number in entry]
         return IndexWrite(self.path, struct.pack(f">{len(both)}I", *both), self.count * OFFSET_ENTRY_SIZE)
 
-    def written(self, write: IndexWrite) -> None:
-        """The file has it now, unless others were faster; entries that came meanwhile stay in memory."""
-        if write.position == self.count * OFFSET_ENTRY_SIZE:
-            count = len(write.entries) // OFFSET_ENTRY_SIZE
-            self.count += count
-            self.tail_offsets, self.tail_positions = self.tail_offsets[count:], self.tail_positions[count:]
+    def written(self) -> None:
+        """The file has it now."""
+        self.count += len(self.tail_offsets)
+        self.tail_offsets, self.tail_positions = array("I"), array("I")
 
     def entries(self) -> list[tuple[int, int]]:
         """All entries, for those who check or show an index."""
@@ -267,20 +281,32 @@ class TimeIndex:
     def write_tail(self) -> None:
         """Moves what only memory has to the file; after an OSError it is still in memory, and the next call tries again."""
         if self.tail:
-            write = self.pending_write()
-            write_index(write)
-            self.written(write)
+            write_index(self.pending_write())
+            self.written()
+
+    def withdraw(self) -> None:
+        """Takes everything into memory and the file away: a start makes a missing index anew, and would believe a part of one.
+
+        Raises:
+            OSError: it can not be read or removed; then nothing has changed.
+        """
+        entries = self.entries()
+        Path(self.path).unlink(missing_ok=True)
+        self.tail, self.count = entries, 0
+
+    def take(self, other: TimeIndex) -> None:
+        """Becomes what another index is whose entries are all in memory."""
+        self.tail = other.tail[:]
+        self.last_timestamp, self.last_offset = other.last_timestamp, other.last_offset
 
     def pending_write(self) -> IndexWrite:
-        """What the file lacks, for a thread to write."""
+        """What the file lacks."""
         return IndexWrite(self.path, b"".join([TIME_ENTRY.pack(*entry) for entry in self.tail]), self.count * TIME_ENTRY_SIZE)
 
-    def written(self, write: IndexWrite) -> None:
-        """The file has it now, unless others were faster; entries that came meanwhile stay in memory."""
-        if write.position == self.count * TIME_ENTRY_SIZE:
-            count = len(write.entries) // TIME_ENTRY_SIZE
-            self.count += count
-            self.tail = self.tail[count:]
+    def written(self) -> None:
+        """The file has it now."""
+        self.count += len(self.tail)
+        self.tail = []
 
     def entries(self) -> list[tuple[int, int]]:
         """All entries, for those who check or show an index."""

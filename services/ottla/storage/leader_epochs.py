@@ -5,7 +5,7 @@
 
 Both columns only grow. The batches carry their epoch too, so a lost file can be rebuilt from the log.
 
-One event loop owns an instance; only `load` and `save` touch the disk.
+One event loop owns an instance; only `load` touches the disk.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from ottla.model import NO_PARTITION_LEADER_EPOCH
-from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, MalformedCheckpoint, read_leader_epochs, write_leader_epochs
+from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, MalformedCheckpoint, read_leader_epochs
 
 UNDEFINED_OFFSET: Final = -1
 
@@ -48,10 +48,6 @@ class LeaderEpochCache:
             if epoch <= former_epoch or start_offset <= former_offset:
                 raise MalformedCheckpoint(f"{path}, line {index + 3}: {epoch} {start_offset} after {former_epoch} {former_offset}")
         return cls(entries)
-
-    def save(self, directory: Path) -> None:
-        """Writes the file. Blocks until it is on the disk; `is_dirty` is the caller's to reset."""
-        write_leader_epochs(directory / LEADER_EPOCH_CHECKPOINT, self.entries)
 
     @property
     def entries(self) -> list[tuple[int, int]]:

@@ -26,11 +26,22 @@ from typing import Final
 
 from ottla.errors import KafkaStorageError, OffsetOutOfRange
 from ottla.record.batch import HEADER_SIZE, read_header
-from ottla.record.region import FileRegion
+from ottla.record.region import FileRegion, OpenFile
 from ottla.storage.appending import UNKNOWN
 from ottla.storage.compactable_log import CompactableLog
+from ottla.storage.file_names import OFFSET_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, segment_file_name
 from ottla.storage.log_reader import locate_in_files
-from ottla.storage.log_sync import SyncJob, timed_sync
+from ottla.storage.log_sync import (
+    PASSING,
+    FsyncFailed,
+    SyncJob,
+    bring_indexes,
+    bring_snapshot,
+    take_aside_back,
+    timed_sync,
+    write_aside,
+)
+from ottla.storage.partition_metadata import PARTITION_METADATA
 from ottla.storage.producer_replay import restore_producers
 from ottla.storage.producer_snapshots import snapshot_offsets, snapshot_path
 from ottla.storage.retention import SegmentFacts, policies_of
@@ -178,6 +189,7 @@ class Log(CompactableLog):
             KafkaStorageError: the directory has failed.
         """
         self._check_online()
+        self._try_to_rename_condemned()  # the space of earlier ones is waited for
         facts = self._facts(self.log_end_offset if up_to is None else min(up_to, self.log_end_offset))
         deleted = 0
         for policy in policies_of(self.settings, self.log_start_offset):
@@ -225,19 +237,20 @@ class Log(CompactableLog):
             kept = self._segments.all[: self._segments.index_of(offset) + 1]
             gone = self._segments.all[len(kept) :]
             last = kept[-1]
+            snapshots = snapshot_offsets(self.directory)
             position = last.locate(offset, self._context.file_pool)
             if position < last.size:
                 # Half a batch can not be kept, and a hole where it was could never be filled.
                 offset = min(offset, read_header(os.pread(last.open(self._context.file_pool).fd, HEADER_SIZE, position)).base_offset)
-            self._segments.replace(kept)
-            self._discard(gone)
-            last.write_indexes()
+            take_aside_back(self.directory)
             last.truncate(position, offset)
         except OSError as error:
             raise self._storage_error(f"truncating to offset {offset}", error) from error
         last.is_active = self._was_cut = True
+        self._segments.replace(kept)
         self._context.file_pool.forget(last)  # opened anew, to be written to
-        self._ends_at(offset)
+        self._ends_at(offset, snapshots)
+        self._discard(gone[::-1])  # the last one first: what a crash leaves of them joins
         self.log_start_offset = min(self.log_start_offset, offset)
         self.leader_epochs.truncate_from_end(offset)
         self.reload_producers()
@@ -251,30 +264,37 @@ class Log(CompactableLog):
         """
         self._check_online()
         assert not self._staged, f"{self.topic_partition}: truncation in the middle of a group"
-        gone = self._segments.all
-        self._discard(gone)
+        gone = self._segments.all[::-1]
+        self._discard([each for each in gone if each.base_offset == offset])
+        self._rename_condemned()  # the new segment's name has to be free
         try:
+            snapshots = snapshot_offsets(self.directory)
+            take_aside_back(self.directory)
             self._segments.replace([Segment.create(str(self.directory), offset)])
         except OSError as error:
             raise self._storage_error(f"no new segment at offset {offset}", error) from error
         self._was_cut = False
-        self._ends_at(offset)
+        self._ends_at(offset, snapshots)
+        self._discard([each for each in gone if each.base_offset != offset])
         self.log_start_offset = offset
         self.leader_epochs.clear()
         self.producers.clear()
+        self._producers_unknown = False
         log.info("%s: truncated fully, starts again at offset %d", self.topic_partition, offset)
 
     @property
     def must_settle(self) -> bool:
-        """Whether the checkpoint has yet to say that the log was cut."""
-        return self._unsettled
+        """Whether something of a truncation is still to be done: until then nothing may be appended."""
+        return self._unsettled or self._producers_unknown
 
     async def settle(self) -> None:
         """Waits until the checkpoint of recovery points says that the log was cut.
 
         Raises:
-            KafkaStorageError: it could not be written.
+            KafkaStorageError: it could not be written, or the producers' batches not be read.
         """
+        if self._producers_unknown:
+            self.reload_producers()
         if not self._unsettled:
             return
         truncations = self._truncations
@@ -289,6 +309,7 @@ class Log(CompactableLog):
     def reload_producers(self) -> None:
         """Makes the producers' states what the log says: the latest snapshot, and the batches after it. It blocks."""
         waiting = {offset: encoded for offset, encoded in self._snapshots if offset <= self.log_end_offset}
+        self._producers_unknown = True
         try:
             restore_producers(
                 self.producers,
@@ -300,6 +321,7 @@ class Log(CompactableLog):
             )
         except OSError as error:
             raise self._storage_error("reading the producers' batches", error) from error
+        self._producers_unknown = False
 
     # The disk.
 
@@ -309,7 +331,8 @@ class Log(CompactableLog):
         One fsync serves all who wait: a call that comes while one runs waits for the one after it.
 
         Raises:
-            KafkaStorageError: the fsync failed. The directory is offline then, and it is never tried again.
+            KafkaStorageError: the fsync failed; the directory is offline then, and it is never tried again. Or something could
+                not be written for now (`is_offline` is false): then it is for the caller to try again.
         """
         target = self.log_end_offset if offset is None else offset
         while self.recovery_point < min(target, self.log_end_offset):
@@ -321,8 +344,13 @@ class Log(CompactableLog):
         Raises:
             KafkaStorageError: as from `flush`.
         """
-        if self._sealed or self.recovery_point < self._active.base_offset:
+        if self._sealed or self._owes or self.recovery_point < self._active.base_offset:
             await self._flush_with_others()
+
+    @property
+    def owes(self) -> bool:
+        """Whether the last flush has left something undone that may be possible later: `flush_sealed` tries again."""
+        return self._owes and self._failure is None
 
     async def close(self) -> None:
         """Brings everything to the disk, the producers' states with it, so that the next start has nothing to do.
@@ -337,10 +365,11 @@ class Log(CompactableLog):
             self._take_snapshot()
         while self._flushing is not None:
             await self._flush_with_others()
-        unsynced = self.recovery_point < self.log_end_offset or self._snapshots or self._sealed
+        unsynced = self.recovery_point < self.log_end_offset or self._sealed or self._condemned or self._owes
         if unsynced or self.leader_epochs.is_dirty or self._directory_changed:
             self._active.complete_time_index()
             await self._flush_with_others(closing=True)
+        self._check_closed()
         self.release_files()
 
     def retire(self) -> None:
@@ -383,8 +412,13 @@ class Log(CompactableLog):
 
     # Below: how.
 
-    def _ends_at(self, offset: int) -> None:
-        """The log ends at an earlier offset now."""
+    def _check_closed(self) -> None:
+        """Raises KafkaStorageError when memory has anything that the next start would not find."""
+        if self._owes or self.recovery_point < self.log_end_offset:
+            raise KafkaStorageError(f"{self.topic_partition}: not everything could be written, so the next start has to check it")
+
+    def _ends_at(self, offset: int, snapshots: Sequence[int]) -> None:
+        """The log ends at an earlier offset now. `snapshots` of the producers have files."""
         self._active = self._segments.active
         self.log_end_offset = self.next_offset = offset
         # Nothing was cut of what the checkpoint takes for synced: then it is as right as before.
@@ -397,9 +431,8 @@ class Log(CompactableLog):
         self._staged_position = self._active.size
         self._roll_at = UNKNOWN
         self._truncations += 1
-        for late in snapshot_offsets(self.directory):
-            if late > offset:  # it would be taken for the truth once the log has grown past it again
-                snapshot_path(self.directory, late).unlink(missing_ok=True)
+        # A late snapshot would be taken for the truth once the log has grown past it again.
+        self._condemned += [str(snapshot_path(self.directory, late)) for late in snapshots if late > offset]
         self._directory_changed = True
         self._reader.forget()
 
@@ -417,42 +450,76 @@ class Log(CompactableLog):
             end_offset, truncations = self.log_end_offset, self._truncations
             # With `flush.messages` this is where readers will be let up to.
             self._reader.remember(end_offset, self._active, self._active.size)
+            self._owes, owed = True, self._owes
             ended = [each for each in ([*self._sealed, self._active] if closing else self._sealed) if each.size]
-            index_writes = [each.pending_index_writes() for each in ended]
-            aborted = [(index, index.unsynced) for index in self._written_transaction_indexes()]
-            snapshots, self._snapshots = self._snapshots, []
+            self._rename_condemned()
+            aborted = [(index, index.unsynced) for index in self._written_transaction_indexes() if index.unsynced]
             try:
-                job = SyncJob(
-                    self.directory,
-                    [each.open(self._context.file_pool) for each in self._segments.since(self.recovery_point)],
-                    [write for both in index_writes for write in both],
-                    snapshots,
-                    self.leader_epochs.entries if self.leader_epochs.is_dirty else None,
-                    self._directory_changed,
-                    [index.path for index, unsynced in aborted if unsynced],
-                )
+                indexed = self._bring_indexes(ended)
+                snapshots = self._bring_snapshots()
+                job = self._sync_job([index.path for index, _ in aborted], indexed, snapshots)
             except OSError as error:
                 raise self._storage_error(f"flushing up to offset {end_offset}", error) from error
-            self._directory_changed = self.leader_epochs.is_dirty = False
+            with_names = job.directory is not None
+            if with_names:
+                self._directory_changed = self.leader_epochs.is_dirty = False
             try:
-                done = await timed_sync(self._context, job, self._files)
+                await timed_sync(self._context, job, self._files)
             except OSError as error:
-                raise self._storage_error(f"flushing up to offset {end_offset}", error, passing=frozenset()) from error
+                if with_names:
+                    self._directory_changed = self.leader_epochs.is_dirty = True
+                if truncations != self._truncations and isinstance(error, FileNotFoundError):
+                    return  # what was to be synced was cut off
+                passing = frozenset[int]() if isinstance(error, FsyncFailed) else PASSING
+                raise self._storage_error(f"flushing up to offset {end_offset}", error, passing) from error
             self.last_flush_ms = self._context.clock.time_ms()
             if truncations != self._truncations:
                 return  # other records may lie at these offsets now
             self.recovery_point = max(self.recovery_point, end_offset)
             for index, unsynced in aborted:
                 index.synced(unsynced)
-            if done.indexes:
-                for each, both in zip(ended, index_writes, strict=True):
-                    each.index_writes_done(both)
-                self._sealed = [each for each in self._sealed if each not in ended]
-            if not done.small_files:
-                self._snapshots = snapshots + self._snapshots
-                self._directory_changed = self.leader_epochs.is_dirty = True
+            self._sealed = [each for each in self._sealed if each not in ended]
+            self._snapshots = [each for each in self._snapshots if each not in snapshots]
+            self._owes = any(offset <= end_offset for offset, _ in self._snapshots)
+            if owed and not self._owes:
+                log.info("%s: what had to wait is on the disk now, up to offset %d", self.topic_partition, end_offset)
         finally:
             self._flushing = None
+
+    def _sync_job(self, transaction_indexes: Sequence[str], indexed: Sequence[Segment], snapshots: Sequence[tuple[int, bytes]]) -> SyncJob:
+        """What a thread has to sync, with everything in the files. Raises OSError."""
+        files = [each.open(self._context.file_pool) for each in self._segments.since(self.recovery_point)]
+        paths = [*transaction_indexes, *(each.path(suffix) for each in indexed for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX))]
+        if not (paths or snapshots or self._directory_changed or self.leader_epochs.is_dirty):
+            return SyncJob(files, None)
+        if self.leader_epochs.is_dirty:
+            write_aside(self.directory, self.leader_epochs.entries)
+        names = [Path(path).name for path in paths]
+        names += [segment_file_name(offset, SNAPSHOT_SUFFIX) for offset, _ in snapshots]
+        return SyncJob(
+            files,
+            OpenFile(str(self.directory), os.O_RDONLY | os.O_DIRECTORY),
+            [*names, PARTITION_METADATA] if self._directory_changed else names,
+            self.leader_epochs.is_dirty,
+            str(self.directory.parent) if self._directory_changed else None,
+        )
+
+    def _bring_indexes(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Brings the indexes of segments to their files; gives the segments of which they are there. Raises OSError."""
+        brought = [each for each in segments if bring_indexes(each)]
+        self._directory_changed |= len(brought) < len(segments)
+        return brought
+
+    def _bring_snapshots(self) -> list[tuple[int, bytes]]:
+        """Brings the producers' snapshots to their files; gives those that are there. The others wait. Raises OSError."""
+        brought = []
+        for offset, encoded in self._snapshots:
+            error = bring_snapshot(self.directory, offset, encoded)
+            if error is None:
+                brought.append((offset, encoded))
+            else:
+                log.warning("%s: the producers' snapshot at offset %d waits: %s", self.topic_partition, offset, error)
+        return brought
 
     def _written_transaction_indexes(self) -> list[TransactionIndex]:
         """Those of the segments that are to be synced, with everything in the file.

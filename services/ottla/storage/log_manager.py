@@ -219,6 +219,9 @@ class LogManager:
             broker_epoch: this broker's registration, which the next start compares (KIP-966).
         """
         await self._periodic.stop()
+        if broker_epoch == NO_BROKER_EPOCH:
+            # It never registered, so everything is as the last stop left it: a start that failed does not make that an unclean one.
+            broker_epoch = self.clean_shutdown_epoch
         if clean:
             closing = asyncio.Semaphore(CLOSED_AT_ONCE)
             unclean = {path for path in await asyncio.gather(*(self._close(each, closing) for each in self._logs.values())) if path}
@@ -546,11 +549,16 @@ class LogManager:
         return deleted
 
     async def flush_due_logs(self) -> int:
-        """Syncs logs whose oldest unflushed records have waited for `flush.ms`, and says how many there were."""
+        """Syncs logs whose oldest unflushed records have waited for `flush.ms`, and says how many there were.
+
+        Where a flush has left something undone (a full disk), it is tried again.
+        """
         now_ms = self._clock.time_ms()
         flushed = 0
         for each in list(self._logs.values()):
-            if each.unflushed_messages and not each.is_offline and now_ms - each.last_flush_ms >= each.settings.flush_ms:
+            if each.owes:
+                flushed += await self._flush(each, each.flush_sealed())
+            elif each.unflushed_messages and not each.is_offline and now_ms - each.last_flush_ms >= each.settings.flush_ms:
                 flushed += await self._flush(each, each.flush())
         return flushed
 

@@ -22,7 +22,7 @@ from typing import Final
 from crc32c import crc32c
 
 from ottla.errors import OttlaError
-from ottla.storage.checkpoints import write_atomically
+from ottla.storage.checkpoints import path_aside, write_file
 from ottla.storage.file_names import SNAPSHOT_SUFFIX, offset_in, segment_file_name
 from ottla.storage.producers import ProducerSnapshotEntry
 
@@ -90,8 +90,14 @@ def read_snapshot(path: Path) -> list[ProducerSnapshotEntry]:
 
 
 def write_snapshot(path: Path, encoded: bytes) -> None:
-    """Puts an encoded snapshot in its place and waits until it is on the disk."""
-    write_atomically(path, encoded)
+    """Puts an encoded snapshot in its place, whole. It is not synced: what a loss of power leaves of it is known by its checksum.
+
+    Raises:
+        OSError: it can not be written; what was in its place is still there.
+    """
+    aside = path_aside(path)
+    write_file(aside, encoded, synced=False)
+    aside.replace(path)
 
 
 def snapshot_path(directory: Path, offset: int) -> Path:

@@ -15,6 +15,7 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid4
@@ -22,7 +23,7 @@ from uuid import UUID, uuid4
 from ottla.record.batch import BatchHeader
 from ottla.storage.batch_scan import BASE_OFFSET_AND_LENGTH, LAST_OFFSET_DELTA, LAST_OFFSET_DELTA_POSITION
 from ottla.storage.batch_walk import SoundBatches, Stop, headers
-from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, MalformedCheckpoint, sync_directory
+from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, MalformedCheckpoint, sync_directory, write_atomically
 from ottla.storage.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -38,6 +39,7 @@ from ottla.storage.file_names import (
 from ottla.storage.index_check import offset_index_problem, time_index_problem
 from ottla.storage.indexes import TAIL
 from ottla.storage.leader_epochs import LeaderEpochCache
+from ottla.storage.log_sync import FULL, bring_indexes
 from ottla.storage.partition_metadata import PARTITION_METADATA, MalformedPartitionMetadata, keep_damaged_aside, read_topic_id
 from ottla.storage.producer_replay import restore_producers
 from ottla.storage.producers import ProducerStates
@@ -115,10 +117,11 @@ def load_log(
     if clean:
         _check_indexes(segments, names, index_interval_bytes)
         end = _end_of(segments[-1], leader_epochs)
-        if end.reason is not None:
-            log.warning("%s: closed cleanly and yet not sound, so it is recovered: %s", directory.name, end.reason)
-            unsound = end.reason
-            clean, recovery_point = False, min(recovery_point, segments[-1].base_offset)
+        apart = first_apart(segments, cleaned_up_to)
+        unsound = end.reason if apart is None else apart[1]
+        if unsound is not None:
+            log.warning("%s: closed cleanly and yet not sound, so it is recovered: %s", directory.name, unsound)
+            clean, recovery_point = False, min(recovery_point, segments[-1].base_offset if apart is None else apart[0].base_offset)
     trusted = segments if clean else [each for each in segments if each.base_offset < recovery_point]
     check_transaction_indexes(directory, trusted, snapshots)
     if clean:
@@ -197,8 +200,13 @@ def sweep(directory: Path) -> set[str]:
 
 
 def rebuild_indexes(segment: Segment, index_interval_bytes: int) -> None:
-    """Makes both indexes of a segment anew from its batches, whose checksums are not looked at."""
+    """Makes both indexes of a segment anew from its batches, whose checksums are not looked at.
+
+    All of it in memory first, and then file by file in one step: a start that finds a part of an index believes it. Where the
+    disk has no room they stay in memory.
+    """
     _drop_indexes(segment)
+    segment.has_no_index_files = True
     builder = _IndexBuilder(segment, index_interval_bytes)
     descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -211,6 +219,16 @@ def rebuild_indexes(segment: Segment, index_interval_bytes: int) -> None:
     finally:
         os.close(descriptor)
     builder.finish()
+    offset_index, time_index = segment.pending_index_writes()
+    try:
+        for write in (time_index, offset_index):
+            write_atomically(Path(write.path), write.entries)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        log.warning("%s: its indexes stay in memory until the log is opened again: %s", segment, error)
+    else:
+        segment.index_writes_done()
 
 
 class _IndexBuilder:
@@ -232,13 +250,17 @@ class _IndexBuilder:
             self._segment.note_entries([(last_offset, position, self.max_timestamp, self._max_timestamp_offset)])
             self.next_entry_at = position + self._interval
             if len(self._segment.offset_index.tail_offsets) >= TAIL:
-                self._segment.write_indexes()
+                self._write()
 
     def finish(self) -> None:
         """Writes what is left, with the largest timestamp at the end."""
         self._segment.note_max_timestamp(self.max_timestamp, self._max_timestamp_offset)
         self._segment.complete_time_index()
-        self._segment.write_indexes()
+        self._write()
+
+    def _write(self) -> None:
+        if not self._segment.has_no_index_files:
+            bring_indexes(self._segment)
 
 
 def _recover(
@@ -258,17 +280,14 @@ def _recover(
     the end. `segments` loses those behind a cut.
     """
     checked_bytes, has_wrong_checksum = 0, False
-    first = max((index for index, each in enumerate(segments) if each.base_offset <= recovery_point), default=0)
+    first = first_to_recover(segments, recovery_point)
     position, next_offset = _begin_of_recovery(segments[first], recovery_point)
     leader_epochs.truncate_from_end(next_offset)
     snapshot_offset = restore_producers(producers, directory, snapshots, [each.view() for each in segments], next_offset)
     for index in range(first, len(segments)):
         segment = segments[index]
         if index > first:
-            if not next_offset <= segment.base_offset <= max(next_offset, cleaned_up_to):
-                # No compaction has left that: it cleans nothing beyond the recovery point, and keeps the last offset of a
-                # segment. Either what lay between did not reach the disk and what follows it did, or a segment that was cut
-                # off with others is back.
+            if not joins(next_offset, segment.base_offset, cleaned_up_to):
                 log.warning("%s: offset %d is next, and a segment begins at %d", directory.name, next_offset, segment.base_offset)
                 _remove_from(segments, index, directory)
                 break
@@ -360,8 +379,45 @@ def _recover_segment(
     finally:
         os.close(descriptor)
     builder.finish()
-    index.write()
+    try:
+        index.write()
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        # The first flush brings them, or the recovery point stays before them.
+        log.warning("%s: aborted transactions wait in memory: %s", segment, error)
     return sound.stop
+
+
+def first_to_recover(segments: Sequence[Segment], recovery_point: int) -> int:
+    """The index of the first segment that has to be looked at: the one that has the last offset before the recovery point.
+
+    Where that ends its segment, the segment may have been rolled since: its batches are on the disk, the end of its indexes not.
+    """
+    return max((index for index, each in enumerate(segments) if each.base_offset < recovery_point), default=0)
+
+
+def first_apart(segments: Sequence[Segment], cleaned_up_to: int) -> tuple[Segment, str] | None:
+    """The first segment that does not end where the next one begins, and how that was seen; None when all join.
+
+    Only the batches after each segment's last index entry are looked at. Where a compaction was there may be gaps.
+    """
+    for segment, following in pairwise(segments):
+        end = _end_of(segment, LeaderEpochCache())
+        if end.reason is not None:
+            return segment, f"the segment at {segment.base_offset}: {end.reason}"
+        if not joins(end.next_offset, following.base_offset, cleaned_up_to):
+            return segment, f"offset {end.next_offset} is next, and a segment begins at {following.base_offset}"
+    return None
+
+
+def joins(next_offset: int, base_offset: int, cleaned_up_to: int) -> bool:
+    """Whether a segment with this base offset can follow one after which `next_offset` is next.
+
+    A compaction cleans nothing beyond the recovery point, so a gap behind what was cleaned is none of its: either what lay
+    between did not reach the disk and what follows it did, or a segment that was cut off with others is back.
+    """
+    return next_offset <= base_offset <= max(next_offset, cleaned_up_to)
 
 
 def _end_of(segment: Segment, leader_epochs: LeaderEpochCache) -> Stop:
@@ -429,7 +485,7 @@ def _load_topic_id(directory: Path, names: set[str]) -> UUID | None:
 
 def _drop_indexes(segment: Segment) -> None:
     for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-        os.close(os.open(segment.path(suffix), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+        Path(segment.path(suffix)).unlink(missing_ok=True)
     segment.indexes_dropped()
 
 

@@ -53,6 +53,7 @@ class Segment:
         "_transaction_index",
         "base_offset",
         "file",
+        "has_no_index_files",
         "is_active",
         "recently_used",
         "size",
@@ -63,6 +64,8 @@ class Segment:
         self.base_offset: Final = base_offset
         self.size = size
         self.is_active = is_active
+        # The disk had no room for the indexes of a segment that takes no appends: memory has them, until the log is opened again.
+        self.has_no_index_files = False
         self.file: OpenFile | None = None
         self.recently_used = False
         self._offset_index: OffsetIndex | None = None
@@ -172,10 +175,11 @@ class Segment:
 
     def write_indexes(self) -> None:
         """Moves to the files what they lack of the indexes."""
-        if self._offset_index is not None:
-            self._offset_index.write_tail()
-        if self._time_index is not None:
-            self._time_index.write_tail()
+        if self.is_active or not self.has_no_index_files:
+            if self._offset_index is not None:
+                self._offset_index.write_tail()
+            if self._time_index is not None:
+                self._time_index.write_tail()
         if self._transaction_index is not None:
             self._transaction_index.write()
 
@@ -183,13 +187,38 @@ class Segment:
         """What the files of both indexes lack; written even if that is nothing, so that the files are there."""
         return self.offset_index.pending_write(), self.time_index.pending_write()
 
-    def index_writes_done(self, writes: tuple[IndexWrite, IndexWrite]) -> None:
+    def index_writes_done(self) -> None:
         """The files have it now."""
-        self.offset_index.written(writes[0])
-        self.time_index.written(writes[1])
+        self.offset_index.written()
+        self.time_index.written()
+        self.has_no_index_files = False
+
+    def withdraw_indexes(self) -> None:
+        """Takes both index files away, and what they have into memory.
+
+        A start makes indexes anew whose files are missing. A file that has a part of its entries would be believed: the segment's
+        largest timestamp would be too small, and retention delete what is not old enough.
+
+        Raises:
+            OSError: a file can not be read or removed.
+        """
+        self.offset_index.withdraw()
+        self.time_index.withdraw()
+        self.has_no_index_files = True
+
+    def copy_in(self, directory: str, size: int) -> Segment:
+        """The copy of this segment in another directory, where its files lie already."""
+        copied = Segment(directory, self.base_offset, size)
+        if self.has_no_index_files:
+            copied.indexes_dropped()
+            copied.offset_index.take(self.offset_index)
+            copied.time_index.take(self.time_index)
+            copied.note_max_timestamp(self.max_timestamp, self.max_timestamp_offset)
+            copied.has_no_index_files = True
+        return copied
 
     def indexes_dropped(self) -> None:
-        """Both index files are empty now."""
+        """Both indexes are empty now, and so are their files if they are there."""
         self._offset_index = OffsetIndex(self.path(OFFSET_INDEX_SUFFIX), 0)
         self._time_index = TimeIndex(self.path(TIME_INDEX_SUFFIX), 0)
         self.note_max_timestamp(-1, self.base_offset)
@@ -209,12 +238,15 @@ class Segment:
         )
 
     def truncate(self, position: int, offset: int) -> None:
-        """Cuts the file at a batch's begin and drops what the indexes say of `offset` and later ones."""
-        os.truncate(self.path(), position)
-        self.size = position
+        """Cuts the file at a batch's begin and drops what the indexes say of `offset` and later ones.
+
+        The indexes first, for which files have to be opened: when that fails the log is whole, and the same cut can be tried again.
+        """
         self.offset_index.truncate(max(offset - self.base_offset, 0))
         self.time_index.truncate(max(offset - self.base_offset, 0))
         self.transaction_index.truncate(offset)
+        os.truncate(self.path(), position)
+        self.size = position
         self.forget_max_timestamp()
 
     def __repr__(self) -> str:

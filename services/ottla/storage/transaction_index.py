@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ottla.storage.checkpoints import write_atomically
 from ottla.storage.indexes import IndexWrite, write_index
 
 _ENTRY: Final = struct.Struct(">hqqqq")
@@ -94,6 +95,20 @@ class TransactionIndex:
         self._written = min(self._written, size)
         self._synced = min(self._synced, size)
         write_index(IndexWrite(self.path, b"", self._written))
+
+    def forget(self) -> None:
+        """Drops all entries, in memory only: the file is to be replaced."""
+        self._entries.clear()
+        self._written = self._synced = 0
+
+    def replace_file(self) -> None:
+        """Puts all entries in the place of the file in one step, and on the disk.
+
+        Raises:
+            OSError: they are in memory only; the file is as it was.
+        """
+        self._written = self._synced = len(self._entries)
+        write_atomically(Path(self.path), bytes(self._entries))
 
     def write(self) -> bool:
         """Brings what the file lacks to the file; says whether the file is a new one.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ottla.record.batch import BatchHeader
 from ottla.storage.batch_walk import headers
+from ottla.storage.log_sync import FULL
 from ottla.storage.producer_replay import aborted_transaction, note_batch, restore_producers
 from ottla.storage.producers import ProducerStates
 from ottla.storage.segment import Segment
@@ -35,7 +36,7 @@ def check_transaction_indexes(directory: Path, segments: Sequence[Segment], snap
 
 def _rebuild(segment: Segment, producers: ProducerStates) -> None:
     index = segment.transaction_index
-    index.truncate(0)
+    index.forget()
     descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
     try:
         for at, header in headers(descriptor, 0, segment.size):
@@ -43,7 +44,13 @@ def _rebuild(segment: Segment, producers: ProducerStates) -> None:
                 note_batch_and_abort(producers, header, os.pread(descriptor, header.size, at) if header.is_control else b"", index)
     finally:
         os.close(descriptor)
-    index.write()
+    try:
+        index.replace_file()
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        # The damaged file is as it was, and the next start finds it again.
+        log.warning("%s: the aborted transactions stay in memory until the log is opened again: %s", segment, error)
 
 
 def note_batch_and_abort(producers: ProducerStates, header: BatchHeader, batch: bytes, index: TransactionIndex) -> None:

@@ -17,6 +17,7 @@ from ottla.interbroker.calls import (
     AllReplicas,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    LogEnd,
     PartitionAssignment,
     PartitionToStop,
     StopReplicaRequest,
@@ -50,6 +51,9 @@ class Told:
         await asyncio.sleep(0)
         self.during_apply()
         return {each.topic_partition: 0 for each in partitions}
+
+    def log_ends(self, partitions: Mapping[TopicPartition, UUID]) -> Mapping[TopicPartition, LogEnd]:
+        return dict.fromkeys(partitions, LogEnd(3, 40))
 
     async def stop(self, partitions: Sequence[PartitionToStop]) -> Mapping[TopicPartition, int]:
         self.events.append(("stop", *partitions))

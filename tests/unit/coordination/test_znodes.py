@@ -80,6 +80,8 @@ def test_a_broker_is_written_as_version_5_with_its_rack() -> None:
 def test_the_examples_are_read_as_what_they_were_written_from() -> None:
     assert znodes.decode_topic("/t", znodes.TOPIC.example) == ASSIGNMENT
     assert znodes.decode_partition_state("/s", znodes.PARTITION_STATE.example, STATE.replicas) == STATE
+    more = replace(STATE, eligible_leader_replicas=STATE.replicas[1:], last_known_leader_replicas=STATE.replicas[:1])
+    assert znodes.decode_partition_state("/s", znodes.encode_partition_state(more), STATE.replicas) == more
     assert znodes.decode_controller("/controller", znodes.CONTROLLER.example) == 1
     assert znodes.decode_controller_epoch("/controller_epoch", znodes.CONTROLLER_EPOCH.example) == 1
     assert znodes.decode_cluster_id("/cluster/id", znodes.CLUSTER_ID.example) == "4L6g3nShT-eMCtK--X86sw"

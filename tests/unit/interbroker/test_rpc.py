@@ -17,6 +17,7 @@ import pytest
 from ottla.config.broker import BrokerSettings
 from ottla.errors import BrokerNotAvailable, ConfigurationError, NotController, StaleBrokerEpoch, StaleControllerEpoch
 from ottla.interbroker.calls import (
+    NO_LOG,
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -28,6 +29,8 @@ from ottla.interbroker.calls import (
     IsrMember,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    LogEnd,
+    LogEndsRequest,
     NewTopic,
     OngoingReassignment,
     PartitionAssignment,
@@ -104,9 +107,11 @@ def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
     )
     marker = TransactionMarker(2**40, 3, True, 9, (ORDERS,), 2**33)
     question = TransactionQuestion("copier", 2**40, 3, (ORDERS,))
+    log_ends = LogEndsRequest(ONE, 4, 5, {ORDERS: UUID(int=9), TopicPartition("clicks", 1): UUID(int=8)})
     broker = Recording(
         {
             "leader_and_isr": LeaderAndIsrResponse({ORDERS: 74}, {ORDERS: 2**31 - 2}),
+            "log_ends": {ORDERS: LogEnd(2**31 - 1, 2**60), TopicPartition("clicks", 1): NO_LOG},
             "stop_replica": StopReplicaResponse({ORDERS: 0}),
             "write_transaction_marker": {ORDERS: 52},
             "verify_transaction": TransactionAnswer({ORDERS: 48}, TransactionNumber(9, 2**33)),
@@ -119,6 +124,7 @@ def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
             assert await remote.leader_and_isr(leader_and_isr) == LeaderAndIsrResponse({ORDERS: 74}, {ORDERS: 2**31 - 2})
             await remote.update_metadata(metadata)
             assert await remote.stop_replica(stop) == StopReplicaResponse({ORDERS: 0})
+            assert await remote.log_ends(log_ends) == {ORDERS: LogEnd(2**31 - 1, 2**60), TopicPartition("clicks", 1): NO_LOG}
             await remote.drain()
             await remote.undrain()
             assert await remote.write_transaction_marker(marker) == {ORDERS: 52}
@@ -127,6 +133,7 @@ def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
             ("leader_and_isr", leader_and_isr),
             ("update_metadata", metadata),
             ("stop_replica", stop),
+            ("log_ends", log_ends),
             ("drain",),
             ("undrain",),
             ("write_transaction_marker", marker),

@@ -40,6 +40,9 @@ class Servicer(broker_pb2_grpc.BrokerServicer):
     async def StopReplica(self, request: Any, context: Any) -> Any:
         raise NotImplementedError
 
+    async def DescribeLogEnds(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
     async def Drain(self, request: Any, context: Any) -> Any:
         raise NotImplementedError
 

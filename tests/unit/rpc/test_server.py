@@ -49,6 +49,7 @@ def test_reflection_lists_the_services_and_describes_them() -> None:
             "LeaderAndIsr",
             "UpdateMetadata",
             "StopReplica",
+            "DescribeLogEnds",
             "Drain",
             "Undrain",
             "WriteTransactionMarker",

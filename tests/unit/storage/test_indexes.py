@@ -136,20 +136,25 @@ def test_entries_that_could_not_be_written_stay_in_memory(tmp_path: Path) -> Non
     assert OffsetIndex(index.path).entries() == [(1, 10), (2, 20)]
 
 
-def test_entries_that_come_while_a_thread_writes_are_not_lost(tmp_path: Path) -> None:
-    """The loop appends on while `write_index` runs; and it may have written the tail itself before the thread is done."""
-    index = OffsetIndex(str(tmp_path / "0.index"))
-    index.append(1, 10)
-    pending = index.pending_write()
-    index.append(2, 20)
-    indexes.write_index(pending)
-    index.written(pending)
-    assert (index.count, index.entries()) == (1, [(1, 10), (2, 20)])
-    pending = index.pending_write()
-    index.write_tail()
-    indexes.write_index(pending)
-    index.written(pending)
-    assert (index.count, index.entries()) == (2, [(1, 10), (2, 20)])
+def test_an_index_that_is_withdrawn_answers_from_memory_and_leaves_no_file(tmp_path: Path) -> None:
+    """A start makes a missing index anew; one that has a part of its entries would be believed."""
+    offsets, times = OffsetIndex(str(tmp_path / "0.index")), TimeIndex(str(tmp_path / "0.timeindex"))
+    for entry in range(1, 6):
+        offsets.append(entry * 3, entry * 50)
+        times.append(1_000 + entry, entry * 3)
+        if entry == 3:
+            offsets.write_tail()
+            times.write_tail()
+    before = offsets.entries(), times.entries()
+    offsets.withdraw()
+    times.withdraw()
+    assert list(tmp_path.iterdir()) == []
+    assert (offsets.entries(), times.entries()) == before
+    assert [offsets.position_of(offset) for offset in (2, 3, 9, 14, 99)] == [0, 50, 150, 200, 250]
+    assert [times.offset_before(timestamp) for timestamp in (1_000, 1_001, 1_003, 2_000)] == [0, 3, 9, 15]
+    offsets.write_tail()
+    times.write_tail()
+    assert (OffsetIndex(offsets.path).entries(), TimeIndex(times.path).entries()) == before
 
 
 def test_entries_out_of_order_are_a_broken_invariant(tmp_path: Path) -> None:

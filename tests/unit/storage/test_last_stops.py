@@ -56,6 +56,23 @@ def test_the_epoch_of_a_clean_stop_is_known_once(tmp_path: Path) -> None:
     assert clean_shutdown_epoch(broker) == -1, "the one that asked has not stopped cleanly"
 
 
+def test_a_start_that_ends_before_it_has_registered_leaves_a_clean_stop_a_clean_one(tmp_path: Path) -> None:
+    """ZooKeeper that comes and goes while a cluster starts must not make everybody's stop an unclean one."""
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    written(broker)
+
+    async def fails() -> None:
+        logs = broker.manager()
+        await logs.start()
+        await logs.shutdown(clean=True)
+
+    for _ in range(3):
+        run(fails)
+    assert clean_shutdown_epoch(broker) == 12
+    run(fails)
+    assert clean_shutdown_epoch(broker) == -1, "a kill in between was none"
+
+
 @pytest.mark.parametrize("what", ["missing", "other", "offline"])
 def test_every_directory_must_have_been_closed_under_the_same_epoch(tmp_path: Path, what: str) -> None:
     broker = Broker(tmp_path / "a", tmp_path / "b")

@@ -17,12 +17,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import Final
 
-from ottla.broker.controller import configs
+from ottla.broker.controller import configs, decisions
 from ottla.broker.controller.channels import Channel, Channels, Told
 from ottla.broker.controller.config_operations import ConfigOperations
 from ottla.broker.controller.counts import ControllerCounts
 from ottla.broker.controller.external_changes import WATCHED_AT_ONCE, ExternalChanges, Watched
 from ottla.broker.controller.loading import load_all_broker_configs
+from ottla.broker.controller.log_end_questions import LogEndQuestions
 from ottla.broker.controller.partition_operations import PartitionOperations
 from ottla.broker.controller.performing import Performer
 from ottla.broker.controller.producer_ids import next_block
@@ -58,6 +59,8 @@ log: Final = logging.getLogger(__name__)
 _TOLD_SECONDS: Final = 1.0
 # The first look for leaders to move; later ones come every leader.imbalance.check.interval.seconds.
 _FIRST_REBALANCE_SECONDS: Final = 5.0
+# How often replicas of partitions without a leader are asked where their logs end; some may not have answered before.
+_OFFLINE_SECONDS: Final = 5.0
 
 
 class ActiveController:
@@ -91,8 +94,7 @@ class ActiveController:
         self._transport = transport
         self._failed = failed
         self._is_over = False
-        self._rebalancing: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._beside: list[asyncio.Task[None]] = []
         self._changed_deletions = asyncio.Event()
         counts = counts or ControllerCounts()
         state = self._state = ClusterState(term.broker_id, term.epoch, settings, settings)
@@ -100,16 +102,17 @@ class ActiveController:
         self._turns = Turns(self._fail, counts)
         self._channels = Channels(self._open_channel)
         performer = self._performer = Performer(state, coordination, writes, self._channels, self._moved, counts)
+        questions = LogEndQuestions(state, transport)
         self._topics = TopicOperations(state, coordination, writes, performer, random)
-        self._partitions = PartitionOperations(state, performer)
-        self._configs = ConfigOperations(state, coordination, writes, performer, clock)
+        self._partitions = PartitionOperations(state, performer, questions)
+        self._configs = ConfigOperations(state, coordination, writes, performer, questions, clock)
         watched = Watched(
             self._watch("brokers", lambda: self._external.look_for_brokers()),
             self._watch("topics", lambda: self._external.look_for_topics()),
             self._watch_topic,
             self._watch("log directories", lambda: self._external.look_for_failed_directories()),
         )
-        self._external = ExternalChanges(state, coordination, writes, performer, self._channels, self._topics, random, watched)
+        self._external = ExternalChanges(state, coordination, writes, performer, self._channels, self._topics, questions, random, watched)
         self._tools = ToolRequests(
             state,
             coordination,
@@ -139,9 +142,9 @@ class ActiveController:
         """
         await self._turns.take("taking over", self._take_over)
         if not self._is_over:
-            self._rebalancing = asyncio.ensure_future(self._rebalance())
             # Beside, as the cluster is whole without it.
-            self._looking = asyncio.ensure_future(self._look_for_tools())
+            work = (self._rebalance(), self._look_for_leaders(), self._look_for_tools())
+            self._beside = [asyncio.ensure_future(each) for each in work]
 
     def resign(self) -> None:
         """Decides, writes and tells nothing any more, at once."""
@@ -150,17 +153,15 @@ class ActiveController:
         self._writes.close()
         self._channels.close()
         self._changed_deletions.set()
-        for each in (self._rebalancing, self._looking):
-            if each is not None:
-                each.cancel()
+        for task in self._beside:
+            task.cancel()
 
     async def wait_closed(self, timeout_seconds: float) -> None:
         """Waits until what was under way has ended."""
         await self._turns.wait_closed(timeout_seconds)
         await self._channels.wait_closed()
-        for each in (self._rebalancing, self._looking):
-            if each is not None:
-                await asyncio.wait([each])
+        if self._beside:
+            await asyncio.wait(self._beside)
 
     async def told_all(self, timeout_seconds: float = _TOLD_SECONDS) -> bool:
         """Waits until every living broker knows what is decided. False: it took too long."""
@@ -403,6 +404,12 @@ class ActiveController:
         if not self._is_over:
             log.warning("the term of epoch %d can not go on: %s", self.term.epoch, why)
             self._failed(why)
+
+    async def _look_for_leaders(self) -> None:
+        while True:
+            await asyncio.sleep(_OFFLINE_SECONDS)
+            if next(decisions.without_leader(self._state), None) is not None:
+                self._turns.take_beside("electing leaders by the ends of logs", self._partitions.elect_by_log_ends)
 
     async def _rebalance(self) -> None:
         pause = _FIRST_REBALANCE_SECONDS

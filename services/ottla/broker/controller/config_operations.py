@@ -9,12 +9,13 @@ One operation at a time: whoever calls sees to that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from ottla.broker.controller import configs, decisions
 from ottla.broker.controller.loading import acceptable_overrides, load_all_broker_configs, load_config
+from ottla.broker.controller.log_end_questions import LogEndQuestions
 from ottla.broker.controller.performing import Performer
 from ottla.broker.controller.state import ClusterState
 from ottla.broker.controller.writes import ControllerWrites
@@ -42,6 +43,7 @@ class ConfigOperations:
         coordination: for reading.
         writes: for writing, in the name of one controller epoch.
         performer: for telling the brokers, and for what follows.
+        questions: asked before a leader is chosen of those that may have lost records.
         clock: says which notices are old.
     """
 
@@ -49,6 +51,7 @@ class ConfigOperations:
     coordination: Coordination
     writes: ControllerWrites
     performer: Performer
+    questions: LogEndQuestions
     clock: Clock
 
     async def alter_topic(self, name: str, decide: Decide, validate_only: bool) -> None:
@@ -107,7 +110,7 @@ class ConfigOperations:
     async def _take_in_topic(self, name: str, overrides: Mapping[str, str]) -> None:
         self.state.topics[name].overrides = overrides
         self.performer.announce_topic_configs([name])
-        await self.performer.perform(decisions.topics_found(self.state, [name]))
+        await self._settle([name])
 
     async def take_in_brokers(self, changed: Mapping[BrokerId | None, Mapping[str, str]]) -> None:
         state = self.state
@@ -117,9 +120,17 @@ class ConfigOperations:
             log.error("what was changed of this broker can not be used: %s", error)
             return
         may_lead_uncleanly = settings.unclean_leader_election_enable and not state.settings.unclean_leader_election_enable
+        needs_fewer = settings.min_insync_replicas < state.settings.min_insync_replicas
         state.broker_overrides, state.settings = dict(changed), settings
-        if may_lead_uncleanly:
-            await self.performer.perform(decisions.topics_found(state, list(state.topics)))
+        if may_lead_uncleanly or needs_fewer:
+            await self._settle(list(state.topics))
+
+    async def _settle(self, names: Sequence[str]) -> None:
+        """Who may lead, and who is known to have everything, follows from settings, too."""
+        partitions = [key for name in names for key in self.state.topics[name].topic_partitions()]
+        await self.questions.ask(decisions.log_ends_wanted(self.state, partitions))
+        await self.performer.perform(decisions.topics_found(self.state, names))
+        self.questions.forget()
 
     def _settings(self, overrides: Mapping[BrokerId | None, Mapping[str, str]], broker_id: BrokerId) -> BrokerSettings:
         return configs.checked_broker_settings(self.state.static_settings, overrides.get(None, {}), overrides.get(broker_id, {}))

@@ -10,20 +10,20 @@ After a decision was performed its caller asks for its `follow_up`, until that i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Final
 
 from ottla.broker.controller import deletions, isr_changes, reassignments
 from ottla.broker.controller.effects import Decision, IsrsLeft, PartitionChange
-from ottla.broker.controller.elections import Availability, settled
+from ottla.broker.controller.elections import Availability, settled, wants_log_ends
 from ottla.broker.controller.shutdowns import left_by_shutdown
 from ottla.broker.controller.state import ClusterState
 from ottla.broker.controller.topics import Replicas, first_state
 from ottla.broker.controller.wanted_elections import elected_as_wanted, lacking_preferred
 from ottla.interbroker.calls import AlterPartitionRequest, AlterPartitionResponse, ElectionType, OngoingReassignment
-from ottla.model import BrokerId, BrokerRegistration, PartitionState, TopicPartition
+from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicPartition
 
 # A slice takes a few milliseconds to decide, and one or two writes.
 SLICE: Final = 500
@@ -37,7 +37,7 @@ def take_over(state: ClusterState) -> Iterator[Decision]:
     """
     unclean = frozenset(each for each in state.brokers if state.started_uncleanly(each))
     yield from _settle(state, _all_partitions(state), unclean=unclean)
-    yield from _isrs_left(state, unclean)
+    yield from _isrs_left(state, state.brokers)
     yield from _end_reassignments(state, state.reassigning())
     for topic in [each for each in state.topics.values() if each.is_deleting]:
         yield from deletions.begun(state, topic)
@@ -69,6 +69,52 @@ def topics_found(state: ClusterState, names: Iterable[str]) -> Iterator[Decision
     yield from _end_reassignments(state, partitions)
 
 
+def log_ends_wanted(
+    state: ClusterState,
+    partitions: Iterable[TopicPartition],
+    came: Iterable[BrokerId] = (),
+    gone: Iterable[BrokerId] = (),
+) -> Iterator[list[TopicPartition]]:
+    """Those of the partitions whose next leader will be chosen by the ends of logs, in slices: to be asked for before that.
+
+    Args:
+        partitions: which partitions are looked at.
+        came: brokers that have just registered.
+        gone: brokers whose registration ended, even if they are back by now.
+    """
+    gone = frozenset(gone)
+    unclean = frozenset(broker_id for broker_id in came if broker_id in state.brokers and state.started_uncleanly(broker_id))
+    for part in _slices(partitions):
+        availability = Availability(state)
+        wanted = []
+        for topic_partition in part:
+            known = state.find(topic_partition)
+            if known is None or not known.has_state or state.topics[topic_partition.topic].is_deleting:
+                continue
+            allow_unclean = _allow_unclean(state, topic_partition.topic)
+            if wants_log_ends(topic_partition, known.state, availability, allow_unclean, gone, unclean):
+                wanted.append(topic_partition)
+        yield wanted
+
+
+def affected(state: ClusterState, broker_ids: Iterable[BrokerId]) -> list[TopicPartition]:
+    """The partitions with a replica on one of these brokers."""
+    return list(dict.fromkeys(chain.from_iterable(state.replicas_of(broker_id) for broker_id in sorted(broker_ids))))
+
+
+def without_leader(state: ClusterState) -> Iterator[TopicPartition]:
+    """The partitions that were led once, and are not."""
+    for topic_partition in _all_partitions(state):
+        known = state.find(topic_partition)
+        if known is not None and known.has_state and known.state.leader == NO_LEADER:
+            yield topic_partition
+
+
+def log_ends_known(state: ClusterState, partitions: Iterable[TopicPartition]) -> Iterator[Decision]:
+    """What is to be done about partitions without a leader whose replicas were asked where their logs end."""
+    yield from _settle(state, partitions)
+
+
 def brokers_changed(state: ClusterState, new: Iterable[BrokerRegistration], gone: Iterable[BrokerId]) -> Iterator[Decision]:
     """What is to be done after brokers came and went. One that registered anew is in both.
 
@@ -76,9 +122,8 @@ def brokers_changed(state: ClusterState, new: Iterable[BrokerRegistration], gone
     """
     came, went = frozenset(each.broker_id for each in new), frozenset(gone)
     unclean = frozenset(each for each in came if each in state.brokers and state.started_uncleanly(each))
-    affected = list(dict.fromkeys(chain.from_iterable(state.replicas_of(each) for each in sorted(came | went))))
-    yield from _settle(state, affected, went, unclean)
-    yield from _isrs_left(state, unclean)
+    yield from _settle(state, affected(state, came | went), went, unclean)
+    yield from _isrs_left(state, came)
     yield deletions.brokers_changed(state, came, went)
 
 
@@ -201,13 +246,19 @@ def _settle(
                 known,
                 availability,
                 state.controller_epoch,
-                lambda topic=topic: state.topic_settings(topic).unclean_leader_election_enable,  # type: ignore[misc]
+                _allow_unclean(state, topic),
+                state.min_insync_replicas(topic),
                 gone,
                 unclean,
+                state.known_log_ends(topic_partition),
             )
             if outcome is not None:
                 changes.append(PartitionChange(topic_partition, outcome.state, outcome.reason, is_new=not known.has_state))
         yield Decision(tuple(changes))
+
+
+def _allow_unclean(state: ClusterState, topic: str) -> Callable[[], bool]:
+    return lambda: state.topic_settings(topic).unclean_leader_election_enable
 
 
 def _end_reassignments(state: ClusterState, partitions: Iterable[TopicPartition]) -> Iterator[Decision]:
@@ -215,8 +266,9 @@ def _end_reassignments(state: ClusterState, partitions: Iterable[TopicPartition]
         yield reassignments.ready(state, part)
 
 
-def _isrs_left(state: ClusterState, unclean: Iterable[BrokerId]) -> Iterator[Decision]:
-    yield Decision(isrs_left=tuple(IsrsLeft(each, state.brokers[each].broker_epoch) for each in sorted(unclean)))
+def _isrs_left(state: ClusterState, broker_ids: Iterable[BrokerId]) -> Iterator[Decision]:
+    epochs = {broker_id: state.brokers[broker_id].broker_epoch for broker_id in sorted(broker_ids) if broker_id in state.brokers}
+    yield Decision(isrs_left=tuple(IsrsLeft(*left) for left in epochs.items() if state.unclean_starts.get(left[0]) != left[1]))
 
 
 def _all_partitions(state: ClusterState) -> Iterator[TopicPartition]:

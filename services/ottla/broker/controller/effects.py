@@ -83,10 +83,11 @@ class TopicGone:
 
 @dataclass(frozen=True, slots=True)
 class IsrsLeft:
-    """A broker that started uncleanly has left every ISR that it had to leave.
+    """A broker that started has left every ISR that it had to leave: all of them after an unclean stop, none after a clean one.
 
     Written down (`/ottla/unclean_starts/[id]` holds the broker epoch) after the changes of all decisions before it, so
-    that the next controller does not take it out once more, or, had this one died half way, knows to go on.
+    that the next controller does not take it out once more, or, had this one died half way, knows to go on. The broker's
+    next start is a clean one if its disk says that it stopped in this epoch.
     """
 
     broker_id: BrokerId
@@ -103,7 +104,7 @@ class Decision:
         stops: replicas to give up, after both.
         deletions: how far deletions have come; nothing to write.
         gone: topics to remove for good.
-        isrs_left: unclean starts that are dealt with.
+        isrs_left: starts that are dealt with.
         refused: partitions of a request for which nothing is done, and why.
     """
 

@@ -5,19 +5,21 @@ not leads only by an unclean election, which its topic must allow, and then alon
 
 An ISR never becomes empty: it names who has the records, and when all of those are away only their return helps.
 Unlike Kafka, which takes the dead out one by one until the last, an ISR of which no member lives stays as it is, for
-each of them has every acknowledged record, and whichever comes back first may lead.
+each of them has every acknowledged record, and whichever comes back first may lead. Unless it comes back from an unclean
+stop: then its log may lack records, and when that holds for all, the log that goes furthest leads (docs/decisions/0019).
 
 Pure, and about one partition at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from ottla.broker.controller.isr_changes import without_absent, without_unclean
+from ottla.broker.controller.isr_changes import with_isr, without_absent, without_unclean
 from ottla.broker.controller.state import ClusterState, KnownPartition
 from ottla.broker.controller.topics import Replicas, first_state
+from ottla.interbroker.calls import NO_LOG, LogEnd
 from ottla.model import NO_LEADER, BrokerId, PartitionState, TopicPartition
 
 
@@ -105,14 +107,123 @@ class Settled:
     reason: str
 
 
+def complete(state: PartitionState, isr: Replicas) -> Replicas:
+    """Those of an ISR that have everything for certain. The last of an ISR stays in it even after an unclean stop."""
+    return tuple(member for member in isr if member not in state.last_known_leader_replicas)
+
+
+def leader_with_loss(before: PartitionState, eligible: Collection[BrokerId], log_ends: Mapping[BrokerId, LogEnd] | None) -> Elected | None:
+    """An unclean election: of the replicas that are there the one whose log goes furthest, or when nobody was asked the first."""
+    there = [member for member in before.replicas if member in eligible]
+    if not there:
+        return None
+    ends = {member: end for member in there if (end := (log_ends or {}).get(member)) is not None}
+    leader = max(there, key=lambda member: ends.get(member, NO_LOG))
+    return Elected(leader, (leader,))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is left of a partition before anybody is elected.
+
+    Attributes:
+        isr: who is in sync.
+        lost: members of the ISR, or of those that are eligible, that may have lost records.
+        must_elect: whether the leader can not go on.
+    """
+
+    isr: Replicas
+    lost: frozenset[BrokerId]
+    must_elect: bool
+
+
+def _standing(before: PartitionState, present: Collection[BrokerId], gone: Collection[BrokerId], unclean: Collection[BrokerId]) -> Standing:
+    # Those who may have lost records go first: one that is away has what one that is here has lost.
+    isr = without_absent(without_unclean(before.isr, before.leader, unclean), present, gone)
+    must_elect = before.leader not in isr or before.leader not in present or before.leader in gone or before.leader in unclean
+    return Standing(isr, frozenset((*unclean, *before.last_known_leader_replicas)), must_elect)
+
+
+def _leader_without_loss(before: PartitionState, standing: Standing, eligible: Collection[BrokerId]) -> Elected | None:
+    """Somebody who has everything that is committed: of the ISR, or else of those that are eligible (KIP-966)."""
+    complete = tuple(member for member in standing.isr if member not in standing.lost)
+    elected = leader_for_offline(before.replicas, complete, eligible, False)
+    if elected is None:
+        others = tuple(member for member in before.eligible_leader_replicas if member not in standing.lost)
+        elected = leader_for_offline(before.replicas, others, eligible, False)
+        if elected is not None:
+            elected = Elected(elected.leader, (elected.leader,))
+    return elected
+
+
+def _last_known(before: PartitionState, standing: Standing) -> tuple[frozenset[BrokerId], Replicas]:
+    """All who were in sync or eligible last, and those of them that may have lost records; who led is named first."""
+    last = frozenset((*standing.isr, *before.isr, *before.eligible_leader_replicas, *before.last_known_leader_replicas))
+    in_order = dict.fromkeys((before.leader, *before.replicas))
+    return last, tuple(member for member in in_order if member in last and member in standing.lost)
+
+
+def leader_by_log_ends(
+    before: PartitionState,
+    standing: Standing,
+    eligible: Collection[BrokerId],
+    log_ends: Mapping[BrokerId, LogEnd] | None,
+) -> BrokerId | None:
+    """Who leads when all that could may have lost records: the replica whose log goes furthest (KIP-966's unclean recovery).
+
+    More than half of those that were in sync last have to be back, each with a log. A replica without a log leads only
+    when all replicas were asked and none has one: then nothing was ever written.
+
+    Args:
+        before: the partition's state until now.
+        standing: what is left of it.
+        eligible: the brokers that live and have the replica on a disk that works.
+        log_ends: what replicas answered; None when nobody asks, and then all logs count as equal.
+    """
+    last, lost = _last_known(before, standing)
+    back = [member for member in lost if member in eligible]
+    if log_ends is None:
+        return back[0] if 2 * len(back) > len(last) else None
+    ends = {member: end for member in before.replicas if member in eligible and (end := log_ends.get(member)) is not None}
+    with_log = [member for member in back if ends.get(member, NO_LOG) != NO_LOG]
+    if 2 * len(with_log) > len(last):
+        furthest = max(ends.values())
+        return next(member for member in (*with_log, *before.replicas) if ends.get(member) == furthest)
+    if back and len(ends) == len(before.replicas) and set(ends.values()) == {NO_LOG}:
+        return back[0]
+    return None
+
+
+def wants_log_ends(
+    topic_partition: TopicPartition,
+    before: PartitionState,
+    availability: Availability,
+    allow_unclean: Callable[[], bool],
+    gone: Collection[BrokerId] = (),
+    unclean: Collection[BrokerId] = (),
+) -> bool:
+    """Whether `settled` will look where logs end, because nobody is there who has everything for certain.
+
+    The arguments are those of `settled`.
+    """
+    eligible = availability.eligible(topic_partition)
+    standing = _standing(before, availability.present(topic_partition), gone, unclean)
+    if not standing.must_elect or _leader_without_loss(before, standing, eligible) is not None:
+        return False
+    last, lost = _last_known(before, standing)
+    return 2 * len([member for member in lost if member in eligible]) > len(last) or allow_unclean()
+
+
 def settled(
     topic_partition: TopicPartition,
     known: KnownPartition,
     availability: Availability,
     controller_epoch: int,
     allow_unclean: Callable[[], bool],
+    min_insync_replicas: int,
     gone: Collection[BrokerId] = (),
     unclean: Collection[BrokerId] = (),
+    log_ends: Mapping[BrokerId, LogEnd] | None = None,
 ) -> Settled | None:
     """What becomes of a partition now that it is known who is there; None when it stays as it is.
 
@@ -125,34 +236,46 @@ def settled(
         availability: who is there.
         controller_epoch: goes into the new state.
         allow_unclean: whether the topic allows an unclean election; only asked when nobody in sync can lead.
+        min_insync_replicas: the topic's `min.insync.replicas`.
         gone: brokers whose registration ended, even if they are back by now.
         unclean: brokers that may have lost records since they were in sync.
+        log_ends: where the logs of replicas end; see `leader_by_log_ends`.
     """
     before = known.state
     eligible = availability.eligible(topic_partition)
     if not known.has_state:
         first = first_state(before.replicas, eligible, controller_epoch)
         return Settled(first, "new partition") if first is not None else None
-    present = availability.present(topic_partition)
-    # Those who may have lost records go first: one that is away has what one that is here has lost.
-    isr = without_absent(without_unclean(before.isr, before.leader, unclean), present, gone)
-    leader = before.leader
-    leader_restarted = leader in gone or leader in unclean
-    if leader not in isr or leader not in present or leader_restarted:
-        elected = leader_for_offline(before.replicas, isr, eligible, False)
+    standing = _standing(before, availability.present(topic_partition), gone, unclean)
+    leader, isr, reason = before.leader, standing.isr, None
+    if standing.must_elect:
+        elected = _leader_without_loss(before, standing, eligible)
+        if elected is None and (furthest := leader_by_log_ends(before, standing, eligible, log_ends)) is not None:
+            elected, reason = Elected(furthest, (furthest,)), _furthest(furthest, log_ends)
         if elected is None and allow_unclean():
-            elected = leader_for_offline(before.replicas, isr, eligible, True)
+            elected = leader_with_loss(before, eligible, log_ends)
         leader, isr = (elected.leader, elected.isr) if elected is not None else (NO_LEADER, isr)
-    if leader == before.leader and isr == before.isr and not leader_restarted:
+    leader_restarted = before.leader in gone or before.leader in unclean
+    is_same = leader == before.leader and isr == before.isr and not leader_restarted
+    leader_epoch = before.leader_epoch if is_same else before.leader_epoch + 1
+    after = with_isr(before, leader, isr, leader_epoch, controller_epoch, min_insync_replicas, unclean=unclean)
+    if is_same and replace(after, controller_epoch=before.controller_epoch) == before:
         return None
-    return Settled(
-        PartitionState(leader, before.leader_epoch + 1, isr, before.replicas, controller_epoch), _reason(before, leader, isr, unclean)
-    )
+    return Settled(after, reason or _reason(before, after, unclean))
 
 
-def _reason(before: PartitionState, leader: BrokerId, isr: Replicas, unclean: Collection[BrokerId]) -> str:
+def _furthest(leader: BrokerId, log_ends: Mapping[BrokerId, LogEnd] | None) -> str:
+    end = NO_LOG if log_ends is None else log_ends.get(leader) or NO_LOG
+    reached = "" if end == NO_LOG else f": it ends at {end.offset}, leader epoch {end.leader_epoch}"
+    return f"all that were in sync stopped uncleanly, and no log goes further{reached}"
+
+
+def _reason(before: PartitionState, after: PartitionState, unclean: Collection[BrokerId]) -> str:
+    leader, isr = after.leader, after.isr
     if leader == NO_LEADER:
         return "nobody in sync can lead"
+    if leader not in before.isr and leader in before.eligible_leader_replicas:
+        return "nobody in sync can lead, and since it was in sync nothing was committed"
     if leader not in before.isr:
         return "unclean election: nobody in sync can lead, and the topic allows it"
     if before.leader == NO_LEADER:
@@ -160,7 +283,9 @@ def _reason(before: PartitionState, leader: BrokerId, isr: Replicas, unclean: Co
     if leader != before.leader:
         return f"leader {before.leader} failed"
     left = [each for each in before.isr if each not in isr]
-    if not left:
-        return f"leader {leader} has started anew"
-    why = "came back from an unclean stop" if any(each in unclean for each in left) else "away"
-    return f"in sync no more, {why}: {', '.join(map(str, left))}"
+    if left:
+        why = "came back from an unclean stop" if any(each in unclean for each in left) else "away"
+        return f"in sync no more, {why}: {', '.join(map(str, left))}"
+    if after.leader_epoch == before.leader_epoch:
+        return "others may lead than before"
+    return f"leader {leader} has started anew"

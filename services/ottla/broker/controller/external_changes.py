@@ -20,6 +20,7 @@ from ottla.broker.controller import decisions, topic_znodes
 from ottla.broker.controller.channels import Channels
 from ottla.broker.controller.effects import EPOCH_DURING_DELETE, Decision, ReplicaStop
 from ottla.broker.controller.loading import LoadedTopic, load_brokers, load_topic, load_topics, load_unclean_starts
+from ottla.broker.controller.log_end_questions import LogEndQuestions
 from ottla.broker.controller.performing import Performer
 from ottla.broker.controller.state import ClusterState, KnownTopic
 from ottla.broker.controller.topic_operations import TopicOperations
@@ -59,6 +60,7 @@ class ExternalChanges:
         performer: for decisions, and for telling the brokers.
         channels: the ways to the brokers.
         topics: for deletions.
+        questions: asked before a leader is chosen of those that may have lost records.
         random: for the ids of topics that have none.
         watched: told of changes.
         watched_topics: whose own znodes have a watch.
@@ -70,6 +72,7 @@ class ExternalChanges:
     performer: Performer
     channels: Channels
     topics: TopicOperations
+    questions: LogEndQuestions
     random: Random
     watched: Watched
     watched_topics: set[str] = field(default_factory=set)
@@ -91,7 +94,9 @@ class ExternalChanges:
         state.unread_topics = frozenset(names).difference(state.topics)
         await self._begin_deletions(to_delete, are_new=False)
         self.channels.follow(state.brokers.values())
+        await self.questions.ask(decisions.log_ends_wanted(state, decisions.affected(state, state.brokers), state.brokers))
         await self.performer.perform(decisions.take_over(state), except_brokers=list(state.brokers))
+        self.questions.forget()
         await self.performer.announce_everything(list(state.brokers))
         await self.look_for_failed_directories()
 
@@ -121,7 +126,10 @@ class ExternalChanges:
         state.brokers_came_and_went(new, gone)
         self.channels.follow(state.brokers.values())
         new_ids = [each.broker_id for each in new]
+        affected = decisions.affected(state, {*new_ids, *gone})
+        await self.questions.ask(decisions.log_ends_wanted(state, affected, new_ids, gone))
         await self.performer.perform(decisions.brokers_changed(state, new, gone), except_brokers=new_ids)
+        self.questions.forget()
         self.performer.announce(brokers_changed=True, except_brokers=new_ids)
         await self.performer.announce_everything(new_ids, metadata_first=True)
 

@@ -24,7 +24,7 @@ from ottla.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange
-from ottla.model import BrokerId, PartitionState, TopicPartition
+from ottla.model import NO_LEADER, BrokerId, PartitionState, TopicPartition
 
 ANY_BROKER_EPOCH: Final = -1  # the leader does not know it; not checked
 
@@ -45,6 +45,43 @@ def without_unclean(isr: tuple[BrokerId, ...], leader: BrokerId, unclean: Collec
         return isr
     remaining = tuple(each for each in isr if each not in unclean)
     return remaining or ((leader,) if leader in isr else isr[:1])
+
+
+def with_isr(
+    before: PartitionState,
+    leader: BrokerId,
+    isr: tuple[BrokerId, ...],
+    leader_epoch: int,
+    controller_epoch: int,
+    min_insync_replicas: int,
+    *,
+    unclean: Collection[BrokerId] = (),
+    replicas: tuple[BrokerId, ...] | None = None,
+) -> PartitionState:
+    """A partition's next state, with who else has everything that is committed (KIP-966).
+
+    Nothing is committed while there is no leader, or fewer are in sync than `min.insync.replicas`. So whoever leaves the ISR
+    for that time still has everything, unless an unclean stop took it.
+
+    Args:
+        before: its state until now.
+        leader: who leads now.
+        isr: who is in sync now.
+        leader_epoch: the leader's.
+        controller_epoch: of the controller that decides.
+        min_insync_replicas: the topic's `min.insync.replicas`.
+        unclean: brokers that may have lost records since they were in sync.
+        replicas: the assignment, if it is another one now.
+    """
+    replicas = before.replicas if replicas is None else replicas
+    eligible: tuple[BrokerId, ...] = ()
+    last_known: tuple[BrokerId, ...] = ()
+    if leader == NO_LEADER or len(isr) < min(min_insync_replicas, len(replicas)):
+        complete = dict.fromkeys((*before.isr, *before.eligible_leader_replicas))
+        lost = dict.fromkeys((*before.last_known_leader_replicas, *(member for member in complete if member in unclean)))
+        eligible = tuple(member for member in complete if member in replicas and member not in isr and member not in lost)
+        last_known = tuple(member for member in lost if member in replicas and (leader == NO_LEADER or member not in isr))
+    return PartitionState(leader, leader_epoch, isr, replicas, controller_epoch, eligible, last_known)
 
 
 def altered(state: ClusterState, request: AlterPartitionRequest) -> tuple[Decision, AlterPartitionResponse]:
@@ -70,7 +107,8 @@ def altered(state: ClusterState, request: AlterPartitionRequest) -> tuple[Decisi
         if error_code != NONE:
             outcomes[topic_partition] = AlteredPartition(error_code)
             continue
-        new_state = PartitionState(now.leader, now.leader_epoch, new_isr, now.replicas, state.controller_epoch)
+        min_insync_replicas = state.min_insync_replicas(topic_partition.topic)
+        new_state = with_isr(now, now.leader, new_isr, now.leader_epoch, state.controller_epoch, min_insync_replicas)
         reason = f"leader {now.leader} asks for the ISR {list(new_isr)} instead of {list(now.isr)}"
         changes.append(PartitionChange(topic_partition, new_state, reason, asked_by_leader=True))
         outcomes[topic_partition] = AlteredPartition(NONE, new_state, known.partition_epoch + 1)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from ottla.broker.controller import decisions
 from ottla.broker.controller.effects import Decision
+from ottla.broker.controller.log_end_questions import LogEndQuestions
 from ottla.broker.controller.performing import Performer
 from ottla.broker.controller.state import ClusterState
 from ottla.errors import NONE, ApiError, BrokerIdNotRegistered, KafkaStorageError, StaleBrokerEpoch
@@ -28,10 +30,12 @@ class PartitionOperations:
     Attributes:
         state: what is known.
         performer: for decisions.
+        questions: asked before a leader is chosen of those that may have lost records.
     """
 
     state: ClusterState
     performer: Performer
+    questions: LogEndQuestions
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Changes ISRs as a leader asks for."""
@@ -61,9 +65,22 @@ class PartitionOperations:
     ) -> Mapping[TopicPartition, PartitionOutcome]:
         """Elects leaders as an administrator asks for."""
         outcomes: dict[TopicPartition, PartitionOutcome] = {}
+        if election_type is ElectionType.UNCLEAN:
+            named = decisions.without_leader(self.state) if partitions is None else partitions
+            await self.questions.ask(_parts(key for key in named if self._has_no_leader(key)))
         decided = decisions.elect_leaders(self.state, election_type, partitions)
         await self.performer.perform(_noted(decided, outcomes))
+        self.questions.forget()
         return outcomes
+
+    async def elect_by_log_ends(self) -> None:
+        """Looks again whether partitions without a leader can have one by now: some replicas did not say where their logs end."""
+        offline = list(decisions.without_leader(self.state))
+        for wanted in decisions.log_ends_wanted(self.state, offline):
+            if wanted:
+                await self.questions.ask([wanted])
+                await self.performer.perform(decisions.log_ends_known(self.state, wanted))
+                self.questions.forget()
 
     async def rebalance(self) -> None:
         """Gives leaderships back to preferred replicas."""
@@ -113,6 +130,10 @@ class PartitionOperations:
             )
             await self.performer.perform(decisions.epochs_outdated(self.state, registration.broker_id, outdated))
 
+    def _has_no_leader(self, topic_partition: TopicPartition) -> bool:
+        known = self.state.find(topic_partition)
+        return known is not None and known.state.leader not in self.state.brokers
+
     def _check_registered(self, broker_id: BrokerId, broker_epoch: int, what: str) -> None:
         registration = self.state.brokers.get(broker_id)
         if registration is None:
@@ -123,6 +144,12 @@ class PartitionOperations:
     def _is_current(self, registration: BrokerRegistration) -> bool:
         known = self.state.brokers.get(registration.broker_id)
         return known is not None and known.broker_epoch == registration.broker_epoch
+
+
+def _parts(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    rest = iter(partitions)
+    while part := list(islice(rest, decisions.SLICE)):
+        yield part
 
 
 def _outcome(refusal: ApiError | None) -> PartitionOutcome:

@@ -155,7 +155,8 @@ class Performer:
             leader = change.state.leader
             if leader >= 0 and leader != old.leader:
                 self._counts.elections += 1
-                if not change.is_new and leader not in old.isr:
+                may_have_everything = (*old.isr, *old.eligible_leader_replicas, *old.last_known_leader_replicas)
+                if not change.is_new and leader not in may_have_everything:
                     self._counts.unclean_elections += 1
 
     async def _say(self, part: Decision, before: Sequence[PartitionState]) -> None:

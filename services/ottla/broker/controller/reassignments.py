@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ottla.broker.controller.effects import AssignmentChange, Decision, PartitionChange, ReplicaStop
-from ottla.broker.controller.elections import Availability, leader_for_offline, leader_for_reassignment
+from ottla.broker.controller.elections import Availability, complete, leader_for_offline, leader_for_reassignment
+from ottla.broker.controller.isr_changes import with_isr
 from ottla.broker.controller.state import ClusterState, KnownPartition
 from ottla.broker.controller.topics import Replicas, first_state
 from ottla.errors import ApiError, InvalidReplicaAssignment, NoReassignmentInProgress
@@ -161,12 +162,12 @@ def _begin(changes: _Changes, topic_partition: TopicPartition, known: KnownParti
     leader = now.leader
     if leader == NO_LEADER or leader in unneeded:
         allow_unclean = changes.state.topic_settings(topic_partition.topic).unclean_leader_election_enable
-        elected = leader_for_offline(assignment.replicas, isr, eligible, allow_unclean)
+        elected = leader_for_offline(assignment.replicas, complete(now, isr), eligible, allow_unclean)
         leader, isr = (elected.leader, elected.isr) if elected is not None else (NO_LEADER, isr)
     leader_epoch = now.leader_epoch + 1
     changes.change(
         topic_partition,
-        PartitionState(leader, leader_epoch, isr, assignment.replicas, changes.state.controller_epoch),
+        _with_isr(changes.state, topic_partition, now, leader, isr, leader_epoch, assignment.replicas),
         f"on its way from replicas {list(known.original_replicas)} to {list(assignment.target)}",
     )
     changes.assign(topic_partition, known, assignment)
@@ -178,7 +179,7 @@ def _complete(changes: _Changes, topic_partition: TopicPartition, known: KnownPa
     now = known.state
     leader: BrokerId | None = now.leader
     if leader not in target or leader not in changes.availability.present(topic_partition):
-        leader = leader_for_reassignment(target, now.isr, changes.availability.eligible(topic_partition))
+        leader = leader_for_reassignment(target, complete(now, now.isr), changes.availability.eligible(topic_partition))
         if leader is None:
             return False
     assert leader is not None
@@ -186,9 +187,22 @@ def _complete(changes: _Changes, topic_partition: TopicPartition, known: KnownPa
     isr = tuple(each for each in now.isr if each in target)
     changes.change(
         topic_partition,
-        PartitionState(leader, leader_epoch, isr, target, changes.state.controller_epoch),
+        _with_isr(changes.state, topic_partition, now, leader, isr, leader_epoch, target),
         f"its replicas are {list(target)} now",
     )
     changes.assign(topic_partition, known, Assignment(target))
     changes.stop(topic_partition, [each for each in now.replicas if each not in target], leader_epoch)
     return True
+
+
+def _with_isr(
+    state: ClusterState,
+    topic_partition: TopicPartition,
+    now: PartitionState,
+    leader: BrokerId,
+    isr: Replicas,
+    leader_epoch: int,
+    replicas: Replicas,
+) -> PartitionState:
+    min_insync_replicas = state.min_insync_replicas(topic_partition.topic)
+    return with_isr(now, leader, isr, leader_epoch, state.controller_epoch, min_insync_replicas, replicas=replicas)

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 
 from ottla.broker.controller.effects import Decision, PartitionChange, ReplicaStop
 from ottla.broker.controller.elections import Availability, leader_for_controlled_shutdown
+from ottla.broker.controller.isr_changes import with_isr
 from ottla.broker.controller.state import ClusterState
 from ottla.interbroker.calls import PartitionToStop
-from ottla.model import BrokerId, PartitionState, TopicPartition
+from ottla.model import BrokerId, TopicPartition
 
 
 def left_by_shutdown(state: ClusterState, broker_id: BrokerId, partitions: Iterable[TopicPartition]) -> Decision:
@@ -35,7 +36,8 @@ def left_by_shutdown(state: ClusterState, broker_id: BrokerId, partitions: Itera
         leader_epoch = now.leader_epoch
         if isr != now.isr:
             leader_epoch += 1
-            new_state = PartitionState(leader, leader_epoch, isr, now.replicas, state.controller_epoch)
+            min_insync_replicas = state.min_insync_replicas(topic_partition.topic)
+            new_state = with_isr(now, leader, isr, leader_epoch, state.controller_epoch, min_insync_replicas)
             changes.append(PartitionChange(topic_partition, new_state, f"broker {broker_id} is shutting down"))
         if now.leader != broker_id:
             stops.append(ReplicaStop(broker_id, PartitionToStop(topic_partition, leader_epoch, delete=False)))

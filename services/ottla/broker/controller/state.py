@@ -18,7 +18,7 @@ from ottla.broker.controller.transitions import PartitionPhase, ReplicaPhase, ch
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.errors import UnknownTopicOrPartition
-from ottla.interbroker.calls import AllReplicas
+from ottla.interbroker.calls import AllReplicas, LogEnd
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicDescription, TopicPartition
 
 NO_PARTITION_EPOCH = -1  # there is no state znode yet
@@ -147,7 +147,10 @@ class ClusterState:
         broker_overrides: what was changed of a broker, or with None of all, while it runs.
         offline_replicas: the replicas in a failed log directory, by broker.
         deletions: how far each deletion has come.
-        unclean_starts: the epoch of each broker's latest unclean start that was dealt with (`IsrsLeft`).
+        unclean_starts: the epoch of each broker's latest start that was dealt with (`IsrsLeft`): a start after a clean stop
+            in another epoch than this one is an unclean one, too. Its disk is a copy of an earlier time.
+        log_ends: where logs end, of partitions whose replicas were asked, by those that answered. None where nobody asks at
+            all: then a decision takes all logs for equal.
         unread_topics: those that are there, and whose znodes can not be read.
     """
 
@@ -162,6 +165,7 @@ class ClusterState:
     offline_replicas: dict[BrokerId, set[TopicPartition]] = field(default_factory=dict)
     deletions: dict[str, Deletion] = field(default_factory=dict)
     unclean_starts: dict[BrokerId, int] = field(default_factory=dict)
+    log_ends: dict[TopicPartition, dict[BrokerId, LogEnd]] | None = None
     unread_topics: frozenset[str] = frozenset()
     _replicas: dict[BrokerId, dict[TopicPartition, None]] = field(default_factory=dict)
     _reassigning: dict[TopicPartition, None] = field(default_factory=dict)
@@ -206,6 +210,16 @@ class ClusterState:
         topic = self.topics.get(name)
         return TopicSettings.of(self.settings, topic.overrides if topic is not None else {})
 
+    def known_log_ends(self, topic_partition: TopicPartition) -> Mapping[BrokerId, LogEnd] | None:
+        """Where the logs of a partition's replicas end, as far as they have answered; None when nobody asks."""
+        return None if self.log_ends is None else self.log_ends.get(topic_partition, {})
+
+    def min_insync_replicas(self, name: str) -> int:
+        """A topic's `min.insync.replicas`."""
+        topic = self.topics.get(name)
+        found = None if topic is None else topic.overrides.get("min.insync.replicas")
+        return self.settings.min_insync_replicas if found is None else int(found)
+
     def replicas_of(self, broker_id: BrokerId) -> Collection[TopicPartition]:
         """The partitions of which a broker has a replica, those of topics under deletion too."""
         return self._replicas.get(broker_id, {}).keys()
@@ -223,8 +237,11 @@ class ClusterState:
 
     def started_uncleanly(self, broker_id: BrokerId) -> bool:
         """Whether a registered broker may have lost acknowledged records, and still has to leave its ISRs for that."""
-        registration = self.brokers[broker_id]
-        return registration.previous_broker_epoch == -1 and self.unclean_starts.get(broker_id) != registration.broker_epoch
+        registration, known = self.brokers[broker_id], self.unclean_starts.get(broker_id)
+        # KIP-966: the epoch of the clean stop must be that of the broker's last registration.
+        return known != registration.broker_epoch and (
+            registration.previous_broker_epoch == -1 or registration.previous_broker_epoch != known
+        )
 
     # Facts.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ottla.broker.controller.effects import Decision, PartitionChange
-from ottla.broker.controller.elections import Availability, leader_for_offline, leader_for_preferred
+from ottla.broker.controller.elections import Availability, complete, leader_for_offline, leader_for_preferred, leader_with_loss
+from ottla.broker.controller.isr_changes import with_isr
 from ottla.broker.controller.state import ClusterState, KnownPartition
 from ottla.errors import (
     ApiError,
@@ -16,7 +17,7 @@ from ottla.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.interbroker.calls import ElectionType
-from ottla.model import BrokerId, PartitionState, TopicPartition
+from ottla.model import BrokerId, TopicPartition
 
 
 def elected_as_wanted(
@@ -74,7 +75,7 @@ def lacking_preferred(state: ClusterState, percentage: int) -> list[TopicPartiti
         if len(partitions) * 100 > percentage * preferred[broker_id]:
             for topic_partition in partitions:
                 now = state.topics[topic_partition.topic].partitions[topic_partition.partition].state
-                if leader_for_preferred(now.replicas, now.isr, availability.eligible(topic_partition)) is not None:
+                if leader_for_preferred(now.replicas, complete(now, now.isr), availability.eligible(topic_partition)) is not None:
                     found.append(topic_partition)
     return found
 
@@ -91,7 +92,7 @@ def _elect(
     """Raises PreferredLeaderNotAvailable or EligibleLeadersNotAvailable."""
     now, eligible = known.state, availability.eligible(topic_partition)
     if election_type is ElectionType.PREFERRED:
-        preferred = leader_for_preferred(now.replicas, now.isr, eligible)
+        preferred = leader_for_preferred(now.replicas, complete(now, now.isr), eligible)
         if preferred is None:
             raise PreferredLeaderNotAvailable(
                 f"Failed to elect leader for partition {topic_partition}: the preferred replica {now.replicas[0]}"
@@ -99,12 +100,15 @@ def _elect(
             )
         leader, isr, reason = preferred, now.isr, f"preferred election: {preferred} instead of {now.leader}"
     else:
-        elected = leader_for_offline(now.replicas, now.isr, eligible, allow_unclean=True) if known.has_state else None
+        elected = leader_for_offline(now.replicas, complete(now, now.isr), eligible, False) if known.has_state else None
+        if elected is None and known.has_state:
+            elected = leader_with_loss(now, eligible, state.known_log_ends(topic_partition))
         if elected is None:
             raise EligibleLeadersNotAvailable(
                 f"Failed to elect leader for partition {topic_partition}:"
                 f" none of the replicas {', '.join(map(str, now.replicas))} is alive."
             )
         leader, isr, reason = elected.leader, elected.isr, "unclean election, as an administrator asked for"
-    new_state = PartitionState(leader, now.leader_epoch + 1, isr, now.replicas, state.controller_epoch)
+    min_insync_replicas = state.min_insync_replicas(topic_partition.topic)
+    new_state = with_isr(now, leader, isr, now.leader_epoch + 1, state.controller_epoch, min_insync_replicas)
     return PartitionChange(topic_partition, new_state, reason)

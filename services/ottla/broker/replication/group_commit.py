@@ -3,6 +3,9 @@
 While one flush of a log runs in a thread, appends go on; whatever they added is the next group. With
 `flush.messages` above 1 a flush begins when that many messages have come, or after `LINGER_SECONDS`: a producer that
 waits for its answer sends no more, so waiting longer for it would only lose time.
+
+A flush that failed for what may pass, a full disk or too many open files, is tried again: meanwhile the high watermark stays
+and requests time out. Only a log that is offline, after a failed fsync, refuses for good.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from ottla.errors import KafkaStorageError
 log = logging.getLogger(__name__)
 
 LINGER_SECONDS: Final = 0.005
+RETRY_SECONDS: Final = 0.5
 
 
 class GroupCommit:
@@ -31,6 +35,7 @@ class GroupCommit:
         self._flushed = flushed
         self._running: dict[Partition, asyncio.Task[None]] = {}
         self._lingering: dict[Partition, asyncio.TimerHandle] = {}
+        self._failed: set[Partition] = set()  # their last flush failed for what may pass
 
     def written(self, partition: Partition) -> None:
         """The partition has unflushed messages: begins a flush now, soon, or after the one that runs."""
@@ -39,7 +44,10 @@ class GroupCommit:
         if partition.log.unflushed_messages >= partition.settings.flush_messages:
             self._begin(partition)
         elif partition not in self._lingering:
-            self._lingering[partition] = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._begin, partition)
+            self._begin_after(LINGER_SECONDS, partition)
+
+    def _begin_after(self, seconds: float, partition: Partition) -> None:
+        self._lingering[partition] = asyncio.get_running_loop().call_later(seconds, self._begin, partition)
 
     def _begin(self, partition: Partition) -> None:
         timer = self._lingering.pop(partition, None)
@@ -49,19 +57,36 @@ class GroupCommit:
             self._running[partition] = asyncio.get_running_loop().create_task(self._flush(partition))
 
     async def _flush(self, partition: Partition) -> None:
-        failed = False
         try:
             await partition.log.flush()
         except KafkaStorageError as error:
-            # A failed fsync is never tried again: the log's directory is offline, and whoever waits is told so.
-            log.error("%s: the group commit failed: %s", partition.topic_partition, error)
-            partition.storage_error = error
-            failed = True
+            self._flush_failed(partition, error)
+            return
         finally:
             del self._running[partition]
+        if partition in self._failed:
+            self._failed.discard(partition)
+            log.info("%s: group commits reach the disk again", partition.topic_partition)
         self._flushed(partition)
-        if not failed and partition.log.unflushed_messages > 0 and partition.is_leader:
+        if partition.log.unflushed_messages > 0 and partition.is_leader:
             self.written(partition)
+
+    def _flush_failed(self, partition: Partition, error: KafkaStorageError) -> None:
+        """Whoever waits is told when the log is offline; of what may pass nobody is told, and it is tried again."""
+        if is_final(partition):
+            log.error("%s: the group commit failed: %s", partition.topic_partition, error)
+            self._failed.discard(partition)
+            partition.storage_error = error
+            self._flushed(partition)
+            return
+        if not partition.is_leader:
+            self._failed.discard(partition)  # nobody waits for it here
+            return
+        if partition not in self._failed:
+            self._failed.add(partition)
+            log.error("%s: the group commit failed and is tried again, requests wait: %s", partition.topic_partition, error)
+        if partition not in self._lingering:
+            self._begin_after(RETRY_SECONDS, partition)
 
     async def close(self) -> None:
         """Ends what lingers and waits for the flushes that run."""
@@ -70,3 +95,8 @@ class GroupCommit:
         self._lingering.clear()
         if self._running:
             await asyncio.wait(self._running.values())
+
+
+def is_final(partition: Partition) -> bool:
+    """Whether a group commit that failed is never to be tried again: its log is offline, what the disk has is unknown."""
+    return partition.log.is_offline

@@ -27,7 +27,7 @@ from ottla.broker.state_changes import state_changes
 from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
 from ottla.errors import NONE, ApiError, FencedLeaderEpoch, InconsistentTopicId, KafkaStorageError, UnknownTopicOrPartition
-from ottla.interbroker.calls import AllReplicas, PartitionAssignment, PartitionToStop
+from ottla.interbroker.calls import NO_LOG, AllReplicas, LogEnd, PartitionAssignment, PartitionToStop
 from ottla.model import INTERNAL_TOPICS, NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
 from ottla.storage.log import Log
 from ottla.storage.log_manager import LogManager
@@ -167,6 +167,15 @@ class ReplicaManager:
                 found[key] = latest
         return found
 
+    def log_ends(self, partitions: Mapping[TopicPartition, UUID]) -> dict[TopicPartition, LogEnd]:
+        """Where the logs of these partitions of topics with these ids end; `NO_LOG` where there is none that can be read."""
+        found = {}
+        for key, topic_id in partitions.items():
+            opened = self._logs.get(key)
+            is_here = opened is not None and not opened.is_offline and opened.topic_id in (None, ZERO_TOPIC_ID, topic_id)
+            found[key] = LogEnd(opened.leader_epochs.latest_epoch, opened.log_end_offset) if opened is not None and is_here else NO_LOG
+        return found
+
     async def apply(
         self, partitions: Sequence[PartitionAssignment], live_leaders: Sequence[BrokerRegistration]
     ) -> dict[TopicPartition, int]:
@@ -180,8 +189,28 @@ class ReplicaManager:
             for begin in range(0, len(partitions), APPLIED_AT_ONCE):
                 some = partitions[begin : begin + APPLIED_AT_ONCE]
                 await self._open_logs(some)
-                errors |= self.apply_at_once(some, leaders)
+                unsettled = await self._settle_before_leading(some)
+                errors |= unsettled
+                errors |= self.apply_at_once([each for each in some if each.topic_partition not in unsettled], leaders)
                 await asyncio.sleep(0)
+        return errors
+
+    async def _settle_before_leading(self, assignments: Sequence[PartitionAssignment]) -> dict[TopicPartition, int]:
+        """Waits until the checkpoints know of truncations of what is to be led; gives the error codes of those that can not be led.
+
+        A leader appends. While the checkpoint takes what was cut off for synced, a start after a loss of power would believe
+        what was appended in its place.
+        """
+        errors: dict[TopicPartition, int] = {}
+        led = [each.topic_partition for each in assignments if each.state.leader == self._broker_id]
+        while unsettled := [key for key in led if key not in errors and must_settle(self._partitions.get(key))]:
+            results = await asyncio.gather(*(self._partitions[key].log.settle() for key in unsettled), return_exceptions=True)
+            for key, result in zip(unsettled, results, strict=True):
+                if isinstance(result, ApiError):
+                    log.error("%s: broker %d can not lead: %s", key, self._broker_id, result)
+                    errors[key] = result.code
+                elif isinstance(result, BaseException):
+                    raise result
         return errors
 
     async def stop(self, partitions: Sequence[PartitionToStop]) -> dict[TopicPartition, int]:
@@ -470,6 +499,11 @@ class ReplicaManager:
         partition.advance_high_watermark()
         self._produces.check(partition.topic_partition)
         self._fetches.check(partition.topic_partition)
+
+
+def must_settle(partition: Partition | None) -> bool:
+    """Whether a truncation has left something to do before this replica may append as a leader."""
+    return partition is not None and not partition.is_leader and partition.log.must_settle
 
 
 def _nobody_told(key: TopicPartition, leader_epoch: int | None) -> None:

@@ -472,6 +472,108 @@ class StopReplicaResponse(_message.Message):
 Global___StopReplicaResponse: _TypeAlias = StopReplicaResponse  # noqa: Y015
 
 @_typing.final
+class DescribeLogEndsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTROLLER_ID_FIELD_NUMBER: _builtins.int
+    CONTROLLER_EPOCH_FIELD_NUMBER: _builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    controller_id: _builtins.int
+    controller_epoch: _builtins.int
+    broker_epoch: _builtins.int
+    """The receiver's."""
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaOfTopic]: ...
+    def __init__(
+        self,
+        *,
+        controller_id: _builtins.int = ...,
+        controller_epoch: _builtins.int = ...,
+        broker_epoch: _builtins.int = ...,
+        replicas: _abc.Iterable[Global___ReplicaOfTopic] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeLogEndsRequest: _TypeAlias = DescribeLogEndsRequest  # noqa: Y015
+
+@_typing.final
+class ReplicaOfTopic(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_PARTITION_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    """16 bytes. A log of another topic of this name is none."""
+    @_builtins.property
+    def topic_partition(self) -> _common_pb2.TopicPartition: ...
+    def __init__(
+        self,
+        *,
+        topic_partition: _common_pb2.TopicPartition | None = ...,
+        topic_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic_partition", b"topic_partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic_id", b"topic_id", "topic_partition", b"topic_partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaOfTopic: _TypeAlias = ReplicaOfTopic  # noqa: Y015
+
+@_typing.final
+class DescribeLogEndsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOG_ENDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def log_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogEnd]: ...
+    def __init__(
+        self,
+        *,
+        log_ends: _abc.Iterable[Global___LogEnd] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_ends", b"log_ends"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeLogEndsResponse: _TypeAlias = DescribeLogEndsResponse  # noqa: Y015
+
+@_typing.final
+class LogEnd(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_PARTITION_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    leader_epoch: _builtins.int
+    """Of the last record; -1 when there is none."""
+    offset: _builtins.int
+    """-1 when the broker has no log of the partition."""
+    @_builtins.property
+    def topic_partition(self) -> _common_pb2.TopicPartition: ...
+    def __init__(
+        self,
+        *,
+        topic_partition: _common_pb2.TopicPartition | None = ...,
+        leader_epoch: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic_partition", b"topic_partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_epoch", b"leader_epoch", "offset", b"offset", "topic_partition", b"topic_partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogEnd: _TypeAlias = LogEnd  # noqa: Y015
+
+@_typing.final
 class DrainRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -51,6 +51,11 @@ class BrokerStub:
                 request_serializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.StopReplicaRequest.SerializeToString,
                 response_deserializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.StopReplicaResponse.FromString,
                 _registered_method=True)
+        self.DescribeLogEnds = channel.unary_unary(
+                '/ottla.rpc.v1.Broker/DescribeLogEnds',
+                request_serializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.DescribeLogEndsRequest.SerializeToString,
+                response_deserializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.DescribeLogEndsResponse.FromString,
+                _registered_method=True)
         self.Drain = channel.unary_unary(
                 '/ottla.rpc.v1.Broker/Drain',
                 request_serializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.DrainRequest.SerializeToString,
@@ -94,6 +99,13 @@ class BrokerServicer:
 
     def StopReplica(self, request, context):
         """Which replicas to give up.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeLogEnds(self, request, context):
+        """Where the logs of replicas end. Asked before a leader is chosen of those that came back from an unclean stop.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,6 +156,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.StopReplica,
                     request_deserializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.StopReplicaRequest.FromString,
                     response_serializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.StopReplicaResponse.SerializeToString,
+            ),
+            'DescribeLogEnds': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeLogEnds,
+                    request_deserializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.DescribeLogEndsRequest.FromString,
+                    response_serializer=ottla_dot_rpc_dot_v1_dot_broker__pb2.DescribeLogEndsResponse.SerializeToString,
             ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
@@ -249,6 +266,33 @@ class Broker:
             '/ottla.rpc.v1.Broker/StopReplica',
             ottla_dot_rpc_dot_v1_dot_broker__pb2.StopReplicaRequest.SerializeToString,
             ottla_dot_rpc_dot_v1_dot_broker__pb2.StopReplicaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeLogEnds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ottla.rpc.v1.Broker/DescribeLogEnds',
+            ottla_dot_rpc_dot_v1_dot_broker__pb2.DescribeLogEndsRequest.SerializeToString,
+            ottla_dot_rpc_dot_v1_dot_broker__pb2.DescribeLogEndsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,8 @@ class BrokerStub:
     """What to tell clients of the cluster."""
     StopReplica: _grpc.UnaryUnaryMultiCallable[_broker_pb2.StopReplicaRequest, _broker_pb2.StopReplicaResponse]
     """Which replicas to give up."""
+    DescribeLogEnds: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeLogEndsRequest, _broker_pb2.DescribeLogEndsResponse]
+    """Where the logs of replicas end. Asked before a leader is chosen of those that came back from an unclean stop."""
     Drain: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DrainRequest, _broker_pb2.DrainResponse]
     """Hand over all that is led, and go on running."""
     Undrain: _grpc.UnaryUnaryMultiCallable[_broker_pb2.UndrainRequest, _broker_pb2.UndrainResponse]
@@ -63,6 +65,8 @@ class BrokerAsyncStub(BrokerStub):
     """What to tell clients of the cluster."""
     StopReplica: _aio.UnaryUnaryMultiCallable[_broker_pb2.StopReplicaRequest, _broker_pb2.StopReplicaResponse]  # type: ignore[assignment]
     """Which replicas to give up."""
+    DescribeLogEnds: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeLogEndsRequest, _broker_pb2.DescribeLogEndsResponse]  # type: ignore[assignment]
+    """Where the logs of replicas end. Asked before a leader is chosen of those that came back from an unclean stop."""
     Drain: _aio.UnaryUnaryMultiCallable[_broker_pb2.DrainRequest, _broker_pb2.DrainResponse]  # type: ignore[assignment]
     """Hand over all that is led, and go on running."""
     Undrain: _aio.UnaryUnaryMultiCallable[_broker_pb2.UndrainRequest, _broker_pb2.UndrainResponse]  # type: ignore[assignment]
@@ -100,6 +104,14 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.StopReplicaResponse, _abc.Awaitable[_broker_pb2.StopReplicaResponse]]:
         """Which replicas to give up."""
+
+    @_abc_1.abstractmethod
+    def DescribeLogEnds(
+        self,
+        request: _broker_pb2.DescribeLogEndsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.DescribeLogEndsResponse, _abc.Awaitable[_broker_pb2.DescribeLogEndsResponse]]:
+        """Where the logs of replicas end. Asked before a leader is chosen of those that came back from an unclean stop."""
 
     @_abc_1.abstractmethod
     def Drain(

@@ -16,9 +16,12 @@ from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.interface import Coordination, Operation, Result
 from ottla.errors import FencedLeaderEpoch, RequestTimedOut, StaleBrokerEpoch, StaleControllerEpoch, UnknownTopicOrPartition
 from ottla.interbroker.calls import (
+    NO_LOG,
     AllReplicas,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    LogEnd,
+    LogEndsRequest,
     PartitionAssignment,
     StopReplicaRequest,
     StopReplicaResponse,
@@ -44,6 +47,7 @@ class FakeBroker(NoTransactions):
         brokers: those that live, as it would answer its clients.
         stopped: the replicas that it gave up, and whether with their files.
         written_epochs: the latest leader epoch of each log that has records already.
+        ends: where its logs end; it has no others.
         errors: what it answers for a replica instead of doing as it is told.
         is_deaf: whether it hears nothing.
         requests: how often it was told something.
@@ -59,6 +63,7 @@ class FakeBroker(NoTransactions):
         self.stopped: list[tuple[TopicPartition, bool]] = []
         self.errors: dict[TopicPartition, int] = {}
         self.written_epochs: dict[TopicPartition, int] = {}
+        self.ends: dict[TopicPartition, LogEnd] = {}
         self.is_deaf = False
         self.requests = 0
         self.all_replicas: list[AllReplicas] = []
@@ -119,6 +124,11 @@ class FakeBroker(NoTransactions):
                 self.replicas.pop(each.topic_partition, None)
                 self.stopped.append((each.topic_partition, each.delete))
         return StopReplicaResponse({each.topic_partition: self.errors.get(each.topic_partition, 0) for each in request.partitions})
+
+    async def log_ends(self, request: LogEndsRequest) -> Mapping[TopicPartition, LogEnd]:
+        if self.is_deaf:
+            raise RequestTimedOut("it hears nothing")
+        return {key: self.ends.get(key, NO_LOG) for key in request.partitions}
 
     async def drain(self) -> None:
         await self.service.drain()

@@ -59,7 +59,8 @@ class KnownCluster:
     def registration(self, broker_id: int, clean: bool = True) -> BrokerRegistration:
         self.czxid += 1
         endpoint = Endpoint("PLAINTEXT", f"broker{broker_id}.test", 9092)
-        return BrokerRegistration(BrokerId(broker_id), (endpoint,), None, self.czxid, None, self.czxid - 50 if clean else -1)
+        former = self.state.unclean_starts.get(BrokerId(broker_id), -1)
+        return BrokerRegistration(BrokerId(broker_id), (endpoint,), None, self.czxid, None, former if clean else -1)
 
     def topic(self, name: str, *assignments: tuple[int, ...], **overrides: str) -> None:
         """A new topic, with its first states."""

@@ -12,7 +12,7 @@ import pytest
 from ottla.broker.replication.following import Follow
 from ottla.config.topic import TopicSettings
 from ottla.errors import FencedLeaderEpoch, InconsistentTopicId, KafkaStorageError, StaleControllerEpoch, UnknownTopicOrPartition
-from ottla.interbroker.calls import AllReplicas, PartitionAssignment, PartitionToStop
+from ottla.interbroker.calls import NO_LOG, AllReplicas, LogEnd, PartitionAssignment, PartitionToStop
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicPartition
 
 from ..wired import BROKER, NOW, Wired, batch, run, topic_id
@@ -137,6 +137,22 @@ def test_a_log_goes_with_its_topic_even_if_nobody_has_said_what_it_was_for(tmp_p
         assert await broker.parts.replicas.stop([PartitionToStop(KEY, -2, delete=True, topic_id=topic_id("events"))]) == {KEY: 0}
         assert broker.parts.logs.get(KEY) is None
         assert await broker.parts.replicas.stop([PartitionToStop(KEY, -2, delete=True, topic_id=topic_id("events"))]) == {KEY: 0}
+
+    run(tmp_path, scenario)
+
+
+def test_where_a_log_ends_is_said_of_the_topic_that_is_meant(tmp_path: Path) -> None:
+    async def scenario(broker: Wired) -> None:
+        followed_by(broker)
+        log, replicas = broker.parts.logs.create(KEY, topic_id("events")), broker.parts.replicas
+        assert replicas.log_ends({KEY: topic_id("events")}) == {KEY: LogEnd(-1, 0)}
+        log.append_as_received(memoryview(batch(b"a", b"b", leader_epoch=7)))
+        other = TopicPartition("events", 1)
+        asked = {KEY: topic_id("events"), other: topic_id("events")}
+        assert replicas.log_ends(asked) == {KEY: LogEnd(7, 2), other: NO_LOG}
+        assert replicas.log_ends({KEY: topic_id("events of last year")}) == {KEY: NO_LOG}
+        log.fail("its disk has failed")
+        assert replicas.log_ends({KEY: topic_id("events")}) == {KEY: NO_LOG}
 
     run(tmp_path, scenario)
 

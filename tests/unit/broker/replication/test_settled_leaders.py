@@ -1,0 +1,131 @@
+"""A follower that has cut its log leads only when the checkpoint says so: until then a crash would take what it appends for synced."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from tests.unit.storage.brokers import CLICKS, Broker, run
+from tests.unit.storage.failing_calls import failing
+from tests.unit.storage.logs import batch_of
+
+from ottla.broker.purgatory import Purgatory
+from ottla.broker.replication.partition import Partition
+from ottla.broker.replication.replicas import ReplicaManager
+from ottla.errors import KafkaStorageError
+from ottla.interbroker.calls import PartitionAssignment
+from ottla.model import BrokerId, PartitionState
+from ottla.storage.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offsets
+from ottla.storage.log_manager import LogManager
+
+HERE, THERE = BrokerId(0), BrokerId(7)
+INDEXES = (2, 5)
+
+
+def told(leader: BrokerId, epoch: int) -> list[PartitionAssignment]:
+    state = PartitionState(leader, epoch, (HERE, THERE), (HERE, THERE))
+    return [PartitionAssignment("clicks", UUID(int=3), index, state, epoch, is_new=True) for index in INDEXES]
+
+
+class Follower:
+    """A broker that follows two partitions with 60 flushed and checkpointed records each, of which 25 are committed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.broker = Broker(root)
+        self.broker.overrides = {"index.interval.bytes": "100"}
+        self.logs: LogManager = self.broker.manager()
+        self.replicas = ReplicaManager(HERE, self.logs, Purgatory(), Purgatory())
+
+    async def start(self) -> list[Partition]:
+        await self.logs.start()
+        await self.replicas.apply(told(THERE, 4), ())
+        partitions = [self.replicas.get("clicks", index) for index in INDEXES]
+        for partition in partitions:
+            records = b"".join(batch_of(offset, leader_epoch=4, size=30) for offset in range(60))
+            assert partition.append_as_follower(memoryview(records), 4, 25, 0)
+            await partition.log.flush()
+        await self.logs.write_checkpoints()
+        await self.replicas.apply(told(THERE, 5), ())
+        return partitions
+
+    def checkpointed(self) -> list[int]:
+        offsets = read_offsets(self.root / RECOVERY_POINT_CHECKPOINT)
+        return [offsets[CLICKS[index]] for index in INDEXES]
+
+
+def lead(partition: Partition, count: int) -> None:
+    for _ in range(count):
+        batch = bytearray(batch_of(0, size=30))
+        partition.append_as_leader(memoryview(batch), 0, len(batch), 1, 1_000)
+    partition.log.write_staged()
+    partition.appended()
+
+
+def test_the_checkpoint_knows_of_the_cut_before_the_first_append_of_the_new_leader(tmp_path: Path) -> None:
+    async def scene() -> None:
+        it = Follower(tmp_path)
+        cut, whole = await it.start()
+        cut.truncate_for(4, 30)
+        assert cut.log.must_settle
+        assert set((await it.replicas.apply(told(HERE, 6), ())).values()) == {0}
+        assert [each.is_leader for each in (cut, whole)] == [True, True]
+        assert it.checkpointed() == [30, 60]
+        lead(cut, 40)
+        await it.logs.shutdown(clean=False)
+        file = cut.log.directory / f"{0:020}.log"
+        content = bytearray(file.read_bytes())
+        at = len(content) * 50 // 70
+        content[at : at + 20] = bytes(20)  # a page of what came after the cut did not reach the disk
+        file.write_bytes(content)
+        logs = it.broker.manager()
+        await logs.start()
+        found = logs.get(CLICKS[INDEXES[0]])
+        assert found is not None
+        assert 30 <= found.log_end_offset < 70, "the damage is seen, and nothing behind it is believed"
+        await logs.shutdown(clean=False)
+
+    run(scene)
+
+
+def test_a_replica_whose_cut_can_not_be_written_down_does_not_lead_and_the_others_do(tmp_path: Path) -> None:
+    """Its controller is told, and elects another; told again, it leads."""
+
+    async def scene() -> None:
+        it = Follower(tmp_path)
+        cut, whole = await it.start()
+        cut.truncate_for(4, 26)
+        with failing("open", lambda path: RECOVERY_POINT_CHECKPOINT in path, errno.ENOSPC):
+            errors = await it.replicas.apply(told(HERE, 6), ())
+        assert errors == {CLICKS[INDEXES[0]]: KafkaStorageError.code, CLICKS[INDEXES[1]]: 0}
+        assert [each.is_leader for each in (cut, whole)] == [False, True]
+        assert not it.logs.offline_directories
+        assert set((await it.replicas.apply(told(HERE, 6), ())).values()) == {0}
+        assert cut.is_leader
+        assert it.checkpointed()[0] == 26
+        await it.logs.shutdown(clean=False)
+
+    run(scene)
+
+
+def test_producers_that_a_truncation_could_not_read_are_read_before_it_leads(tmp_path: Path) -> None:
+    """Or it would take a producer's next batch for out of order, or a repeated one for a new one."""
+
+    async def scene() -> None:
+        it = Follower(tmp_path)
+        cut, _ = await it.start()
+        records = b"".join(batch_of(60 + n, leader_epoch=4, producer_id=8, producer_epoch=0, base_sequence=n) for n in range(10))
+        assert cut.append_as_follower(memoryview(records), 5, 25, 0)
+        with (
+            failing("open", lambda path: path.endswith(".log"), errno.EMFILE),
+            pytest.raises(KafkaStorageError, match="Too many open files"),
+        ):
+            cut.truncate_for(5, 64)
+        assert cut.log.log_end_offset == 64
+        assert set((await it.replicas.apply(told(HERE, 6), ())).values()) == {0}
+        assert {each.producer_id: each.next_sequence for each in cut.log.producers} == {8: 4}
+        await it.logs.shutdown(clean=False)
+
+    run(scene)

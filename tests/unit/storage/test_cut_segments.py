@@ -1,0 +1,163 @@
+"""Files of segments that are the log's no more: they lose their names before anything relies on it, and a start looks again.
+
+Method: renames fail as they do on a disk without room for a longer name, at each of them in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.errors import KafkaStorageError
+from ottla.record.batch import batches
+from ottla.storage.log import Log
+from ottla.storage.recovery import LoadedLog, load_log
+
+from .failing_calls import failing
+from .logs import INTERVAL, LogMaker, append, batch_of, fill, stored
+
+
+def epochs_of(log: Log) -> list[tuple[int, int]]:
+    """(leader epoch, base offset) of each batch in the files."""
+    return [(header.leader_epoch, header.base_offset) for _, header in batches(stored(log))]
+
+
+def kept(loaded: LoadedLog) -> bytes:
+    return b"".join(Path(each.path()).read_bytes() for each in loaded.segments)
+
+
+def three_segments(make_log: LogMaker, **settings: Any) -> Log:
+    log = make_log(segment_bytes=1_200, **settings)
+    while len(log.segments) < 3:
+        fill(log, 1, leader_epoch=1)
+    return log
+
+
+def grow(log: Log, end_offset: int) -> None:
+    while log.log_end_offset < end_offset:
+        append(log, batch_of(log.log_end_offset, leader_epoch=2, size=40))
+
+
+def names(log: Log) -> set[str]:
+    return {path.name for path in log.directory.iterdir() if path.suffix in (".log", ".index", ".timeindex", ".snapshot")}
+
+
+@pytest.mark.parametrize("after", range(7))
+def test_segments_that_a_truncation_could_not_rename_are_renamed_before_the_recovery_point_moves(make_log: LogMaker, after: int) -> None:
+    """A start would take them for the log's: records that were cut off in the place of those that came after."""
+
+    async def scene() -> None:
+        log = three_segments(make_log)
+        await log.flush()
+        gone = [each.base_offset for each in log.segments[1:]]
+        with failing("rename", lambda path: True, errno.EDQUOT, after):
+            log.truncate_to(3)
+            assert (log.log_end_offset, len(log.segments), log.recovery_point) == (3, 1, 3)
+            grow(log, 5)
+            with pytest.raises(KafkaStorageError, match="Disk quota exceeded"):
+                await log.flush()
+            assert (log.recovery_point, log.is_offline) == (3, False)
+        await log.flush()
+        assert log.recovery_point == 5
+        assert not names(log) & {f"{offset:020}{suffix}" for offset in gone for suffix in (".log", ".index", ".timeindex", ".snapshot")}
+        await log.close()
+        again = make_log(clean=True)
+        assert (again.log_end_offset, epochs_of(again)) == (5, [(1, 0), (1, 1), (1, 2), (2, 3), (2, 4)])
+
+    asyncio.run(scene())
+
+
+def test_a_stop_with_names_that_are_not_the_logs_is_not_a_clean_one(make_log: LogMaker) -> None:
+    async def scene() -> None:
+        log = three_segments(make_log)
+        await log.flush()
+        with failing("rename", lambda path: True):
+            log.truncate_to(2)
+            with pytest.raises(KafkaStorageError, match="No space left"):
+                await log.close()
+
+    asyncio.run(scene())
+
+
+def test_a_new_segment_does_not_get_the_name_of_one_that_waits_to_be_renamed(make_log: LogMaker) -> None:
+    """The rename that is tried again would take the new one's records away."""
+    log = three_segments(make_log)
+    second = log.segments[1].base_offset
+    with failing("rename", lambda path: True):
+        log.truncate_to(second - 4)
+        grow(log, second)
+        with pytest.raises(KafkaStorageError, match="No space left"):
+            log.roll()
+        assert log.log_end_offset == second
+    log.roll()
+    grow(log, second + 3)
+    asyncio.run(log.flush())
+    assert [each.base_offset for each in log.segments] == [0, second]
+    assert epochs_of(log) == [(1 if offset < second - 4 else 2, offset) for offset in range(second + 3)]
+    assert Path(log.segments[1].path()).stat().st_size == log.segments[1].size
+
+
+def test_a_log_that_begins_again_elsewhere_leaves_no_names_behind(make_log: LogMaker) -> None:
+    log = three_segments(make_log)
+    with failing("rename", lambda path: path.endswith(".log")):
+        log.truncate_fully_and_start_at(500)
+        assert (log.log_start_offset, log.log_end_offset) == (500, 500)
+        with pytest.raises(KafkaStorageError, match="No space left"):
+            asyncio.run(log.flush_sealed() if log.owes else log.close())
+    asyncio.run(log.close())
+    assert {name for name in names(log) if name.endswith(".log")} == {f"{500:020}.log"}
+
+
+def test_retention_gives_space_back_that_it_could_not_at_first(make_log: LogMaker) -> None:
+    """On a disk that is full it is needed most, and the next start may be far."""
+    log = three_segments(make_log, retention_bytes=1_300)
+    with failing("rename", lambda path: True):
+        assert log.delete_old_segments(0) == 1
+    assert make_log.deletions == []
+    assert log.delete_old_segments(0) == 0
+    ((deleted, _),) = make_log.deletions
+    assert f"{0:020}.log.deleted" in {Path(path).name for path in deleted}
+    assert f"{0:020}.log" not in names(log)
+
+
+@pytest.mark.parametrize("comes_back", ["behind the end", "inside of another"])
+def test_a_clean_start_sees_a_segment_that_does_not_join(make_log: LogMaker, tmp_path: Path, comes_back: str) -> None:
+    """It was cut off, and its name was not taken: what it has is not the log's."""
+
+    async def scene() -> None:
+        log = three_segments(make_log)
+        stray = log.segments[1]
+        shutil.copy(stray.path(), tmp_path / "stray")
+        log.truncate_to(4)
+        if comes_back == "inside of another":
+            log.update_settings(log.settings.__class__())
+            grow(log, stray.base_offset + 9)
+        expected, end = stored(log), log.log_end_offset
+        await log.close()
+        shutil.copy(tmp_path / "stray", stray.path())
+        loaded = load_log(log.directory, index_interval_bytes=INTERVAL, clean=True)
+        assert loaded.unsound is not None and f"a segment begins at {stray.base_offset}" in loaded.unsound
+        assert (loaded.log_end_offset, len(loaded.segments)) == (end, 1)
+        assert kept(loaded) == expected
+
+    asyncio.run(scene())
+
+
+def test_a_gap_that_a_compaction_left_is_sound(make_log: LogMaker) -> None:
+    """Kafka's cleaner may take a segment's last batches; up to where it has cleaned there may be gaps."""
+    log = three_segments(make_log)
+    end, third = log.log_end_offset, log.segments[2].base_offset
+    asyncio.run(log.close())
+    second = Path(log.segments[1].path())
+    data = second.read_bytes()
+    *_, (last, _) = batches(data)
+    second.write_bytes(data[:last])
+    for index in log.directory.glob("*index"):
+        index.unlink()
+    loaded = load_log(log.directory, index_interval_bytes=INTERVAL, clean=True, cleaned_up_to=third)
+    assert (loaded.unsound, loaded.log_end_offset, len(loaded.segments)) == (None, end, 3)
