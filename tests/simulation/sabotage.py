@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
+from ottla.broker.control import PartitionAssignment
 from tests.chaos.sabotaged import OF_REPLICATION
 from tests.simulation.faults import MOVES, RECREATION
 
-from ottla.broker.control import PartitionAssignment
 from ottla.broker.replication import log_owner, replicas
 from ottla.model import ZERO_TOPIC_ID, TopicPartition
 from ottla.storage import checkpoints, log_directory, log_moves, log_sync
