@@ -327,7 +327,8 @@ RECREATION: Final = "recreation"  # topics with records are deleted and made aga
 TRUNCATION: Final = "truncation"  # leaders change over slow disks and small segments
 MOVES: Final = "moves"  # logs move between the directories of brokers that crash and lose power
 OUTAGES: Final = "outages"  # of all brokers, or of what ZooKeeper knows
-PROFILES: Final = (DISKS, RECREATION, TRUNCATION, MOVES, OUTAGES)
+GROUPS: Final = "groups"  # groups commit while their offsets expire
+PROFILES: Final = (DISKS, RECREATION, TRUNCATION, MOVES, OUTAGES, GROUPS)
 
 
 def _profiled(plan: Plan, profile: str | None) -> Plan:
@@ -339,6 +340,9 @@ def _profiled(plan: Plan, profile: str | None) -> Plan:
             disk_stalls=0.1,
             broker_settings={**plan.broker_settings, "log.flush.offset.checkpoint.interval.ms": "60000"},
         )
+    if profile == GROUPS:
+        settings = {"offsets.retention.check.interval.ms": "100", "offsets.retention.minutes": "1", "offsets.topic.num.partitions": "1"}
+        return replace(plan, scenes=(Scene.GROUPS,), broker_settings={**plan.broker_settings, **settings})
     if profile == TRUNCATION:
         kinds = (Kind.KILL, Kind.PAUSE, Kind.ISOLATE, Kind.ISOLATE_ENTIRELY, Kind.DEAFEN, Kind.EXPIRE)
         faults = [

@@ -464,7 +464,8 @@ def durability_findings(log: Log, disk: Disk) -> Iterator[str]:
         recorded = 0
     point = min(point, recorded)
     for number, segment in enumerate(segments[:-1]):
-        if segments[number + 1].base_offset <= point and not _cleaned_up_to(log):
+        # The one that ends there is looked at by a start: it may have rolled after it was flushed.
+        if segments[number + 1].base_offset < point and not _cleaned_up_to(log):
             yield from _index_durability(log, segment, disk, point)
     if point > log.log_start_offset:
         expected = [entry for entry in _since(log.leader_epochs.entries, log.log_start_offset) if entry[1] < point]

@@ -6,25 +6,32 @@ keeps them on one disk, which no process that is killed would ever miss. There a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from ottla.broker.control import PartitionAssignment
 from tests.chaos.sabotaged import OF_REPLICATION
-from tests.simulation.faults import MOVES, RECREATION
+from tests.simulation.faults import DISKS, GROUPS, MOVES, RECREATION, TRUNCATION
 
+from ottla.broker.groups.offsets import GroupOffsets
 from ottla.broker.replication import log_owner, replicas
+from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import ZERO_TOPIC_ID, TopicPartition
 from ottla.storage import checkpoints, log_directory, log_moves, log_sync
+from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, encode_leader_epochs
+from ottla.storage.file_names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from ottla.storage.kafka_uuid import format_uuid
 from ottla.storage.log import Log
 from ottla.storage.log_checkpoints import LogCheckpoints
+from ottla.storage.log_context import FileOperations
 from ottla.storage.log_directory import LogDirectory
 from ottla.storage.log_manager import LogManager
+from ottla.storage.log_sync import PASSING
 from ottla.storage.partition_metadata import PARTITION_METADATA
+from ottla.storage.producer_snapshots import snapshot_path
+from ottla.storage.segment import Segment
 
 
 def skip_fsync() -> None:
@@ -93,6 +100,86 @@ def give_up_the_source_first() -> None:
     _replace(log_moves, "sync_directory", sync_directory)
 
 
+def _write_late(is_too_late: Callable[[Log, int], bool]) -> None:
+    """A flush's thread writes small files by their paths, as they were when it began, also when they are not the log's any more.
+
+    Args:
+        is_too_late: told a log and how often it had been truncated when the flush began.
+    """
+    sync_job, sync = Log._sync_job, log_sync.sync
+    begun: dict[int, tuple[Log, int, list[tuple[Path, bytes]]]] = {}
+
+    def noted_job(
+        self: Log, transaction_indexes: Sequence[str], indexed: Sequence[Segment], snapshots: Sequence[tuple[int, bytes]]
+    ) -> log_sync.SyncJob:
+        indexes = [Path(segment.path(suffix)) for segment in indexed for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+        contents = [(path, path.read_bytes()) for path in indexes if path.exists()]
+        contents += [(snapshot_path(self.directory, offset), encoded) for offset, encoded in snapshots]
+        if self.leader_epochs.is_dirty:
+            contents.append((self.directory / LEADER_EPOCH_CHECKPOINT, encode_leader_epochs(self.leader_epochs.entries)))
+        job = sync_job(self, transaction_indexes, indexed, snapshots)
+        begun[id(job)] = (self, self.truncations, contents)
+        return job
+
+    def late_sync(job: log_sync.SyncJob, operations: FileOperations) -> None:
+        log, truncations, contents = begun.pop(id(job))
+        if is_too_late(log, truncations):
+            for path, content in contents:
+                if path.parent.is_dir():
+                    path.write_bytes(content)
+        sync(job, operations)
+
+    _replace(Log, "_sync_job", noted_job)
+    _replace(log_sync, "sync", late_sync)
+
+
+def write_into_anothers_directory() -> None:
+    """What a flush's thread writes of a log that was deleted lands in the log that has its name now."""
+    _write_late(lambda log, truncations: log.is_offline)
+
+
+def write_what_was_cut_off() -> None:
+    """A flush's thread writes what a truncation has removed."""
+    _write_late(lambda log, truncations: log.truncations != truncations)
+
+
+def flush_without_names() -> None:
+    """A flush for whose small files and names a disk has no room, or a process no descriptor, succeeds all the same."""
+    sync_job, sync = Log._sync_job, log_sync.sync
+
+    def job_without_names(
+        self: Log, transaction_indexes: Sequence[str], indexed: Sequence[Segment], snapshots: Sequence[tuple[int, bytes]]
+    ) -> log_sync.SyncJob:
+        try:
+            return sync_job(self, transaction_indexes, indexed, snapshots)
+        except OSError as error:
+            if error.errno not in PASSING:
+                raise
+            self._directory_changed = self.leader_epochs.is_dirty = False
+            return log_sync.SyncJob([each.open(self._context.file_pool) for each in self._segments.since(self.recovery_point)], None)
+
+    def sync_without_names(job: log_sync.SyncJob, operations: FileOperations) -> None:
+        sync(replace(job, directory=None), operations)
+        try:
+            sync(replace(job, files=[]), operations)
+        except OSError as error:
+            if error.errno not in PASSING:
+                raise
+
+    _replace(Log, "_sync_job", job_without_names)
+    _replace(log_sync, "sync", sync_without_names)
+
+
+def expire_what_is_under_way() -> None:
+    """A commit that is on its way does not count when a group's offsets expire."""
+
+    def partitions(self: GroupOffsets) -> set[TopicPartition]:
+        return self._committed.keys() | self._producers.keys()
+
+    _replace(GroupOffsets, "partitions", partitions)
+    _replace(GroupOffsets, "is_empty", property(lambda self: not self._committed and not self._pending))
+
+
 @dataclass(frozen=True, slots=True)
 class Sabotage:
     """A way to break brokers.
@@ -111,8 +198,12 @@ SABOTAGES: Final[Mapping[str, Sabotage]] = {
     "skips-fsync": Sabotage(skip_fsync),
     "forgets-the-directory": Sabotage(forget_the_directory),
     "inherits-checkpoints": Sabotage(inherit_checkpoints, RECREATION),
+    "writes-into-anothers-directory": Sabotage(write_into_anothers_directory, RECREATION),
+    "writes-what-was-cut-off": Sabotage(write_what_was_cut_off, TRUNCATION),
+    "flushes-without-names": Sabotage(flush_without_names, DISKS),
     "takes-any-log": Sabotage(take_any_log),
     "gives-up-the-source-first": Sabotage(give_up_the_source_first, MOVES),
+    "expires-what-is-under-way": Sabotage(expire_what_is_under_way, GROUPS),
 }
 
 

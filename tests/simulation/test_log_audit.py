@@ -19,7 +19,7 @@ from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
 from ottla.record.batch import read_header
 from ottla.record.records import Record, build_batch
-from ottla.storage.checkpoints import write_leader_epochs, write_offsets
+from ottla.storage.checkpoints import encode_leader_epochs, write_atomically, write_offsets
 from ottla.storage.log import Log
 from ottla.storage.log_manager import LogManager
 from ottla.storage.producer_snapshots import encode_snapshot, snapshot_path
@@ -84,7 +84,7 @@ def an_aborted_transaction_that_never_was(log: Log, logs: LogManager) -> None:
 
 
 def leader_epochs_of_another_log(log: Log, logs: LogManager) -> None:
-    write_leader_epochs(log.directory / "leader-epoch-checkpoint", [(2, 0), (3, 11)])
+    write_atomically(log.directory / "leader-epoch-checkpoint", encode_leader_epochs([(2, 0), (3, 11)]))
 
 
 def an_epoch_too_many(log: Log, logs: LogManager) -> None:

@@ -103,6 +103,8 @@ def test_a_profile_has_more_of_what_it_is_for(profile: str) -> None:
                 return sum(fault.kind is Kind.MOVE_LOG for plan in plans for fault in plan.faults)
             case "recreation":
                 return sum(Scene.RECREATION in plan.scenes for plan in plans)
+            case "groups":
+                return sum(Scene.GROUPS in plan.scenes for plan in plans)
             case "truncation":
                 return sum(plan.disk_stalls for plan in plans)
             case _:

@@ -133,8 +133,7 @@ class LogCheckpoints:
         return (each for each in self._logs.values() if each.directory.parent == path)
 
     def _recovery_points_of(self, path: Path) -> dict[TopicPartition, int]:
-        # Not beyond a segment whose indexes are not on the disk: a start makes them anew only behind the recovery point.
-        return {log.topic_partition: log.synced_offset for log in self._logs_in(path)}
+        return {each.topic_partition: each.recovery_point for each in self._logs_in(path)}
 
     def _cleaned_of(self, path: Path) -> dict[TopicPartition, int]:
         return {each.topic_partition: each.cleaned_up_to for each in self._logs_in(path) if each.cleaned_up_to}

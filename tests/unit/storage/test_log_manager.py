@@ -276,33 +276,3 @@ def test_no_file_of_an_idle_partition_is_open(tmp_path: Path) -> None:
         assert open_logs() == 0
 
     run(scene)
-
-
-def test_no_checkpoint_vouches_for_a_rolled_segment_before_its_indexes_are_on_the_disk(tmp_path: Path) -> None:
-    """A flush may have synced all records before the segment rolled. What its time index lacks a start only finds behind the point."""
-    broker = Broker(tmp_path, log_index_interval_bytes="1")
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        log = logs.create(CLICKS[0], None)
-        for timestamp in range(1_000, 1_010):
-            fill(log, 1, timestamp=timestamp)
-        log._active.write_indexes()  # as an append does that has many entries, or a look-up
-        fill(log, 1, timestamp=9_000)
-        await log.flush()
-        log.roll()
-        fill(log, 1, timestamp=1_000)
-        await logs.write_checkpoints()
-        assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {CLICKS[0]: 0}
-        again = broker.manager()
-        os.close(logs._directories[tmp_path].lock)  # as of a process that was killed
-        await logs._periodic.stop()
-        await again.start()
-        assert again.logs[CLICKS[0]].segments[0].max_timestamp == 9_000
-        await again.logs[CLICKS[0]].flush()
-        await again.write_checkpoints()
-        assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {CLICKS[0]: 12}
-        await again.shutdown()
-
-    run(scene)
