@@ -230,36 +230,39 @@ class Recreation:
     # Judging.
 
     def findings(self) -> Iterator[str]:
-        in_order = sorted(self.incarnations.values(), key=lambda incarnation: incarnation.first_seen_ms)
-        acknowledged = {incarnation.topic_id: dict(self._acknowledged_in(incarnation)) for incarnation in in_order}
-        for number, incarnation in enumerate(in_order):
-            is_last = number == len(in_order) - 1
-            spans = defaultdict(list)
-            for partition, start, end in incarnation.spans:
-                spans[partition].append((start, end))
-            for (partition, offset), value in acknowledged[incarnation.topic_id].items():
-                if offset < incarnation.asked_start.get(partition, 0):
-                    continue
-                read = incarnation.read.get((partition, offset))
-                is_covered = is_last or any(start <= offset < end for start, end in spans[partition])
-                if is_covered and read != value:
-                    holds = "nothing" if read is None else f"{read:#x}"
-                    yield (
-                        f"{TOPIC}-{partition}, incarnation {number}: {value:#x} was acknowledged at offset {offset}, which holds {holds}"
-                    )
-            former = {
-                value: other.topic_id
-                for other in in_order[:number]
-                for value in acknowledged[other.topic_id].values()
-                if other.last_seen_ms < incarnation.first_seen_ms
-            }
-            for (partition, offset), value in incarnation.read.items():
-                if value in former:
-                    yield f"{TOPIC}-{partition}, incarnation {number}: offset {offset} holds {value:#x}, acknowledged in a former one"
+        yield from judge(list(self.incarnations.values()), self._sends)
 
-    def _acknowledged_in(self, incarnation: Incarnation) -> Iterator[tuple[tuple[int, int], int]]:
-        for sends in self._sends:
-            for sequence, (partition, offset, outcome) in enumerate(zip(sends.partitions, sends.offsets, sends.outcomes, strict=True)):
-                is_within = sends.sent_at[sequence] >= incarnation.first_seen_ms and sends.done_at[sequence] <= incarnation.last_seen_ms
-                if outcome == Outcome.ACKNOWLEDGED and offset != NO_OFFSET and is_within:
-                    yield (partition, offset), value_of(sends.process, sequence)
+
+def judge(incarnations: list[Incarnation], sends: list[Sends]) -> Iterator[str]:
+    """What is wrong with what was read in each incarnation, by what was acknowledged in it and in those before it.
+
+    Args:
+        incarnations: the last is the one that was read to its end.
+    """
+    in_order = sorted(incarnations, key=lambda incarnation: incarnation.first_seen_ms)
+    acknowledged = [dict(_acknowledged_in(incarnation, sends)) for incarnation in in_order]
+    for number, incarnation in enumerate(in_order):
+        is_last = number == len(in_order) - 1
+        spans = defaultdict(list)
+        for partition, start, end in incarnation.spans:
+            spans[partition].append((start, end))
+        for (partition, offset), value in acknowledged[number].items():
+            if offset < incarnation.asked_start.get(partition, 0):
+                continue
+            read = incarnation.read.get((partition, offset))
+            is_covered = is_last or any(start <= offset < end for start, end in spans[partition])
+            if is_covered and read != value:
+                holds = "nothing" if read is None else f"{read:#x}"
+                yield f"{TOPIC}-{partition}, incarnation {number}: {value:#x} was acknowledged at offset {offset}, which holds {holds}"
+        former = {value for earlier in acknowledged[:number] for value in earlier.values()}
+        for (partition, offset), value in incarnation.read.items():
+            if value in former:
+                yield f"{TOPIC}-{partition}, incarnation {number}: offset {offset} holds {value:#x}, acknowledged in a former one"
+
+
+def _acknowledged_in(incarnation: Incarnation, sends: list[Sends]) -> Iterator[tuple[tuple[int, int], int]]:
+    for process in sends:
+        for sequence, (partition, offset, outcome) in enumerate(zip(process.partitions, process.offsets, process.outcomes, strict=True)):
+            is_within = process.sent_at[sequence] >= incarnation.first_seen_ms and process.done_at[sequence] <= incarnation.last_seen_ms
+            if outcome == Outcome.ACKNOWLEDGED and offset != NO_OFFSET and is_within:
+                yield (partition, offset), value_of(process.process, sequence)
