@@ -1,7 +1,7 @@
 """`python -m tests.simulation --sabotage NAME`: brokers that are broken on purpose, each of which has to be found out.
 
 Those of `tests.chaos.sabotaged` take away what keeps acknowledged messages on several brokers; those here take away what
-keeps them on one disk, which no process that is killed would ever miss. There are no transactions in the simulation.
+keeps them on one disk, or in one life after another, which no process that is killed would ever miss.
 """
 
 from __future__ import annotations

@@ -105,6 +105,9 @@ def test_a_profile_has_more_of_what_it_is_for(profile: str) -> None:
                 return sum(Scene.RECREATION in plan.scenes for plan in plans)
             case "groups":
                 return sum(Scene.GROUPS in plan.scenes for plan in plans)
+            case "outages":
+                kinds = {Kind.RESTORE_STORE, Kind.EMPTY_STORE, Kind.OUTAGE}
+                return sum(fault.kind in kinds for plan in plans for fault in plan.faults)
             case "truncation":
                 return sum(plan.disk_stalls for plan in plans)
             case _:
