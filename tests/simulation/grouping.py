@@ -124,7 +124,7 @@ class Groups:
     def _judge(self, group: Commits, offset: int) -> None:
         if offset == group.acknowledged or offset in group.unknown:
             return
-        if group.topic_id is not None and self._stage.topic_id(RECREATED) != group.topic_id:
+        if group.topic_id is not None and (self._stage.topic_id(RECREATED) != group.topic_id or self._stage.is_going(RECREATED)):
             return
         age_ms = self._stage.time_ms() - group.acknowledged_ms
         if offset == NO_OFFSET:

@@ -132,6 +132,10 @@ class Stage:
         node = self.cluster.znode(f"/brokers/topics/{topic}")
         return None if node is None else znodes.decode_topic(topic, node).topic_id
 
+    def is_going(self, topic: str) -> bool:
+        """Whether its deletion was asked for: brokers may know no more of it, while ZooKeeper still does."""
+        return self.cluster.znode(f"/admin/delete_topics/{topic}") is not None
+
     def leads(self, broker_id: int, topic: str, partition: int) -> bool:
         """Whether a broker is the leader for all the others, too."""
         state = self.cluster.states().get(TopicPartition(topic, partition))
