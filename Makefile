@@ -87,11 +87,11 @@ chaos: $(INSTALLED) ## three brokers and a real ZooKeeper under faults, judged b
 chaos-sabotage: $(INSTALLED) ## the same with brokers that are broken on purpose: each must be found out
 	$(BIN)/python -m tests.chaos.sabotage
 
-sim: $(INSTALLED) ## a cluster in one process under a virtual clock, a network and disks that fail by chance; SEED=n COUNT=m
-	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT))
+sim: $(INSTALLED) ## a cluster in one process under a virtual clock, a network and disks that fail by chance; SEED=n COUNT=m PROFILE=name
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(PROFILE),--profile $(PROFILE))
 
 sim-sabotage: $(INSTALLED) ## the same with brokers that are broken on purpose: each must be found out
-	$(BIN)/python -m tests.simulation --count 80 --sabotage all
+	$(BIN)/python -m tests.simulation --count 300 --sabotage all
 
 bench: $(INSTALLED) ## throughput, latency and memory against bare floors measured in the same run; a table and a JSON file
 	$(BIN)/python -m tests.bench

@@ -15,6 +15,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
+
+from tests.simulation.faults import PROFILES
 
 # Sets of strings have the same order in each run only with a fixed seed of their hash.
 HASH_SEED = "0"
@@ -27,6 +30,12 @@ def say(*lines: str) -> None:
     sys.stdout.flush()
 
 
+def _is_sound_unbroken(seed: int, profile: str | None) -> bool:
+    """Whether the same run is sound with brokers as they are: what they do wrong anyway finds no sabotage out."""
+    command = [sys.executable, "-m", "tests.simulation", "--seed", str(seed), "--count", "1"]
+    return subprocess.run([*command, *(["--profile", profile] if profile else [])], check=False, capture_output=True).returncode == 0
+
+
 def sabotaged(name: str, seeds: range) -> int:
     """Runs seeds over brokers that are broken until one of them fails; each kind of breaking in a process of its own."""
     from tests.simulation.run import run_seed
@@ -35,10 +44,11 @@ def sabotaged(name: str, seeds: range) -> int:
     if name == "all":
         command = [sys.executable, "-m", "tests.simulation", "--seed", str(seeds.start), "--count", str(len(seeds)), "--sabotage"]
         return max(subprocess.run([*command, each], check=False).returncode for each in SABOTAGES)
-    SABOTAGES[name]()
+    sabotage = SABOTAGES[name]
+    sabotage.begin()
     for seed in seeds:
-        outcome = run_seed(seed)
-        if not outcome.is_sound:
+        outcome = run_seed(seed, profile=sabotage.profile)
+        if not outcome.is_sound and _is_sound_unbroken(seed, sabotage.profile):
             say(f"{name}: found out by seed {seed}: {outcome.failures[0]}")
             return 0
     say(f"{name}: NOT NOTICED by {len(seeds)} seeds")
@@ -50,6 +60,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--count", type=int, default=1, help="how many, from there on")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--profile", metavar="NAME", help="draw more of one kind of faults: " + ", ".join(PROFILES))
     parser.add_argument("--trace", action="store_true", help="print the whole trace, of sound seeds too")
     parser.add_argument("--all-lines", action="store_true", help="with each message on the network")
     parser.add_argument("--hash", action="store_true", help="print the hash of each seed's trace")
@@ -62,6 +73,7 @@ def main() -> int:
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
 
     from tests.simulation.run import Outcome, run_seed
+    from tests.simulation.summary import Summary
 
     if chosen.sabotage is not None:
         return sabotaged(chosen.sabotage, range(chosen.seed, chosen.seed + chosen.count))
@@ -71,20 +83,16 @@ def main() -> int:
     def outcomes() -> Iterator[Outcome]:
         if chosen.count == 1 or chosen.processes == 1:
             for seed in seeds:
-                yield run_seed(seed, keep_all=chosen.all_lines)
+                yield run_seed(seed, keep_all=chosen.all_lines, profile=chosen.profile)
             return
         context = multiprocessing.get_context("spawn")
         with context.Pool(chosen.processes, maxtasksperchild=SEEDS_OF_A_PROCESS) as pool:
-            yield from pool.imap_unordered(run_seed, seeds)
+            yield from pool.imap_unordered(partial(run_seed, profile=chosen.profile), seeds)
 
     failed: list[int] = []
-    done = virtual = faults = acknowledged = polled = 0
+    summary = Summary()
     for outcome in outcomes():
-        done += 1
-        virtual += int(outcome.seconds)
-        faults += outcome.faults
-        acknowledged += outcome.acknowledged
-        polled += outcome.polled
+        summary.add(outcome)
         if chosen.hash:
             say(f"seed {outcome.seed}: {outcome.digest}")
         if not outcome.is_sound or chosen.trace:
@@ -93,11 +101,14 @@ def main() -> int:
         if not outcome.is_sound:
             failed.append(outcome.seed)
             say(f"--- seed {outcome.seed} FAILED (hash {outcome.digest}) ---", *outcome.failures)
-            say(f"again, with all of its trace: make sim SEED={outcome.seed} COUNT=1")
+            profile = "" if chosen.profile is None else f" PROFILE={chosen.profile}"
+            say(f"again, with all of its trace: make sim SEED={outcome.seed} COUNT=1{profile}")
     seconds = time.perf_counter() - begin
+    if chosen.count > 1:
+        say(*summary.lines())
     say(
-        f"{done} seeds in {seconds:.1f} s: {virtual} s of virtual time, {faults} faults,"
-        f" {acknowledged} messages acknowledged, {polled} read;"
+        f"{summary.seeds} seeds in {seconds:.1f} s: {summary.seconds:.0f} s of virtual time, {summary.faults} faults,"
+        f" {summary.acknowledged} messages acknowledged, {summary.polled} read, {summary.audits} logs audited;"
         f" {len(failed)} failed{': ' + ' '.join(map(str, sorted(failed))) if failed else ''}"
     )
     return 1 if failed else 0

@@ -15,6 +15,7 @@ from typing import Any, Final
 from tests.simulation.faults import Kind
 from tests.simulation.wire import ClientView, message
 
+from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
 
 REPLICATION_FACTOR: Final = 3
@@ -41,6 +42,7 @@ class Administrator:
         self._broker_ids = broker_ids
         self._random = random
         self._tell = tell
+        self.topics_beside: list[str] = []  # that are moved, too: some may not be there, or have one partition
 
     async def do(self, kind: Kind) -> None:
         """Asks once, whatever comes of it."""
@@ -51,9 +53,12 @@ class Administrator:
                 case Kind.CREATE_TOPIC:
                     await self.create(name, random.choice((1, 3)), {})
                 case Kind.DELETE_TOPIC:
-                    await self._delete(name)
+                    await self.delete(name)
                 case Kind.MORE_PARTITIONS:
                     await self._grow(name, random.randint(2, 5))
+                case Kind.REASSIGN if self.topics_beside and random.random() < 0.6:
+                    name = random.choice(self.topics_beside)
+                    await self._reassign({random.randrange(2): random.sample(self._broker_ids, random.choice((2, 3, 3)))}, name)
                 case Kind.REASSIGN:
                     partition = random.randrange(self._partition_count)
                     await self._reassign({partition: random.sample(self._broker_ids, random.choice((2, 3, 3)))})
@@ -76,7 +81,7 @@ class Administrator:
         """Deletes topics; one may be made later all the same, by a request that was on its way for long."""
         for name in names:
             with suppress(OSError):
-                await self._delete(name)
+                await self.delete(name)
 
     async def create(self, name: str, partition_count: int, settings: dict[str, str]) -> int:
         """Gives the error code."""
@@ -92,7 +97,19 @@ class Administrator:
         answer = await self._ask(f"create {name}", api, kinds.CreateTopicsRequest(topics=(topic,), timeout=_TIMEOUT, validate_only=False))
         return self._answered(f"create {name}", int(answer.topics[0].error_code))
 
-    async def _delete(self, name: str) -> int:
+    async def move_log(self, broker_id: int, key: TopicPartition, path: str) -> None:
+        """Asks a broker once to have a log in another of its directories."""
+        api = message(ApiKey.ALTER_REPLICA_LOG_DIRS, 2)
+        kinds = api.request
+        topic = kinds.AlterReplicaLogDirTopic(name=key.topic, partitions=(key.partition,))
+        body = kinds.AlterReplicaLogDirsRequest(dirs=(kinds.AlterReplicaLogDir(path=path, topics=(topic,)),))
+        self._tell(f"move {key} on broker {broker_id}")
+        with suppress(OSError):
+            answer = await self._view.ask(broker_id, api, body, _ANSWER_SECONDS)
+            self._answered(f"move {key} on broker {broker_id}", int(answer.results[0].partitions[0].error_code))
+
+    async def delete(self, name: str) -> int:
+        """Gives the error code."""
         api = message(ApiKey.DELETE_TOPICS, 5)
         answer = await self._ask(f"delete {name}", api, api.request.DeleteTopicsRequest(topic_names=(name,), timeout=_TIMEOUT))
         return self._answered(f"delete {name}", int(answer.responses[0].error_code))
@@ -105,14 +122,15 @@ class Administrator:
         answer = await self._ask(f"grow {name}", api, body)
         return self._answered(f"grow {name} to {count}", int(answer.results[0].error_code))
 
-    async def _reassign(self, targets: dict[int, list[int]]) -> set[int]:
+    async def _reassign(self, targets: dict[int, list[int]], name: str | None = None) -> set[int]:
+        name = name or self._topic
         api = message(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0)
         kinds = api.request
         partitions = tuple(kinds.ReassignablePartition(partition_index=each, replicas=tuple(to)) for each, to in targets.items())
         body = kinds.AlterPartitionReassignmentsRequest(
-            timeout=_TIMEOUT, topics=(kinds.ReassignableTopic(name=self._topic, partitions=partitions),)
+            timeout=_TIMEOUT, topics=(kinds.ReassignableTopic(name=name, partitions=partitions),)
         )
-        what = f"reassign {targets}"
+        what = f"reassign {targets}" if name == self._topic else f"reassign {targets} of {name}"
         answer = await self._ask(what, api, body)
         errors = {int(answer.error_code)} | {int(each.error_code) for topic in answer.responses for each in topic.partitions}
         self._tell(f"{what}: {sorted(errors)}")

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from tests.simulation.control import CarriedControl
 from tests.simulation.disk import Disk
@@ -22,7 +23,7 @@ from tests.simulation.listening import Connections
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.machine import DiskOffload, SkewedClock
 from tests.simulation.network import Network
-from tests.simulation.nodes import Node
+from tests.simulation.nodes import NODE, Node
 from tests.simulation.trace import Trace
 from tests.simulation.wire import follower_connect
 from tests.simulation.zookeeper import NAME as ZOOKEEPER
@@ -32,10 +33,16 @@ from ottla.broker.server import Broker
 from ottla.config.broker import BrokerSettings
 from ottla.config.cluster import RACK_AWARE_SELECTOR
 from ottla.coordination.embedded import EmbeddedZooKeeper
+from ottla.coordination.embedded_tree import Draft, Tree
+from ottla.coordination.embedded_tree import Node as Znode
 from ottla.errors import OttlaError
 from ottla.interbroker.local import LocalControl, LocalTransport
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
+from ottla.storage.log_manager import LogManager
+
+# The znodes by their paths, and the last transaction.
+KeptStore: TypeAlias = tuple[dict[str, Znode], int]
 
 PORT: Final = 9092
 # Between two attempts to start a broker that could not: what watches over it starts it again.
@@ -45,6 +52,16 @@ CALL_TIMEOUT_SECONDS: Final = 10.0
 MOST_STOP_SECONDS: Final = 30.0
 
 
+class Ending(Enum):
+    """How a life ended, which says what must be there in the next."""
+
+    KILLED = "was killed"  # everything that was written
+    LOST_POWER = "lost power"  # everything that was synced
+    LOST_DISK = "lost its disk"  # nothing
+    CRASHED = "crashed between two calls"  # everything that was committed, and nothing half
+    CRASHED_AND_LOST_POWER = "crashed between two calls and lost power"  # everything that was committed and synced
+
+
 def name_of(broker_id: int) -> str:
     return f"broker-{broker_id}"
 
@@ -52,9 +69,9 @@ def name_of(broker_id: int) -> str:
 class Machine:
     """What outlives a broker's process, and its process while there is one."""
 
-    def __init__(self, broker_id: int, disk: Disk, clock: SkewedClock, offload: DiskOffload) -> None:
+    def __init__(self, broker_id: int, disks: Sequence[Disk], clock: SkewedClock, offload: DiskOffload) -> None:
         self.broker_id: Final = broker_id
-        self.disk: Final = disk
+        self.disks: Final = tuple(disks)  # one for each log directory
         self.clock: Final = clock
         self.offload: Final = offload
         self.node: Node | None = None
@@ -63,13 +80,25 @@ class Machine:
         self.is_up = False  # its broker has started
         self.is_stopping = False
         self.starts_at = 0.0  # not before, once it has stopped
+        self.logs: LogManager | None = None  # of the broker that runs, once they are loaded
         self.has_forgotten = False  # something that was not synced, and it has not caught up since
         self.must_leave: set[TopicPartition] = set()  # whose ISR it is still in all the same
         self.lives = 0
+        self.is_to_be_kept = False  # its disk, as soon as it has stopped
+        self.kept: list[str] | None = None  # copies of its disks, from when it had stopped
 
     @property
     def name(self) -> str:
         return name_of(self.broker_id)
+
+    @property
+    def has_failed_directory(self) -> bool:
+        return self.logs is not None and bool(self.logs.offline_directories)
+
+    @property
+    def log_directories(self) -> tuple[str, ...]:
+        """`log.dirs`: one on each disk."""
+        return tuple(f"{disk.root}/logs" for disk in self.disks)
 
     @property
     def replicas(self) -> Mapping[TopicPartition, Any]:
@@ -105,8 +134,12 @@ class Cluster:
         self.network.weather.lost = plan.network_lost
         self.connections: Final = Connections(self.network, trace)
         self.machines: Final = {each: self._machine(each, directory) for each in range(1, count + 1)}
+        self._skews = {machine.clock.skew_ms for machine in self.machines.values()}
         self._tree = EmbeddedZooKeeper(None, SkewedClock(loop, 0), offload_nothing)
         self.zookeeper: Final = SimulatedZooKeeper(self.network, trace, self._tree, plan.session_timeout_ms / 1000)
+        # Told a machine whose logs were just loaded, and one that is about to go down, and how.
+        self.loaded: Callable[[Machine], None] = lambda machine: None
+        self.going_down: Callable[[Machine, Ending], None] = lambda machine, ending: None
         self._states: dict[TopicPartition, PartitionZnode] = {}
         self._states_zxid = -1
         self._hub: Final = LocalControl(CALL_TIMEOUT_SECONDS)
@@ -115,12 +148,23 @@ class Cluster:
 
     def _machine(self, broker_id: int, directory: Path) -> Machine:
         skew_ms = self._random.choice((0, 0, -300, 2500))
-        offload = DiskOffload(Random(self._random.random()), self.plan.disk_usual)
-        return Machine(broker_id, Disk(directory / name_of(broker_id)), SkewedClock(self._loop, skew_ms), offload)
+        offload = DiskOffload(Random(self._random.random()), self.plan.disk_usual, self.plan.disk_stalls)
+        disks = [Disk(directory / f"{name_of(broker_id)}-disk-{number}") for number in range(1, self.plan.log_directory_count + 1)]
+        return Machine(broker_id, disks, SkewedClock(self._loop, skew_ms), offload)
+
+    @property
+    def clock_difference_ms(self) -> int:
+        """How far the hours of two brokers ever were apart."""
+        return max(self._skews) - min(self._skews)
+
+    def step_clock(self, machine: Machine, milliseconds: int) -> None:
+        """A machine's hour jumps."""
+        machine.clock.skew_ms += milliseconds
+        self._skews.add(machine.clock.skew_ms)
 
     @property
     def disks(self) -> list[Disk]:
-        return [each.disk for each in self.machines.values()]
+        return [disk for machine in self.machines.values() for disk in machine.disks]
 
     @property
     def addresses(self) -> dict[int, tuple[str, int]]:
@@ -139,6 +183,32 @@ class Cluster:
                     key = TopicPartition(parts[3], int(parts[5]))
                     self._states[key] = parse_state(node.data, tree.nodes[f"/brokers/topics/{key.topic}"].data, key.partition)
         return self._states
+
+    def znode(self, path: str) -> bytes | None:
+        """What ZooKeeper holds there."""
+        node = self._tree._server.tree.nodes.get(path)
+        return None if node is None else node.data
+
+    def kept_store(self) -> KeptStore:
+        """A copy of everything that ZooKeeper holds."""
+        tree = self._tree._server.tree
+        return dict(tree.nodes), tree.zxid
+
+    def replace_store(self, kept: KeptStore | None) -> None:
+        """ZooKeeper comes back with what a copy holds, or with nothing, and knows no session that there was."""
+        server, tree = self._tree._server, Tree()
+        self.trace.tell("ZooKeeper holds nothing" if kept is None else f"ZooKeeper holds what it held at {kept[1]}")
+        if kept is not None:
+            tree.apply(*kept)
+            draft = Draft(tree)
+            for owner in tree.owners():
+                draft.end_session(owner, 0)
+            tree.apply(draft.changes, draft.zxid)
+        server._live.clear()
+        server.tree = tree
+        self._states_zxid = -1
+        for machine in self.machines.values():
+            self.zookeeper.expire(machine.name)
 
     def registered(self) -> set[int]:
         """The brokers that ZooKeeper takes for alive."""
@@ -186,7 +256,17 @@ class Cluster:
             return
         machine.is_up = True
         why = await broker.failed()
-        self._unexpected(f"{machine.name} can not go on: {why}")
+        if not any(disk.failed_calls for disk in machine.disks):
+            self._unexpected(f"{machine.name} can not go on: {why}")
+            return
+        self.trace.tell(f"{machine.name} can not go on: {why}")
+        self._loop.call_later(RESTART_SECONDS, self._again, machine, node, context=self.network.outside.copy())
+
+    def restart_if_failed(self, machine: Machine) -> None:
+        """What an operator does when the disk works again: a directory that has failed stays offline until a restart."""
+        if machine.node is not None and machine.has_failed_directory:
+            self.kill(machine)
+            self.start(machine)
 
     def _again(self, machine: Machine, node: Node) -> None:
         if machine.node is node:
@@ -198,7 +278,7 @@ class Cluster:
             {
                 "broker.id": str(machine.broker_id),
                 "listeners": f"PLAINTEXT://{machine.name}:{PORT}",
-                "log.dirs": f"{machine.disk.root}/logs",
+                "log.dirs": ",".join(machine.log_directories),
                 "default.replication.factor": "3",
                 "broker.rack": machine.name,
                 "replica.selector.class": RACK_AWARE_SELECTOR,
@@ -224,12 +304,22 @@ class Cluster:
             listener=self.connections.listener_of(_known(machine.node)),
         )
 
-    def kill(self, machine: Machine, *, resets_after: float = 0.0) -> None:
+    def logs_loaded(self, logs: LogManager) -> None:
+        """The broker whose code runs has loaded its logs."""
+        node = NODE.get()
+        for machine in self.machines.values():
+            if machine.node is node and node is not None:
+                machine.logs = logs
+                self.loaded(machine)
+
+    def kill(self, machine: Machine, *, resets_after: float = 0.0, ending: Ending = Ending.KILLED) -> None:
         """Ends a life without a word. Its session lives on until it times out."""
         node = machine.node
         if node is None:
             return
         self._loop.kill(node)
+        self.going_down(machine, ending)
+        machine.logs = None
         machine.node = machine.broker = None
         machine.is_up = machine.is_stopping = False
         if machine.transport is not None:
@@ -237,14 +327,52 @@ class Cluster:
         self.connections.node_died(node, resets_after)
         self.control.node_died(node, resets_after)
         self.zookeeper.connectivity_changed()
-        machine.disk.release()
+        for disk in machine.disks:
+            disk.is_frozen = False
+            disk.release()
 
-    def lose_power(self, machine: Machine) -> None:
+    def crash(self, machine: Machine, *, loses_power: bool, seconds: float) -> None:
+        """Ends a life in the middle of what it does: called from one of its calls, after which none of it runs.
+
+        Args:
+            seconds: after which it is started again.
+        """
+        node = machine.node
+        assert node is not None, machine.name
+        self.trace.tell(f"{machine.name} crashes between two calls{' and loses power' if loses_power else ''}")
+        self._loop.kill(node)
+        for disk in machine.disks:
+            disk.is_frozen = True
+        context = self.network.outside.copy()
+        self._loop.call_soon(self._crashed, machine, node, loses_power, context=context)
+        self._loop.call_later(seconds, self.start_if_down, machine, context=context)
+
+    def _crashed(self, machine: Machine, node: Node, loses_power: bool) -> None:
+        if machine.node is not node:
+            return
+        if loses_power:
+            self.lose_power(machine, ending=Ending.CRASHED_AND_LOST_POWER)
+        else:
+            self.kill(machine, ending=Ending.CRASHED)
+
+    def lose_power(self, machine: Machine, *, ending: Ending = Ending.LOST_POWER) -> None:
         """Ends a life, and what was not synced goes with it."""
-        self.kill(machine, resets_after=self._random.uniform(0.05, 8.0))
+        self._forget(machine, ending)
+        for disk in machine.disks:
+            self.trace.tell(f"{machine.name} lost {disk.lose_power(self._random)}")
+
+    def _forget(self, machine: Machine, ending: Ending) -> None:
+        self.kill(machine, resets_after=self._random.uniform(0.05, 8.0), ending=ending)
         machine.has_forgotten = True
         machine.must_leave = {key for key, state in self.states().items() if machine.broker_id in state.isr}
-        self.trace.tell(f"{machine.name} lost {machine.disk.lose_power(self._random)}")
+
+    def replace_disk(self, machine: Machine) -> None:
+        """Ends a life; the next one finds the disks as they were kept, or empty ones."""
+        self._forget(machine, Ending.LOST_DISK)
+        self.trace.tell(f"{machine.name} has {'an empty disk' if machine.kept is None else 'the disk of when it stopped'}")
+        for number, disk in enumerate(machine.disks):
+            disk.replace(None if machine.kept is None else machine.kept[number])
+        machine.kept = None
 
     def stop(self, machine: Machine, seconds: float) -> None:
         """Asks a broker to stop; its node ends when it has, and begins anew some time after."""
@@ -267,6 +395,8 @@ class Cluster:
     def _stopped(self, machine: Machine, node: Node) -> None:
         if machine.node is node:
             self.kill(machine)
+            if machine.is_to_be_kept:
+                machine.is_to_be_kept, machine.kept = False, [disk.kept() for disk in machine.disks]
             self._loop.call_at(max(machine.starts_at, self._loop.time()), self.start_if_down, machine)
 
     def start_if_down(self, machine: Machine) -> None:

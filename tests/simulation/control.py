@@ -19,6 +19,8 @@ from tests.simulation.trace import Trace
 from ottla.errors import ApiError, BrokerNotAvailable
 from ottla.interbroker.local import Call, Perform
 
+MOST_STRAGGLING_SECONDS: Final = 30.0
+
 
 class CarriedControl:
     """Carries calls; `carry` is what `LocalControl` wants.
@@ -32,6 +34,7 @@ class CarriedControl:
         self._random: Final = random
         self._trace: Final = trace
         self._node_of: Final = node_of
+        self.straggling = 0.0  # the chance that a call arrives only when its caller has given up, and perhaps repeated it
         # Which calls wait for an answer of a node, to be told when it dies.
         self._waiting: dict[asyncio.Future[Any], tuple[Node, Node, str]] = {}
 
@@ -48,6 +51,9 @@ class CarriedControl:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         there, back = Stream(self._network, sender.name, receiver), Stream(self._network, receiver.name, sender)
         self._waiting[answer] = (sender, receiver, call.method)
+        if self.straggling and self._random.random() < self.straggling:
+            self._delay(there, back, answer, perform, f"{call.method} of broker {call.receiver}")
+            return await answer
         there.send(self._arrived, perform, back, answer)
         try:
             return await answer
@@ -55,6 +61,14 @@ class CarriedControl:
             del self._waiting[answer]
             if not answer.done() and self._random.random() < 0.5:
                 there.cut()  # the call was cancelled before it was sent again
+
+    def _delay(self, there: Stream, back: Stream, answer: asyncio.Future[Any], perform: Perform, what: str) -> None:
+        """Has a call arrive long after its caller has heard that the connection is lost."""
+        seconds = self._random.uniform(1.0, MOST_STRAGGLING_SECONDS)
+        self._trace.tell(f"{what} arrives after {seconds:.1f} s, and its caller does not wait")
+        loop, outside = self._network.loop, self._network.outside
+        loop.call_later(seconds, there.send, self._arrived, perform, back, answer, context=outside.copy())
+        loop.call_later(self._random.uniform(0.0, 1.0), _fail, answer, BrokerNotAvailable(f"{what}: the connection was lost"))
 
     def node_died(self, node: Node, after: float) -> None:
         """Whoever waits for an answer of this node learns after a while that there will be none."""

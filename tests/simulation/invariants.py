@@ -96,9 +96,9 @@ class Invariants:
         high_watermark = leading[0].high_watermark
         if high_watermark < self.acknowledged.get(key, 0):
             self.violated(f"{key}: the high watermark is {high_watermark}, {self.acknowledged[key]} was acknowledged")
-        logs = {
-            broker_id: log_batches(each.log.directory, each.log.log_start_offset, high_watermark) for broker_id, each in replicas.items()
-        }
+        # A follower deletes up to where its leader's log starts, and a moment later.
+        start = max(replica.log.log_start_offset for replica in replicas.values())
+        logs = {broker_id: log_batches(each.log.directory, start, high_watermark) for broker_id, each in replicas.items()}
         first_id, first = next(iter(logs.items()))
         for broker_id, each in logs.items():
             if each != first:

@@ -11,6 +11,8 @@ from tests.simulation.loop import VirtualLoop
 
 from ottla.testing.clock import DEFAULT_START_MS
 
+MOST_STALL_SECONDS: Final = 4.0
+
 
 class SkewedClock:
     """An `ottla.clock.Clock` of one machine: right in its pace, and as wrong as it may be in its hour.
@@ -31,11 +33,16 @@ class SkewedClock:
 
 
 class DiskOffload:
-    """An `ottla.lifecycle.Offload` without a thread: the function runs in one go, after a while, and is answered after another."""
+    """An `ottla.lifecycle.Offload` without a thread: the function runs in one go, after a while, and is answered after another.
 
-    def __init__(self, random: Random, usual_seconds: float) -> None:
+    Args:
+        stalls: the chance that it takes seconds, as the fsync of a large file does.
+    """
+
+    def __init__(self, random: Random, usual_seconds: float, stalls: float = 0.0) -> None:
         self._random: Final = random
         self._usual_seconds: Final = usual_seconds
+        self.stalls = stalls
         self.factor = 1.0
 
     def __call__(self, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Awaitable[Any]:
@@ -56,7 +63,10 @@ class DiskOffload:
 
     def _seconds(self) -> float:
         usual = self._usual_seconds * self.factor if self._usual_seconds else 0.01 * (self.factor - 1.0)
-        return self._random.expovariate(1 / usual) if usual else 0.0
+        seconds = self._random.expovariate(1 / usual) if usual else 0.0
+        if self.stalls and self._random.random() < self.stalls:
+            seconds += self._random.uniform(0.2, MOST_STALL_SECONDS)
+        return seconds
 
 
 def _succeed(done: asyncio.Future[Any], result: Any) -> None:

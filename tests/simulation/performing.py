@@ -4,18 +4,43 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from tests.simulation.cluster import Cluster, Machine, both_ways, to_zookeeper
+from tests.simulation.disk import CallFault
 from tests.simulation.faults import ADMINISTRATION, CONTROLLER, LEADER, Fault, Kind, Plan
+
+from ottla.model import TopicPartition
 
 MIN_INSYNC_REPLICAS: Final = 2
 # These can take nobody out of an ISR.
-HARMLESS: Final = {Kind.CUT, Kind.LOSE_SESSION_CONNECTION, Kind.ZOOKEEPER_AWAY, Kind.STEP_CLOCK, Kind.ALL_LOSE_POWER, *ADMINISTRATION}
+HARMLESS: Final = {
+    Kind.CUT,
+    Kind.LOSE_SESSION_CONNECTION,
+    Kind.ZOOKEEPER_AWAY,
+    Kind.STEP_CLOCK,
+    Kind.ALL_LOSE_POWER,
+    *ADMINISTRATION,
+    Kind.STEP_CLOCK_FAR,
+    Kind.STRAGGLING_CALLS,
+    Kind.RESTORE_STORE,
+    Kind.EMPTY_STORE,
+    Kind.OUTAGE,
+    Kind.MOVE_LOG,
+}
+# These leave a machine with less than it had.
+FORGETTING: Final = {Kind.LOSE_POWER, Kind.EMPTY_DISK}
+# Beyond a day, so that producers expire; less than what retention allows for by default.
+MOST_STEP_HOURS: Final = 40
+# For so long what befalls all brokers waits until every one is well.
+CALM_SECONDS: Final = 30.0
 # For so long after a disturbance its victim may still drop out: a session ends, a follower has lagged for too long.
 AFTERMATH_SECONDS: Final = 12.0
+# Between two looks at disks once everything has healed.
+WATCH_SECONDS: Final = 2.0
 
 
 class Faults:
@@ -38,7 +63,10 @@ class Faults:
         self._administer = administer
         self._ending: dict[asyncio.TimerHandle, Callable[[], None]] = {}
         self._disturbances: Counter[str] = Counter()  # how many go on, by the name of who suffers
-        self.performed = 0
+        # Asks a broker for a partition's log to lie in another of its directories.
+        self.move_log: Callable[[int, TopicPartition, str], None] = lambda broker_id, key, path: None
+        self._long: list[asyncio.Task[None]] = []  # faults that take several steps
+        self.performed: Counter[str] = Counter()
 
     async def run(self) -> None:
         """All of them, each at its time."""
@@ -48,6 +76,8 @@ class Faults:
             await asyncio.sleep(max(0.0, begin + fault.at - loop.time()))
             self._perform(fault)
         await asyncio.sleep(max(0.0, begin + self._plan.seconds - loop.time()))
+        if self._long:
+            await asyncio.wait(set(self._long))
 
     def heal(self) -> None:
         """Ends whatever goes on, and starts whoever is down."""
@@ -58,12 +88,22 @@ class Faults:
         self._disturbances.clear()
         self._cluster.network.unblock_all()
         self._cluster.set_zookeeper_away(False)
+        self._cluster.control.straggling = 0.0
         for machine in self._cluster.machines.values():
-            machine.offload.factor = 1.0
-            machine.disk.set_room(None)
+            machine.offload.factor, machine.offload.stalls = 1.0, 0.0
+            for disk in machine.disks:
+                disk.set_room(None)
+                disk.disarm()
             self._cluster.network.slow(machine.name, 1.0)
             machine.starts_at = 0.0
             self._cluster.start_if_down(machine)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Has brokers start again whose disks have failed, also by a call that went wrong before and is noticed only now."""
+        for machine in self._cluster.machines.values():
+            self._cluster.restart_if_failed(machine)
+        asyncio.get_running_loop().call_later(WATCH_SECONDS, self._watch)
 
     def _perform(self, fault: Fault) -> None:
         cluster = self._cluster
@@ -72,12 +112,12 @@ class Faults:
         kind = fault.kind
         if kind is Kind.REASSIGN and any(each.has_forgotten for each in cluster.machines.values()):
             kind = Kind.PREFER_LEADERS  # who is added or taken away while somebody has forgotten would leave that one alone
-        if kind is Kind.LOSE_POWER and not self._may_forget(machine):
+        if kind in FORGETTING and not self._may_forget(machine):
             kind = Kind.KILL
         if kind not in HARMLESS and not self._may_be_disturbed(machine):
             kind = Kind.CUT
         cluster.trace.tell(f"fault: {kind} {machine.name} for {fault.seconds:.3f} s")
-        self.performed += 1
+        self.performed[kind] += 1
         if kind not in HARMLESS:
             self._disturb(machine.name, fault.seconds)
             if kind is Kind.PART:
@@ -125,17 +165,155 @@ class Faults:
                 cluster.network.slow(name, 1.0 + 300 * fault.amount)
                 self._later(fault.seconds, lambda: cluster.network.slow(name, 1.0))
             case Kind.STEP_CLOCK:
-                machine.clock.skew_ms += int((fault.amount - 0.5) * 20_000)
+                cluster.step_clock(machine, int((fault.amount - 0.5) * 20_000))
             case Kind.DISK_FULL:
-                machine.disk.set_room(int(fault.amount * 3000))
-                self._later(fault.seconds, lambda: machine.disk.set_room(None))
+                disk = machine.disks[int(fault.amount * 100) % len(machine.disks)]
+                disk.set_room(int(fault.amount * 3000))
+                self._later(fault.seconds, lambda: disk.set_room(None))
+            case Kind.MOVE_LOG:
+                self._move_log(machine, fault)
+            case Kind.CALL_FAILS | Kind.DISK_FAILS | Kind.CRASH_IN_CALL:
+                self._arm(machine, fault)
+            case Kind.EMPTY_DISK:
+                machine.kept = None
+                self._down(machine, fault.seconds, lambda: cluster.replace_disk(machine))
+            case Kind.ROLL_BACK_DISK:
+                # Stopped and started first; rolled back to that some time later, when that may be forgotten.
+                machine.is_to_be_kept = True
+                cluster.stop(machine, 0.1)
+                self._later(5.0 + 20.0 * fault.amount, lambda: self._roll_back(machine, fault.seconds))
+            case Kind.STEP_CLOCK_FAR:
+                cluster.step_clock(machine, int((fault.amount - 0.5) * 2 * MOST_STEP_HOURS * 3_600_000))
+            case Kind.RESTORE_STORE:
+                self._begin(self._restore_store(fault))
+            case Kind.EMPTY_STORE:
+                self._begin(self._empty_store(fault))
+            case Kind.OUTAGE:
+                self._begin(self._outage(machine, fault))
+            case Kind.STRAGGLING_CALLS:
+                cluster.control.straggling = 0.1 + 0.4 * fault.amount
+                self._later(2 * fault.seconds, lambda: setattr(cluster.control, "straggling", 0.0))
             case _:
                 assert kind in ADMINISTRATION, kind
                 self._administer(kind)
 
+    def _roll_back(self, machine: Machine, seconds: float) -> None:
+        if machine.kept is not None and self._may_forget(machine):
+            self._disturb(machine.name, seconds)
+            self._down(machine, seconds, lambda: self._cluster.replace_disk(machine))
+
+    # What befalls all brokers. It begins when every replica is in sync, so that what follows may lose nothing.
+
+    def _begin(self, steps: Coroutine[Any, Any, None]) -> None:
+        self._long.append(asyncio.get_running_loop().create_task(steps))
+
+    async def _restore_store(self, fault: Fault) -> None:
+        """Brokers are down while ZooKeeper gets an older copy of what it held (docs/operations.md). Their logs stay as they are."""
+        cluster = self._cluster
+        if not await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
+            return
+        kept = cluster.kept_store()
+        for _ in range(self._random.choice((1, 2, 3))):  # so that logs have leader epochs that the copy knows nothing of
+            leader = self._victim(LEADER)
+            cluster.kill(leader)
+            await asyncio.sleep(self._random.uniform(0.1, 2.0))
+            cluster.start_if_down(leader)
+            await asyncio.sleep(5.0 * fault.amount)
+        if not await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
+            return
+        self.performed["a restored ZooKeeper was used"] += 1
+        self._kill_all()
+        cluster.replace_store(kept)
+        self._start_all(fault.seconds)
+        # What is written now must outlast another outage of all processes.
+        if await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
+            await asyncio.sleep(5.0)
+            if await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
+                self._kill_all()
+                self._start_all(fault.seconds)
+
+    async def _empty_store(self, fault: Fault) -> None:
+        """An ensemble is replaced by an empty one, and by its copy when somebody has noticed. Brokers must not join it."""
+        cluster = self._cluster
+        if not await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
+            return
+        self.performed["an empty ZooKeeper was used"] += 1
+        kept = cluster.kept_store()
+        is_under_way = fault.amount < 0.5
+        if not is_under_way:
+            self._kill_all()
+        cluster.replace_store(None)
+        if not is_under_way:
+            self._start_all(1.0)
+        await asyncio.sleep(5.0 + fault.seconds)
+        self._kill_all()
+        cluster.replace_store(kept)
+        self._start_all(fault.seconds)
+
+    async def _outage(self, machine: Machine, fault: Fault) -> None:
+        """All processes are killed, which loses nothing; one machine is lost with its disk, and replaced after the others are back."""
+        cluster = self._cluster
+        if not await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
+            return
+        self.performed["all but one came back before an empty disk did"] += 1
+        cluster.replace_disk(machine)
+        self._kill_all()
+        others = [other for other in cluster.machines.values() if other is not machine]
+        for other in others:
+            self._later(1.0 + self._random.random(), partial(cluster.start_if_down, other))
+        await asyncio.sleep(2.0 * self._plan.session_timeout_ms / 1000 + fault.seconds)
+        cluster.start_if_down(machine)
+
+    def _kill_all(self) -> None:
+        for machine in self._cluster.machines.values():
+            self._cluster.kill(machine, resets_after=self._random.uniform(0.0, 0.01))
+
+    def _start_all(self, seconds: float) -> None:
+        for machine in self._cluster.machines.values():
+            started = partial(self._cluster.start_if_down, machine)
+            self._later(seconds * self._random.random(), started)
+
+    def _is_well_with_all(self) -> bool:
+        machines = self._cluster.machines
+        return all(self._is_well(broker_id) for broker_id in machines) and all(
+            set(state.isr) == set(state.replicas) and state.leader >= 0 and not state.is_moving for state in self._cluster.states().values()
+        )
+
     def _disturb(self, name: str, seconds: float) -> None:
         self._disturbances[name] += 1
         self._later(seconds + AFTERMATH_SECONDS, lambda: self._disturbances.subtract([name]))
+
+    def _move_log(self, machine: Machine, fault: Fault) -> None:
+        """Asks a broker to have one of its logs in its next directory."""
+        keys = sorted(machine.replicas)
+        if keys:
+            key = keys[int(fault.amount * len(keys)) % len(keys)]
+            directories = machine.log_directories
+            now = directories.index(str(machine.replicas[key].log.directory.parent))
+            self.move_log(machine.broker_id, key, directories[(now + 1) % len(directories)])
+
+    def _arm(self, machine: Machine, fault: Fault) -> None:
+        """Has calls on one of the machine's disks fail for a while."""
+        assert fault.call is not None, fault
+        disk = machine.disks[int(fault.amount * 100) % len(machine.disks)]
+        armed = CallFault(fault.call.call, fault.call.pattern, fault.call.error, fault.call.skips, fault.call.hits)
+        disk.crashing = lambda: self._crash(machine, fault)
+        disk.arm(armed)
+
+        def end() -> None:
+            disk.disarm(armed)
+            self._cluster.restart_if_failed(machine)
+
+        self._later(fault.seconds, end)
+
+    def _crash(self, machine: Machine, fault: Fault) -> bool:
+        """Whether a process may end where it is; if so it does, by a loss of power where that may be."""
+        if machine.node is None or not machine.node.is_alive or not self._may_be_disturbed(machine):
+            return False
+        self._disturb(machine.name, fault.seconds)
+        loses_power = fault.amount < 0.5 and self._may_forget(machine)
+        self._cluster.crash(machine, loses_power=loses_power, seconds=fault.seconds)
+        return True
 
     # Whom, and whether.
 
@@ -189,6 +367,7 @@ class Faults:
             machine.is_up
             and not machine.is_stopping
             and not machine.has_forgotten
+            and not machine.has_failed_directory
             and not self._disturbances[machine.name]
             and broker_id in self._cluster.registered()
         )

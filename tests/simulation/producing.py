@@ -22,6 +22,7 @@ from tests.simulation.wire import ClientView, message
 
 from ottla.protocol.api import ApiKey
 from ottla.record.records import Record, build_batch
+from ottla.testing.clock import DEFAULT_START_MS
 
 VALUE: Final = struct.Struct(">Q")
 
@@ -56,6 +57,7 @@ class Producer:
         delivery_seconds: how long a batch is tried for.
         acknowledged: told partition and offset of each message that is acknowledged.
         note: told what is sent and answered.
+        key_of: a message's key, by its value.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Producer:
         delivery_seconds: float,
         acknowledged: Callable[[int, int], None],
         note: Callable[[str], None],
+        key_of: Callable[[int], bytes | None] = lambda value: None,
     ) -> None:
         self._view = view
         self._topic = topic
@@ -83,6 +86,7 @@ class Producer:
         self._delivery_seconds = delivery_seconds
         self._acknowledged = acknowledged
         self._note = note
+        self._key_of = key_of
         self._sends = new_sends()
         self._producer_id = -1
         self._epoch = -1
@@ -128,7 +132,10 @@ class Producer:
         values = [self._sends.begin(partition, now_ms) for _ in range(self._random.choice((1, 1, 2, 5)))]
         padding = bytes(self._random.choice((0, 0, 100, 700)))
         encoded = build_batch(
-            [Record(index, now_ms, None, VALUE.pack(value) + padding) for index, value in enumerate(values)],
+            [
+                Record(index, DEFAULT_START_MS + now_ms, self._key_of(value), VALUE.pack(value) + padding)
+                for index, value in enumerate(values)
+            ],
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
             base_sequence=self._next_sequence[partition],

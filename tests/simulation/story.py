@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from random import Random
 from typing import Final
 
 from tests.chaos.history import History, Polls, Sends
 from tests.simulation.administering import Administrator
+from tests.simulation.aging import UNCLEAN_TOPIC, Compaction, Retention, UncleanElections
+from tests.simulation.auditing import Auditor
 from tests.simulation.cluster import Cluster
+from tests.simulation.compacted import compare_compacted
 from tests.simulation.consuming import Consumer
-from tests.simulation.faults import Kind, Plan
+from tests.simulation.faults import Kind, Plan, Scene
+from tests.simulation.grouping import Groups
 from tests.simulation.invariants import Invariants
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.nodes import Node
 from tests.simulation.performing import Faults
 from tests.simulation.producing import Producer
+from tests.simulation.recreating import Recreation
+from tests.simulation.scenes import Actors, Stage
 from tests.simulation.trace import Trace
+from tests.simulation.transacting import Transactions
 from tests.simulation.wire import ClientView
 
 from ottla.model import TopicPartition
@@ -29,6 +37,16 @@ START_SECONDS: Final = 60.0
 HEAL_SECONDS: Final = 120.0
 FINISH_SECONDS: Final = 90.0
 LOOK_SECONDS: Final = 0.2
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+COMPACTED_TOPICS: Final = INTERNAL_TOPICS | {"c"}
+SCENES: Final[Mapping[Scene, Callable[[Stage], Actors]]] = {
+    Scene.RECREATION: Recreation,
+    Scene.GROUPS: Groups,
+    Scene.TRANSACTIONS: Transactions,
+    Scene.RETENTION: Retention,
+    Scene.COMPACTION: Compaction,
+    Scene.UNCLEAN: UncleanElections,
+}
 
 
 class Story:
@@ -49,7 +67,16 @@ class Story:
         self.trace = trace
         self.history = History()
         self.invariants = Invariants(fail)
+        self.auditor = Auditor(
+            cluster,
+            Random(f"audits {plan.seed}"),
+            fail,
+            producers_expire=any(fault.kind is Kind.STEP_CLOCK_FAR for fault in plan.faults),
+            exempt={UNCLEAN_TOPIC},
+        )
+        cluster.loaded, cluster.going_down = self.auditor.loaded, self.auditor.going_down
         self.fault_count = 0
+        self.performed: Counter[str] = Counter()
         self._fail = fail
         self._process = 0
         self.administrator = Administrator(
@@ -60,6 +87,27 @@ class Story:
             Random(random.random()),
             trace.tell,
         )
+        # Drawn only where there are scenes: runs without them stay the same runs.
+        self.scenes = self._scenes(Random(f"stage {plan.seed}")) if plan.scenes else []
+
+    def _scenes(self, random: Random) -> list[Actors]:
+        return [
+            SCENES[scene](
+                Stage(
+                    self.plan,
+                    self.cluster,
+                    self.administrator,
+                    Random(random.random()),
+                    self._fail,
+                    self.trace.tell,
+                    self.trace.note,
+                    self._time_ms,
+                    self._new_process,
+                    self.invariants.acknowledge,
+                )
+            )
+            for scene in self.plan.scenes
+        ]
 
     async def run(self) -> None:
         """From the brokers' start to the last comparison."""
@@ -73,17 +121,28 @@ class Story:
             return
         if not await self._create_topic():
             return
+        if self.scenes:
+            self.administrator.topics_beside = sorted(INTERNAL_TOPICS.union(*(scene.topics for scene in self.scenes)))
+        for scene in self.scenes:
+            if not await scene.begin():
+                self._fail(f"{scene} does not begin")
+                return
         looking = self.loop.create_task(self._look(), context=outside.copy())
         producers = [self._producer(index) for index in range(plan.producer_count)]
         consumers = [self._consumer(index) for index in range(plan.consumer_count)]
         clients = [self.loop.create_task(each.run(plan.produce_every)) for each in producers]
         clients += [self.loop.create_task(each.run(plan.consume_every)) for each in consumers]
+        clients += [self.loop.create_task(scene.run()) for scene in self.scenes]
         faults = Faults(cluster, plan, TOPIC, [CLIENT], Random(self.random.random()), self._administer)
+        faults.move_log = self._move_log
         await self.loop.create_task(faults.run(), context=outside.copy())
-        self.fault_count = faults.performed
+        self.performed = faults.performed
+        self.fault_count = faults.performed.total()
         self.trace.tell("everything heals")
         outside.run(faults.heal)
         await self.administrator.settle()
+        for scene in self.scenes:
+            await scene.after_healing()
         if not await cluster.wait_until(self._is_whole, HEAL_SECONDS):
             states = ", ".join(f"{key}: {state}" for key, state in cluster.states().items())
             self._fail(
@@ -93,6 +152,8 @@ class Story:
             producer.stop()
         for consumer in consumers:
             consumer.stop()
+        for scene in self.scenes:
+            scene.stop()
         done, pending = await asyncio.wait(clients, timeout=FINISH_SECONDS)
         if pending:
             self._fail(f"{len(pending)} clients can not finish")
@@ -100,7 +161,7 @@ class Story:
             if task.exception() is not None:
                 self._fail(f"a client failed: {task.exception()!r}")
         for _ in range(10):
-            if not (others := sorted({key.topic for key in cluster.states()} - {TOPIC})):
+            if not (others := sorted({key.topic for key in cluster.states()} - self._kept_topics())):
                 break
             await self.administrator.remove(others)
             await asyncio.sleep(3.0)
@@ -108,9 +169,19 @@ class Story:
             self._fail(f"the replicas do not get equal, or are where they should not be: {self._ends()}, {self._strays()}")
         looking.cancel()
         await self._read_everything()
+        for scene in self.scenes:
+            await scene.look_at_the_end()
         # Reading takes its time, and leaderships may have been given back meanwhile: who led has to hear of it first.
         await cluster.wait_until(self._agrees_on_leaders, FINISH_SECONDS)
         self._compare()
+        for scene in self.scenes:
+            for finding in scene.findings():
+                self._fail(finding)
+
+    def _kept_topics(self) -> set[str]:
+        """What is there at the end. Internal topics are made when they are first needed, or not."""
+        kept = {TOPIC}.union(*(scene.topics for scene in self.scenes))
+        return kept | {key.topic for key in self.cluster.states() if key.topic in INTERNAL_TOPICS}
 
     async def _create_topic(self) -> bool:
         for _ in range(10):
@@ -159,15 +230,17 @@ class Story:
         state = self.cluster.states().get(TopicPartition(TOPIC, partition))
         return state is not None and state.leader == broker_id
 
-    def _new_sends(self) -> Sends:
+    def _new_process(self) -> int:
         self._process += 1
-        sends = Sends(self._process)
+        return self._process
+
+    def _new_sends(self) -> Sends:
+        sends = Sends(self._new_process())
         self.history.sends.append(sends)
         return sends
 
     def _new_polls(self) -> Polls:
-        self._process += 1
-        polls = Polls(self._process)
+        polls = Polls(self._new_process())
         self.history.polls.append(polls)
         return polls
 
@@ -176,6 +249,9 @@ class Story:
 
     def _administer(self, kind: Kind) -> None:
         self.loop.spawn(self.client, self.administrator.do(kind))
+
+    def _move_log(self, broker_id: int, key: TopicPartition, path: str) -> None:
+        self.loop.spawn(self.client, self.administrator.move_log(broker_id, key, path))
 
     # Looking.
 
@@ -207,7 +283,7 @@ class Story:
         return (
             self._is_whole()
             and not self._strays()
-            and {key.topic for key in states} == {TOPIC}
+            and {key.topic for key in states} == self._kept_topics()
             and all(
                 {each[0] for each in ends[str(key)]} == set(state.replicas)
                 and len({each[1:] for each in ends[str(key)]}) == 1
@@ -240,6 +316,7 @@ class Story:
         while True:
             cluster.note_who_caught_up()
             self._look_once()
+            self.auditor.look(self.loop.time())
             await asyncio.sleep(LOOK_SECONDS)
 
     def _look_once(self) -> None:
@@ -263,5 +340,8 @@ class Story:
             replicas = {each: machines[each].replicas[key] for each in state.replicas if key in machines[each].replicas}
             if len(replicas) != len(state.replicas):
                 self._fail(f"{key}: of {state.replicas} only brokers {sorted(replicas)} have it at the end")
-            if replicas:
+            if replicas and key.topic in COMPACTED_TOPICS:
+                compare_compacted(key, replicas, self._fail)
+            elif replicas:
                 self.invariants.compare(key, replicas)
+        self.auditor.finish()

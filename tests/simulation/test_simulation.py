@@ -5,13 +5,15 @@ Each run is a process of its own, as `make sim` makes them: the order of sets ne
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.simulation.faults import draw
+from tests.simulation.faults import PROFILES, Kind, Plan, Scene, draw
+from tests.simulation.paths import PATHS
 from tests.simulation.sabotage import SABOTAGES
 from tests.simulation.seeds import REGRESSIONS
 
@@ -66,3 +68,49 @@ def test_every_sabotage_breaks_what_is_there(name: str) -> None:
 def test_seeds_that_once_failed_are_told_with_what_was_wrong() -> None:
     assert all(each.bug.endswith(".") and (ROOT / each.where).exists() for each in REGRESSIONS)
     assert len({each.seed for each in REGRESSIONS}) == len(REGRESSIONS)
+
+
+def test_every_recovery_path_is_one_that_a_broker_logs() -> None:
+    """They are counted by what stands in the code, which may be worded otherwise one day."""
+    templates = [
+        node.value
+        for path in (ROOT / "services/ottla").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    assert [path.name for path in PATHS if not any(path.template in template for template in templates)] == []
+
+
+def test_faults_and_recovery_paths_are_counted_over_all_processes() -> None:
+    ran = simulate("--seed", "1", "--count", "2", "--processes", "2")
+    kills = re.search(r"^  kill +(\d+) +(\d+)$", ran.stdout, re.MULTILINE)
+    starts = re.search(r"^  start after an unclean stop +(\d+)$", ran.stdout, re.MULTILINE)
+    assert kills is not None and starts is not None, ran.stdout
+    assert int(kills[1]) == sum(fault.kind is Kind.KILL for seed in (1, 2) for fault in draw(seed).faults)
+    assert int(starts[1]) > 0
+    assert "recovery path never walked: " in ran.stdout
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_has_more_of_what_it_is_for(profile: str) -> None:
+    drawn = [draw(seed, profile) for seed in range(1, 40)]
+    usual = [draw(seed) for seed in range(1, 40)]
+    assert drawn == [draw(seed, profile) for seed in range(1, 40)]
+
+    def amount(plans: list[Plan]) -> float:
+        match profile:
+            case "moves":
+                return sum(fault.kind is Kind.MOVE_LOG for plan in plans for fault in plan.faults)
+            case "recreation":
+                return sum(Scene.RECREATION in plan.scenes for plan in plans)
+            case "groups":
+                return sum(Scene.GROUPS in plan.scenes for plan in plans)
+            case "outages":
+                kinds = {Kind.RESTORE_STORE, Kind.EMPTY_STORE, Kind.OUTAGE}
+                return sum(fault.kind in kinds for plan in plans for fault in plan.faults)
+            case "truncation":
+                return sum(plan.disk_stalls for plan in plans)
+            case _:
+                return sum(fault.call is not None for plan in plans for fault in plan.faults)
+
+    assert amount(drawn) > 2 * amount(usual)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.simulation.nodes import current_name
+from tests.simulation.paths import PathCounts
 
 
 class Trace:
@@ -58,9 +59,12 @@ class TraceHandler(logging.Handler):
         self._trace = trace
         self._unexpected = unexpected
         self._paths = paths
+        self.walked = PathCounts()
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = self._paths(f"{record.levelname.lower()} {record.name.removeprefix('ottla.')}: {record.getMessage()}")
+        message = record.getMessage()
+        self.walked.logged(record, message)
+        text = self._paths(f"{record.levelname.lower()} {record.name.removeprefix('ottla.')}: {message}")
         self._trace.tell(text)
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]

@@ -12,6 +12,7 @@ import itertools
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from tests.simulation.listening import ClientEnd, Connections
 
@@ -177,6 +178,7 @@ class ClientView:
         self._refreshed = 0
         self.leaders: dict[tuple[str, int], int] = {}
         self.leader_epochs: dict[tuple[str, int], int] = {}
+        self.topic_ids: dict[str, UUID] = {}
 
     async def connection(self, broker_id: int) -> BrokerConnection:
         """The connection to a broker, opened when it is not. Whoever asks first, gets it first."""
@@ -199,16 +201,20 @@ class ClientView:
                 self._refreshed += 1
 
     async def _refresh(self, broker_id: int, topic: str) -> None:
-        api = message(ApiKey.METADATA, 9)
+        api = message(ApiKey.METADATA, 12)
         kinds = api.request
         body = kinds.MetadataRequest(
-            topics=(kinds.MetadataRequestTopic(name=topic),),
+            topics=(kinds.MetadataRequestTopic(topic_id=None, name=topic),),
             allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=False,
             include_topic_authorized_operations=False,
         )
         answer = await self.ask(broker_id, api, body, 5.0)
         for found in answer.topics:
+            if found.topic_id is not None and found.topic_id != self.topic_ids.get(found.name):
+                # Made again, so that its epochs begin again.
+                self.topic_ids[found.name] = found.topic_id
+                for key in [key for key in self.leaders if key[0] == found.name]:
+                    del self.leaders[key], self.leader_epochs[key]
             for each in found.partitions:
                 key = (found.name, each.partition_index)
                 if each.leader_epoch >= self.leader_epochs.get(key, -1):

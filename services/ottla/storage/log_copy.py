@@ -141,9 +141,9 @@ class LogCopy:
 
     @property
     def end_offset(self) -> int:
-        """Up to which offset everything is copied; it errs to the low side inside a segment."""
+        """Up to which offset everything is copied, indexes of sealed segments included; it errs to the low side inside a segment."""
         for segment in self._log.segments:
-            if self._sizes.get(segment, -1) < segment.size:
+            if self._sizes.get(segment, -1) < segment.size or not (segment.is_active or segment in self._indexed):
                 return segment.base_offset
         return self._log.log_end_offset
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from ottla.errors import KafkaStorageError, LogDirNotFound, ReplicaNotAvailable
 from ottla.model import TopicPartition
 from ottla.storage.log import Log
-from ottla.storage.log_copy import LAST_BYTES, carry_out
+from ottla.storage.log_copy import LAST_BYTES, LogCopy, carry_out
 from ottla.storage.log_manager import MOST_WANTED, LogManager
 from ottla.storage.log_moves import LogMoves
 
@@ -457,3 +457,29 @@ def test_whatever_happens_meanwhile_a_log_that_moves_is_as_one_that_stays(
 def _facts(log: Log) -> object:
     segments = [(each.base_offset, each.size) for each in log.segments]
     return log.log_start_offset, log.log_end_offset, contents(log), segments
+
+
+def test_a_segment_that_has_rolled_counts_as_copied_only_with_its_indexes(tmp_path: Path) -> None:
+    """The recovery point of a log that has moved follows from it, and before that no start makes an index anew."""
+    broker = Broker(tmp_path / "a", tmp_path / "b", log_index_interval_bytes="1")
+
+    async def scene() -> None:
+        logs = broker.manager()
+        await logs.start()
+        log = logs.create(KEY, None)
+        fill(log, 6)
+        target = tmp_path / "b" / "copy"
+        target.mkdir()
+        copy = LogCopy(log)
+        carry_out(copy.plan(), log.directory, target, synced=True)
+        copy.done()
+        assert copy.end_offset == 6
+        log.roll()
+        fill(log, 1)
+        assert copy.end_offset == 0
+        carry_out(copy.plan(), log.directory, target, synced=True)
+        copy.done()
+        assert copy.end_offset == 7
+        await logs.shutdown()
+
+    run(scene)

@@ -1,0 +1,241 @@
+"""When brokers' logs are looked into, and what must be the same before and after.
+
+    after each start    every log is audited, byte for byte, and compared with what its last life had promised to keep
+    now and then        the logs of one broker are audited, and what its recovery points vouch for; the logs of a partition are
+                        compared by their bytes up to the high watermark
+    at the end          all of it, for everybody
+
+A life that was killed must find everything that was written; one that lost its power everything before the recovery point, and a
+crash between two calls everything that was committed. `log_audit` says what can be wrong with one log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from tests.simulation.cluster import Cluster, Ending, Machine
+from tests.simulation.disk import Disk
+from tests.simulation.log_audit import (
+    MOST_FINDINGS,
+    BatchKey,
+    checkpoint_findings,
+    durability_findings,
+    findings,
+    read_log,
+    topic_findings,
+)
+
+from ottla.model import TopicPartition
+from ottla.storage.log import Log
+from ottla.storage.log_manager import LogManager
+
+# Between two looks into one broker's logs; a run is one to two minutes long.
+LOOK_SECONDS: Final = (4.0, 12.0)
+LOOK_UPS: Final = 6
+LOOK_UPS_AT_THE_END: Final = 40
+_NUMBER: Final = re.compile(r"[0-9]+(?!-)")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a log had when its broker went down, as far as the next life must find it."""
+
+    directory: Path
+    log_start_offset: int
+    kept_offset: int  # the end of what must be there
+    batches: tuple[BatchKey, ...]  # up to there
+
+
+@dataclass(slots=True)
+class Auditor:
+    """The audits of one run.
+
+    Args:
+        violated: told what must not be.
+        producers_expire: whether clocks go so far ahead that producers are forgotten.
+        exempt: topics that may lose what was committed, by their settings.
+    """
+
+    cluster: Cluster
+    random: Random
+    violated: Callable[[str], None]
+    producers_expire: bool = False
+    exempt: Set[str] = frozenset()
+    audits: int = 0
+    _kept: dict[int, dict[TopicPartition, Kept]] = field(default_factory=dict)
+    _next_look: float = 0.0
+    _told: set[str] = field(default_factory=set)
+
+    def look(self, now: float) -> None:
+        """Called often; looks seldom."""
+        if now < self._next_look:
+            return
+        self._next_look = now + self.random.uniform(*LOOK_SECONDS)
+        running = [machine for machine in self.cluster.machines.values() if machine.is_up and machine.logs is not None]
+        if running:
+            self._audit_machine(self.random.choice(running), checks_bytes=False, looks=LOOK_UPS)
+        self._compare(self.random.sample(sorted(self.cluster.states()), min(2, len(self.cluster.states()))))
+
+    def finish(self) -> None:
+        """Everything of everybody."""
+        for machine in self.cluster.machines.values():
+            self._audit_machine(machine, checks_bytes=True, looks=LOOK_UPS_AT_THE_END)
+        self._compare(sorted(self.cluster.states()))
+
+    # One broker.
+
+    def _audit_machine(self, machine: Machine, *, checks_bytes: bool, looks: int) -> None:
+        logs, replicas = machine.logs, machine.replicas
+        if logs is None:
+            return
+        with self._undisturbed(machine):
+            for key, log in sorted(logs.logs.items()):
+                if log.is_offline:
+                    continue
+                self._tell(machine, key, self._of_one(machine, log, checks_bytes, looks))
+                replica = replicas.get(key)
+                if replica is not None and replica.log is log:
+                    self._tell(machine, key, topic_findings(log, replica.topic_id))
+            self._checkpoints(machine, logs, replicas)
+
+    def _of_one(self, machine: Machine, log: Log, checks_bytes: bool, looks: int) -> Iterator[str]:
+        self.audits += 1
+        try:
+            yield from findings(log, self.random, looks=looks, checks_bytes=checks_bytes, producers_expire=self.producers_expire)
+            yield from durability_findings(log, self._disk_of(machine, log))
+        except OSError as error:
+            yield f"its files cannot be read: {error!r}"
+
+    def _checkpoints(self, machine: Machine, logs: LogManager, replicas: Mapping[TopicPartition, Any]) -> None:
+        for path in machine.log_directories:
+            if Path(path) in logs.offline_directories:
+                continue
+            there = {key: log for key, log in logs.logs.items() if str(log.directory.parent) == path and not log.is_offline}
+            marks = {key: replicas[key].high_watermark for key in there if key in replicas and key.topic not in self.exempt}
+            if machine.has_forgotten:
+                marks = {}
+            self._tell(machine, Path(path).parent.name, checkpoint_findings(Path(path), there, marks))
+
+    # Before and after.
+
+    def going_down(self, machine: Machine, ending: Ending) -> None:
+        """Notes what the next life must find."""
+        if machine.logs is None:
+            if ending is Ending.LOST_DISK:
+                self._kept.pop(machine.broker_id, None)
+            return  # it had not got so far: what the life before it had is what counts
+        replicas = machine.broker._replicas.partitions if machine.broker is not None else {}
+        with self._undisturbed(machine):
+            self._kept[machine.broker_id] = self._what_is_kept(machine.logs, replicas, ending)
+
+    def _what_is_kept(self, logs: LogManager, replicas: Mapping[TopicPartition, Any], ending: Ending) -> dict[TopicPartition, Kept]:
+        kept: dict[TopicPartition, Kept] = {}
+        if ending is Ending.LOST_DISK:
+            return kept
+        for key, log in logs.logs.items():
+            replica = replicas.get(key)
+            lost_power = ending in (Ending.LOST_POWER, Ending.CRASHED_AND_LOST_POWER)
+            end = log.recovery_point if lost_power or log.is_offline else log.log_end_offset
+            if ending in (Ending.CRASHED, Ending.CRASHED_AND_LOST_POWER):
+                end = min(end, replica.high_watermark if replica is not None else 0)
+            try:
+                content = read_log(log)
+            except OSError:
+                continue  # in the middle of a change, or on a disk that has failed
+            kept[key] = Kept(log.directory, log.log_start_offset, end, tuple(content.keys(log.log_start_offset, end)))
+        return kept
+
+    def loaded(self, machine: Machine) -> None:
+        """A life begins with these logs."""
+        logs = machine.logs
+        assert logs is not None, machine.name
+        with self._undisturbed(machine):
+            for key, log in sorted(logs.logs.items()):
+                if not log.is_offline:
+                    self._tell(machine, key, self._of_one(machine, log, True, LOOK_UPS))
+            for key, kept in sorted(self._kept.pop(machine.broker_id, {}).items()):
+                self._tell(machine, key, self._not_kept(logs, key, kept))
+
+    def _not_kept(self, logs: LogManager, key: TopicPartition, kept: Kept) -> Iterator[str]:
+        log = logs.get(key)
+        if log is None:
+            if logs.offline_directories or not kept.batches:
+                return
+            yield f"the log with offsets {kept.log_start_offset} to {kept.kept_offset} is gone after a start"
+            return
+        if log.is_offline:
+            return
+        if log.log_start_offset > kept.log_start_offset:
+            yield f"the log started at {kept.log_start_offset}, and starts at {log.log_start_offset} after a start"
+        found = read_log(log).keys(kept.log_start_offset, kept.kept_offset)
+        if tuple(found) != kept.batches:
+            missing = [batch for batch in kept.batches if batch not in found][:1]
+            other = [batch for batch in found if batch not in kept.batches][:1]
+            yield (
+                f"offsets {kept.log_start_offset} to {kept.kept_offset} were to be kept, and after a start {missing} is missing"
+                f" and {other} is there; the log ends at {log.log_end_offset}"
+            )
+
+    # One partition.
+
+    def _compare(self, keys: Iterable[TopicPartition]) -> None:
+        """The logs of a partition are the same, byte for byte, up to the lowest high watermark of those who have forgotten nothing."""
+        for key in keys:
+            if key.topic in self.exempt:
+                continue
+            first: tuple[int, Any, bytes] | None = None
+            replicas = {
+                machine.broker_id: machine.replicas[key]
+                for machine in self.cluster.machines.values()
+                if not machine.has_forgotten and key in machine.replicas and not machine.replicas[key].log.is_offline
+            }
+            ids = {replica.topic_id for replica in replicas.values()}
+            if len(ids) != 1:
+                continue  # some have not heard yet that the topic was deleted and made again
+            end = min(replica.high_watermark for replica in replicas.values())
+            start = max(replica.log.log_start_offset for replica in replicas.values())
+            for broker_id, replica in sorted(replicas.items()):
+                content = _bytes(replica.log, start, end)
+                if first is None:
+                    first = broker_id, replica, content
+                elif content != first[2] and "compact" not in replica.log.settings.cleanup_policy:
+                    self.violated(f"{key}: brokers {first[0]} and {broker_id} have other bytes between offsets {start} and {end}")
+
+    def _tell(self, machine: Machine, what: object, found: Iterator[str]) -> None:
+        for finding in islice(found, MOST_FINDINGS):
+            # What is wrong stays wrong, and is seen again at each look.
+            seen = _NUMBER.sub("#", f"{machine.name}, {what}: {finding}")
+            if seen not in self._told:
+                self._told.add(seen)
+                self.violated(f"{machine.name}, {what}: {finding}")
+
+    def _disk_of(self, machine: Machine, log: Log) -> Disk:
+        return next(disk for disk in machine.disks if disk.owns(str(log.directory)))
+
+    @contextmanager
+    def _undisturbed(self, machine: Machine) -> Iterator[None]:
+        """What fails on these disks fails for the broker, and not for the one who looks."""
+        for disk in machine.disks:
+            disk.is_observed = True
+        try:
+            yield
+        finally:
+            for disk in machine.disks:
+                disk.is_observed = False
+
+
+def _bytes(log: Log, start_offset: int, end_offset: int) -> bytes:
+    """The batches with anything in [start, end)."""
+    found = []
+    for segment in read_log(log).segments:
+        for position, header in segment.headers.items():
+            if start_offset <= header.last_offset and header.base_offset < end_offset:
+                found.append(segment.content[position : position + header.size])
+    return b"".join(found)

@@ -1,0 +1,101 @@
+"""The ways in which a broker recovers from something, counted by the lines that it logs: it needs no counter of its own for that.
+
+A path that many seeds never walk is one that the simulation says nothing about; `make sim` names it at its end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """One way.
+
+    Attributes:
+        template: a part of the line as it stands in the code, before its arguments are put in.
+        said: a part of the line as it is logged, where one template serves several ways.
+    """
+
+    name: str
+    template: str
+    said: str = ""
+
+
+PATHS: Final = (
+    Path("start after a clean stop", "logs loaded from", "after a clean stop"),
+    Path("start after an unclean stop", "logs loaded from", "after an unclean stop"),
+    Path("clean stop that was not one", "closed cleanly and yet not sound"),
+    Path("log cut where it is not sound", "cut at offset %d, position"),
+    Path("hole between segments", "offset %d is next, and a segment begins at"),
+    Path("segment behind a cut removed", "lies behind the cut and is removed"),
+    Path("log that ends before its start begins again", "before its start offset %d: it begins again there"),
+    Path("log that lost committed records", "is damaged: %s"),
+    Path("indexes made anew", "the indexes are made anew"),
+    Path("aborted transactions looked for anew", "the aborted transactions are looked for anew"),
+    Path("older producer snapshot tried", "an older snapshot of the producers is tried"),
+    Path("leader epochs made anew", "leader epochs are made anew"),
+    Path("checkpoint that cannot be read", "The checkpoint is passed over"),
+    Path("topic id that cannot be read", "the topic of the log is not known"),
+    Path("index without its log removed", "has no log and is removed"),
+    Path("truncation by leader epoch", "the leader's epoch %d ends at %d: cut from"),
+    Path("truncation", "truncated to offset"),
+    Path("truncation of everything", "truncated fully, starts again at"),
+    Path("committed records dropped", "committed records from %d to %d are dropped"),
+    Path("log of a former topic set aside", "its records are set aside in"),
+    Path("topic deleted", "is deleted: %s goes in"),
+    Path("segments deleted by retention", "deleting %d segments up to offset"),
+    Path("log compacted", "is compacted up to offset"),
+    Path("cleaned segment swapped in", "the cleaned segment at %d has taken the place"),
+    Path("move between directories begun", "is to move from %s to"),
+    Path("move between directories completed", "lies in %s now"),
+    Path("move between directories ended early", "is not moved to %s"),
+    Path("move between directories failed", "could not be moved to %s"),
+    Path("log directory offline", "has failed and is offline"),
+    Path("replicas in a failed log directory", "replicas are in a failed log directory"),
+    Path("replicas there again", "replicas are there again"),
+    Path("small files written later", "written later: %s"),
+    Path("index entries written later", "index entries of the segment at %d wait"),
+    Path("aborted transactions written later", "aborted transactions of the segment at %d wait"),
+    Path("checkpoint not written", "a checkpoint was not written"),
+    Path("flush failed", "was not flushed: %s"),
+    Path("group commit failed", "the group commit failed"),
+    Path("log not closed cleanly", "was not closed cleanly"),
+    Path("partition not made in a directory", "could not be made in %s"),
+    Path("deleted file stays until a start", "stays until the next start"),
+    Path("damage in what a leader sent", "what broker %d sent is damaged"),
+    Path("replica that cannot do as it is told", "can not do as it is told"),
+    Path("leader elected from the ISR", "leader %d -> %d, ISR"),
+    Path("change of an ISR refused", "was answered with error %d"),
+    Path("controller elected", "the controller of epoch %d has taken over"),
+    Path("term of a controller that cannot go on", "the term of epoch %d can not go on"),
+    Path("lost answer of ZooKeeper looked for", "the answer to a write was lost"),
+    Path("session expired", "session %#x with ZooKeeper expired"),
+    Path("start tried again", "the broker has not started, and tries again"),
+    Path("deletion of a topic goes on", "its deletion goes on"),
+    Path("groups loaded", "loaded %d groups from"),
+    Path("transactions loaded", "loaded %d transactional ids"),
+    Path("offsets expired", "offsets have expired"),
+    Path("transaction timed out", "its transaction has timed out"),
+)
+
+
+class PathCounts:
+    """Counts what is logged; templates are looked at once."""
+
+    def __init__(self) -> None:
+        self.counts: Final[Counter[str]] = Counter()
+        self._known: Final[dict[str, tuple[Path, ...]]] = {}
+
+    def logged(self, record: logging.LogRecord, message: str) -> None:
+        """A broker has logged this."""
+        template = str(record.msg)
+        paths = self._known.get(template)
+        if paths is None:
+            paths = self._known[template] = tuple(path for path in PATHS if path.template in template)
+        for path in paths:
+            if path.said in message:
+                self.counts[path.name] += 1
