@@ -37,9 +37,20 @@ GENERATED: Final = re.compile(r"_pb2(_grpc)?\.py$")  # by `make proto`
 MODULES: Final = sorted(path for path in PACKAGE.rglob("*.py") if not GENERATED.search(path.name))
 PRODUCE, CREATE_TOPICS = 0, 19
 
-# What a figure may be at most. A ceiling is lowered by whoever lowers its figure, and never raised. Lines, and the files of a request,
-# have some room above today's figure (of 3 %, and of 2 files); the others have none but what is said here.
-CEILINGS: Final[dict[str, int]] = {}
+# What a figure may be at most. A ceiling is lowered with its figure and is not raised. Work of others is still to be merged, so lines have
+# 3 % above the figure of the day on which they were set, files 2 %, and the ways of requests two files; the rest has next to nothing.
+CEILINGS: Final[dict[str, int]] = {
+    "files": 452,
+    "modules with one importer": 140,
+    "modules of the broker in no layer": 0,
+    "Callable[": 285,
+    "__getattr__": 3,
+    "lines of services/ottla": 59_600,
+    "lines of tests": 73_800,
+    "files on the way of a Produce": 17,
+    "calls up into a higher layer on that way": 1,
+    "files on the way of a CreateTopics": 39,
+}
 
 
 def lines_of(path: Path) -> int:

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests import house
+from tests.house import MODULES, PACKAGE, ROOT, name_of
 
 from ottla.config.broker import BrokerSettings
 from ottla.config.document import page
@@ -25,10 +27,6 @@ from ottla.metrics import document as metrics_document
 from ottla.metrics.metric import Metric
 from ottla.metrics.table import AREAS
 
-ROOT: Final = Path(__file__).parent.parent
-PACKAGE: Final = ROOT / "services" / "ottla"
-GENERATED: Final = re.compile(r"_pb2(_grpc)?\.py$")  # by `make proto`
-MODULES: Final = sorted(path for path in PACKAGE.rglob("*.py") if not GENERATED.search(path.name))
 TESTS: Final = sorted((ROOT / "tests").rglob("*.py"))
 MARKDOWN: Final = sorted(
     [*ROOT.glob("*.md"), *(path for folder in ("docs", "services", "tests", "deploy", "helm") for path in ROOT.glob(f"{folder}/**/*.md"))]
@@ -70,11 +68,6 @@ def for_each(paths: Sequence[Path]) -> Callable[[Callable[[Path], None]], Callab
         return test
 
     return test_of
-
-
-def name_of(path: Path) -> str:
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 @cache
@@ -297,6 +290,14 @@ def test_unit_tests_mirror_the_package() -> None:
     folders = {path.parent.relative_to(ROOT / "tests" / "unit") for path in (ROOT / "tests" / "unit").rglob("test_*.py")}
     elsewhere = [folder.as_posix() for folder in folders if not (PACKAGE / folder).is_dir()]
     assert not set(elsewhere) - {"deploy", "containers"}
+
+
+def test_no_figure_of_the_house_is_over_its_ceiling() -> None:
+    """`make house` prints them. Method: counting, and two requests that are followed through a cluster of three in this process."""
+    found = house.figures()
+    assert set(house.CEILINGS) <= set(found)
+    assert {name: found[name] for name, ceiling in house.CEILINGS.items() if found[name] > ceiling} == {}
+    assert found["files on the way of a Produce"] >= 8, "the request was not followed"
 
 
 def test_the_glossary_names_files_and_words_that_are_there() -> None:

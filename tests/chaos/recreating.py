@@ -151,9 +151,9 @@ class Worker:
             return
         offset = self._random.randint(1, max(partition.acknowledged.values()))
         partition.asked = max(partition.asked, offset)
-        key = TopicPartition(TOPIC, index, offset)
+        key, admin = TopicPartition(TOPIC, index, offset), self._admin()  # to be kept: what it has asked for ends with it
         try:
-            deleted = self._admin().delete_records([key], operation_timeout=5, request_timeout=_REQUEST_SECONDS)[key]
+            deleted = admin.delete_records([key], operation_timeout=5, request_timeout=_REQUEST_SECONDS)[key]
             partition.answered = max(partition.answered, deleted.result(2 * _REQUEST_SECONDS).low_watermark)
         except _NO_ANSWER as error:
             # It may be done later, and by then to the next topic: a request names a topic, not its id.

@@ -99,6 +99,19 @@ def test_a_broker_that_is_gone_is_seen_at_a_glance(cluster: EmbeddedCluster, ott
     assert "not needed" in ottla(cluster, "elect-leaders", "preferred", "copied:0")
 
 
+def test_a_partition_without_a_leader_is_not_said_to_be_missing(cluster: EmbeddedCluster, ottla: Ottla) -> None:
+    ottla(cluster, "topics", "create", "alone", "-p", "1", "-r", "1")
+    leader = cluster.leader("alone")
+    cluster.kill(leader)
+    left = next(each for each in (1, 2, 3) if each != leader)
+    until(
+        lambda: '"leader": null' in ottla(cluster, "topics", "describe", "alone", "--json", "-b", cluster.address("PLAINTEXT", left)),
+        "gone",
+    )
+    refused = ottla(cluster, "consume", "alone", "-b", cluster.address("PLAINTEXT", left), code=1)
+    assert refused == "ottla: partition 0 of 'alone' has no leader at the moment\n"
+
+
 def test_partitions_move_with_a_throttle_that_is_gone_afterwards(cluster: EmbeddedCluster, ottla: Ottla, tmp_path: Path) -> None:
     cluster.create_topic("clicks", partitions=2)
     publish(cluster, "clicks", 300_000)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 
+from confluent_kafka import Consumer
 from tests.compat.test_command import Ottla, ottla
 from tests.compat.test_groups import publish, read_with_confluent
 
@@ -57,3 +59,31 @@ def test_a_group_reads_on_where_the_last_command_stopped(ottla: Ottla, ottla_boo
     assert sorted(map(int, first + second)) == list(range(12))
     assert ottla("consume", topic, "--group", "readers").stdout == ""
     assert "the group says what is read" in ottla("consume", topic, "--group", "readers", "-p", "0", code=2).stderr
+
+
+def test_partitions_without_a_committed_offset_are_told_beside_the_sum(ottla: Ottla, ottla_bootstrap_servers: str) -> None:
+    topic, group = "half-committed", "halfway"
+    ottla("topics", "create", topic, "-p", "4")
+    publish(ottla_bootstrap_servers, topic, 0, 12)
+    ottla("groups", "reset-offsets", group, "-t", f"{topic}:2", "--to-earliest", "--execute")
+    consumer = Consumer({"bootstrap.servers": ottla_bootstrap_servers, "group.id": group, "auto.offset.reset": "latest"})
+    consumer.subscribe([topic])
+    try:
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        text = ottla("groups", "describe", group).stdout
+        assert re.search(r", \d+ messages? behind in 1 partition, .*; 3 partitions have no committed offset\n", text)
+        shown = ottla("groups", "reset-offsets", group, "-t", topic, "--to-earliest")
+        assert f"group '{group}' has 1 member (Stable); stop its consumers first" in shown.stderr
+        refused = ottla("groups", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute", code=1)
+        assert f"group '{group}' has 1 member (Stable); stop its consumers first" in refused.stderr
+        assert "Unknown member" not in refused.stderr
+    finally:
+        consumer.close()
+
+
+def test_a_partition_that_does_not_exist_is_not_said_of_its_topic(ottla: Ottla) -> None:
+    ottla("topics", "create", "of-two-partitions", "-p", "2")
+    refused = ottla("produce", "of-two-partitions", "-p", "9", given="a line\n", code=1)
+    assert "partition 9 of 'of-two-partitions' does not exist" in refused.stderr
+    assert "topic 'of-two-partitions' does not exist" not in refused.stderr

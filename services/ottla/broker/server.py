@@ -192,7 +192,7 @@ class Broker:
             await internal_topic(name, self._parts)
 
     def warn_of_missing_brokers(self) -> None:
-        """Says in the log if there are too few brokers for groups and transactions; for whoever has started all that it starts."""
+        """Says in the log if there are too few brokers for groups and transactions; called once all brokers of the process run."""
         with speaking(self._settings.broker_id):
             warn_of_missing_brokers(self._settings, self.metadata)
 

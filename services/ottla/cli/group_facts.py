@@ -112,6 +112,13 @@ def _partitions(assignment: Any) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((assigned.topic, assigned.partition) for assigned in assignment.topic_partitions))
 
 
+def members_of(where: Connection, admin: AdminClient, group_id: str) -> tuple[int, str]:
+    """How many members a group has, and its state; none for a group that does not exist."""
+    with told_plainly(where.bootstrap_server, f"group {group_id!r}"):
+        described = admin.describe_consumer_groups([group_id], request_timeout=ANSWER_SECONDS)[group_id].result(ANSWER_SECONDS + 5)
+    return len(described.members), state_name(described.state)
+
+
 def describe_group(where: Connection, group_id: str, *, with_seconds: bool = True) -> GroupFacts:
     """Everything about one group.
 

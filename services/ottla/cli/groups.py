@@ -25,6 +25,7 @@ from ottla.cli.group_facts import (
     earliest_offsets,
     latest_offsets,
     list_groups,
+    members_of,
     offsets_since,
     partitions_of,
     topic_partitions,
@@ -100,8 +101,14 @@ def _described(facts: GroupFacts) -> str:
         f"{facts.group_id}: {facts.state}, {facts.type} protocol, {count_of(len(facts.members), 'member')}, coordinator {facts.coordinator}"
     )
     if lags:
-        behind = f", {seconds(max(ages))}" if ages else ""
-        head += f", {count_of(sum(lags), 'message')} behind{behind}"
+        without_offset = sum(each.committed is None for each in facts.partitions)
+        head += f", {count_of(sum(lags), 'message')} behind"
+        if without_offset:
+            head += f" in {count_of(len(lags), 'partition')}"
+        if ages:
+            head += f", {seconds(max(ages))}"
+        if without_offset:
+            head += f"; {count_of(without_offset, 'partition')} {'has' if without_offset == 1 else 'have'} no committed offset"
     rows = [
         (
             each.topic,
@@ -250,6 +257,12 @@ def reset_offsets(
         if bounded != wanted[key]:
             note(f"{key[0]}-{key[1]}: {wanted[key]:,} is not in [{first[key]:,}, {last[key]:,}]; {bounded:,} is taken")
             wanted[key] = bounded
+    members, state = members_of(where, admin, group)
+    if members:
+        advice = f"group {group!r} has {count_of(members, 'member')} ({state}); stop its consumers first"
+        if execute:
+            raise CommandFailed(advice)
+        note(advice)
     if execute:
         with told_plainly(bootstrap_server, f"group {group!r}"):
             request = ConsumerGroupTopicPartitions(group, topic_partitions(wanted))

@@ -208,13 +208,20 @@ class Publisher:
             except BufferError:
                 self._producer.poll(0.1)
             except KafkaException as exception:
-                raise CommandFailed(sentence(exception.args[0], self._where.bootstrap_server, f"topic {self._topic!r}")) from None
+                raise CommandFailed(self._sentence(exception.args[0])) from None
         self._producer.poll(0)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self._failed += 1
-            self._first_failure = self._first_failure or sentence(error, self._where.bootstrap_server, f"topic {self._topic!r}")
+            self._first_failure = self._first_failure or self._sentence(error)
+
+    def _sentence(self, error: KafkaError) -> str:
+        from confluent_kafka import KafkaError
+
+        is_partition = error.code() == KafkaError._UNKNOWN_PARTITION
+        subject = f"partition {self._partition} of {self._topic!r}" if is_partition else f"topic {self._topic!r}"
+        return sentence(error, self._where.bootstrap_server, subject)
 
     def finish(self) -> None:
         """Waits until everything is acknowledged or given up."""

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from ottla.config import control as control_module
-from ottla.config import http as http_module
 from ottla.config import listeners as listeners_module
 from ottla.config.cleaner import CleanerSettings
 from ottla.config.cluster import IdentitySettings, ReplicationSettings
@@ -152,11 +151,6 @@ class BrokerSettings(
         if self.control_listener is None:
             return Listener(control_module.LISTENER_NAME, self.inter_broker_listener.host, 0, self.control_security_protocol)
         return control_module.listener_of("control.listener", self.control_listener, self.control_security_protocol)
-
-    @cached_property
-    def http_address(self) -> Listener | None:
-        """Where metrics and health are asked for; None for nowhere."""
-        return None if self.http_listener is None else http_module.listener_of(self.http_listener)
 
     def advertised_control_endpoint(self, host: str, bound_port: int) -> str:
         """The `host:port` that other brokers are told to call.

@@ -1,4 +1,4 @@
-"""The broker's settings of its HTTP endpoint: metrics, and whether it lives and is ready. Kafka has no counterpart."""
+"""The settings of a service's HTTP listener: metrics, and whether it lives and is ready. Kafka has no counterpart."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ class HttpSettings(Settings):
         doc="Ottla's own: whether the metrics have a series for each partition too. With thousands of partitions that is most "
         "of what a scrape costs, at the broker and in Prometheus.",
     )
+
+    @property
+    def http_address(self) -> Listener | None:
+        """Where metrics and health are asked for; None for nowhere."""
+        return None if self.http_listener is None else listener_of(self.http_listener)
 
 
 def listener_of(text: str) -> Listener:

@@ -69,6 +69,11 @@ class Surface:
         log.info("metrics and health are at %s", self._listener.url)
 
     @property
+    def address(self) -> str:
+        """The URL that it answers at."""
+        return self._listener.url
+
+    @property
     def port(self) -> int:
         """The port that it answers at."""
         return self._listener.port

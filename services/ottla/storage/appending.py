@@ -132,7 +132,7 @@ class AppendingLog:
         self._unsettled = False  # the checkpointed recovery point may lie beyond the end that a truncation left
         self._snapshots: list[tuple[int, bytes]] = []  # taken at rolls, on their way to the disk
         self._snapshot_offset = loaded.snapshot_offset  # of the newest one
-        # After an unclean stop nobody knows whether the names of what was recovered have lasted.
+        # After an unclean stop it is unknown whether the names of what was recovered have lasted.
         self._directory_changed = loaded.is_new or loaded.recovery_point < loaded.log_end_offset
         # What follows is the active segment as the next batch will find it, kept here so that `stage` has it at hand.
         self._files = context.files
@@ -457,7 +457,7 @@ class AppendingLog:
         self._try_to_rename_condemned()
 
     def _try_to_rename_condemned(self) -> None:
-        """What can not be renamed now is before the recovery point moves: a start would take it for the log's."""
+        """What cannot be renamed now is before the recovery point moves: a start would take it for the log's."""
         try:
             self._rename_condemned()
         except KafkaStorageError as error:

@@ -45,7 +45,9 @@ class CompactableLog(AppendingLog):
     @property
     def synced_offset(self) -> int:
         """Segments that end by it are on the disk, with their indexes and the producers' states at their end."""
-        return min([self.recovery_point, *(each.base_offset for each in self._sealed), *(offset - 1 for offset, _ in self._snapshots)])
+        return min(
+            [self.recovery_point, *(segment.base_offset for segment in self._sealed), *(offset - 1 for offset, _ in self._snapshots)]
+        )
 
     async def checkpoint(self) -> None:
         """Waits until the disk has the recovery point, before which a start looks for no holes: a cleaning makes some.

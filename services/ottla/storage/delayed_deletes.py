@@ -16,6 +16,7 @@ from typing import Final
 
 from ottla.clock import Clock
 from ottla.lifecycle import Offload
+from ottla.storage.checkpoints import sync_directory
 from ottla.storage.file_names import DELETED_SUFFIX
 
 log = logging.getLogger(__name__)
@@ -72,11 +73,18 @@ def rename_to_deleted(path: str) -> str:
 
 
 def delete_all(paths: Sequence[str]) -> None:
-    """Deletes files and directories; what can not be deleted is told in the log and left for the next start."""
+    """Deletes files and directories; what can not be deleted is told in the log and left for the next start.
+
+    A directory's name is synced before: after a loss of power half of a log must not be found under the name of a whole one.
+    """
+    synced: set[Path] = set()
     for name in paths:
         path = Path(name)
         try:
             if path.is_dir():
+                if path.parent not in synced:
+                    sync_directory(path.parent)
+                    synced.add(path.parent)
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)

@@ -146,10 +146,10 @@ class OffsetIndex:
             self.written()
 
     def withdraw(self) -> None:
-        """Takes everything into memory and the file away: a start makes a missing index anew, and would believe a part of one.
+        """Takes everything into memory and the file away: a start rebuilds a missing index, and would believe a part of one.
 
         Raises:
-            OSError: it can not be read or removed; then nothing has changed.
+            OSError: it cannot be read or removed; then nothing has changed.
         """
         entries = self.entries()
         Path(self.path).unlink(missing_ok=True)
@@ -285,10 +285,10 @@ class TimeIndex:
             self.written()
 
     def withdraw(self) -> None:
-        """Takes everything into memory and the file away: a start makes a missing index anew, and would believe a part of one.
+        """Takes everything into memory and the file away: a start rebuilds a missing index, and would believe a part of one.
 
         Raises:
-            OSError: it can not be read or removed; then nothing has changed.
+            OSError: it cannot be read or removed; then nothing has changed.
         """
         entries = self.entries()
         Path(self.path).unlink(missing_ok=True)

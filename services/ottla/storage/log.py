@@ -265,7 +265,7 @@ class Log(CompactableLog):
         self._check_online()
         assert not self._staged, f"{self.topic_partition}: truncation in the middle of a group"
         gone = self._segments.all[::-1]
-        self._discard([each for each in gone if each.base_offset == offset])
+        self._discard([segment for segment in gone if segment.base_offset == offset])
         self._rename_condemned()  # the new segment's name has to be free
         try:
             snapshots = snapshot_offsets(self.directory)
@@ -275,7 +275,7 @@ class Log(CompactableLog):
             raise self._storage_error(f"no new segment at offset {offset}", error) from error
         self._was_cut = False
         self._ends_at(offset, snapshots)
-        self._discard([each for each in gone if each.base_offset != offset])
+        self._discard([segment for segment in gone if segment.base_offset != offset])
         self.log_start_offset = offset
         self.leader_epochs.clear()
         self.producers.clear()
@@ -359,18 +359,20 @@ class Log(CompactableLog):
             KafkaStorageError: it could not; then the next start has to check the log.
         """
         self._check_online()
-        self.write_staged()
-        self._note_max_timestamp()
-        if self.log_end_offset > max(self._snapshot_offset, self._segments.all[0].base_offset):
-            self._take_snapshot()
-        while self._flushing is not None:
-            await self._flush_with_others()
-        unsynced = self.recovery_point < self.log_end_offset or self._sealed or self._condemned or self._owes
-        if unsynced or self.leader_epochs.is_dirty or self._directory_changed:
-            self._active.complete_time_index()
-            await self._flush_with_others(closing=True)
-        self._check_closed()
-        self.release_files()
+        try:
+            self.write_staged()
+            self._note_max_timestamp()
+            if self.log_end_offset > max(self._snapshot_offset, self._segments.all[0].base_offset):
+                self._take_snapshot()
+            while self._flushing is not None:
+                await self._flush_with_others()
+            unsynced = self.recovery_point < self.log_end_offset or self._snapshots or self._sealed or self._condemned
+            if unsynced or self._owes or self.leader_epochs.is_dirty or self._directory_changed:
+                self._active.complete_time_index()
+                await self._flush_with_others(closing=True)
+            self._check_closed()
+        finally:
+            self.release_files()
 
     def retire(self) -> None:
         """The log goes on as another, in another directory, that has all of it. Whoever waits for a flush here is let go."""
@@ -414,7 +416,7 @@ class Log(CompactableLog):
 
     def _check_closed(self) -> None:
         """Raises KafkaStorageError when memory has anything that the next start would not find."""
-        if self._owes or self.recovery_point < self.log_end_offset:
+        if self._owes or self._snapshots or self.recovery_point < self.log_end_offset:
             raise KafkaStorageError(f"{self.topic_partition}: not everything could be written, so the next start has to check it")
 
     def _ends_at(self, offset: int, snapshots: Sequence[int]) -> None:
@@ -451,7 +453,7 @@ class Log(CompactableLog):
             # With `flush.messages` this is where readers will be let up to.
             self._reader.remember(end_offset, self._active, self._active.size)
             self._owes, owed = True, self._owes
-            ended = [each for each in ([*self._sealed, self._active] if closing else self._sealed) if each.size]
+            ended = [segment for segment in ([*self._sealed, self._active] if closing else self._sealed) if segment.size]
             self._rename_condemned()
             aborted = [(index, index.unsynced) for index in self._written_transaction_indexes() if index.unsynced]
             try:
@@ -478,8 +480,8 @@ class Log(CompactableLog):
             self.recovery_point = max(self.recovery_point, end_offset)
             for index, unsynced in aborted:
                 index.synced(unsynced)
-            self._sealed = [each for each in self._sealed if each not in ended]
-            self._snapshots = [each for each in self._snapshots if each not in snapshots]
+            self._sealed = [segment for segment in self._sealed if segment not in ended]
+            self._snapshots = [snapshot for snapshot in self._snapshots if snapshot not in snapshots]
             self._owes = any(offset <= end_offset for offset, _ in self._snapshots)
             if owed and not self._owes:
                 log.info("%s: what had to wait is on the disk now, up to offset %d", self.topic_partition, end_offset)
@@ -488,8 +490,11 @@ class Log(CompactableLog):
 
     def _sync_job(self, transaction_indexes: Sequence[str], indexed: Sequence[Segment], snapshots: Sequence[tuple[int, bytes]]) -> SyncJob:
         """What a thread has to sync, with everything in the files. Raises OSError."""
-        files = [each.open(self._context.file_pool) for each in self._segments.since(self.recovery_point)]
-        paths = [*transaction_indexes, *(each.path(suffix) for each in indexed for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX))]
+        files = [segment.open(self._context.file_pool) for segment in self._segments.since(self.recovery_point)]
+        paths = [
+            *transaction_indexes,
+            *(segment.path(suffix) for segment in indexed for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)),
+        ]
         if not (paths or snapshots or self._directory_changed or self.leader_epochs.is_dirty):
             return SyncJob(files, None)
         if self.leader_epochs.is_dirty:
@@ -506,7 +511,7 @@ class Log(CompactableLog):
 
     def _bring_indexes(self, segments: Sequence[Segment]) -> list[Segment]:
         """Brings the indexes of segments to their files; gives the segments of which they are there. Raises OSError."""
-        brought = [each for each in segments if bring_indexes(each)]
+        brought = [segment for segment in segments if bring_indexes(segment)]
         self._directory_changed |= len(brought) < len(segments)
         return brought
 

@@ -185,7 +185,7 @@ class LogCopy:
 
     def segments_in(self, directory: Path) -> list[Segment]:
         """The copied segments; of a complete copy they are the log's."""
-        copied = [each.copy_in(str(directory), self._sizes[each]) for each in self._log.segments]
+        copied = [segment.copy_in(str(directory), self._sizes[segment]) for segment in self._log.segments]
         copied[-1].is_active = True
         return copied
 

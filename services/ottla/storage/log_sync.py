@@ -32,7 +32,7 @@ from ottla.storage.segment import Segment
 
 log = logging.getLogger(__name__)
 
-# No room: what can be made anew from the log is left out then.
+# No room: what can be rebuilt from the log is left out then.
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # What may pass: a full disk is emptied, descriptors and memory come back, and reads go on meanwhile. Any other error
 # is the medium's own, and then nothing in its directory can be trusted to take a write.
@@ -63,7 +63,7 @@ class SyncJob:
 def bring_indexes(segment: Segment) -> bool:
     """Brings the indexes of a segment that takes no appends to their files; says whether they are there.
 
-    When the disk has no room for all of it the files go: a start makes missing indexes anew, and would believe a part.
+    When the disk has no room for all of it the files go: a start rebuilds missing indexes, and would believe a part.
 
     Raises:
         OSError: neither could be done.
@@ -124,7 +124,7 @@ def sync(job: SyncJob, operations: FileOperations) -> None:
     if directory is None:
         return
     for name in job.names:
-        # Of a segment that was deleted meanwhile nobody asks.
+        # Of a segment that was deleted meanwhile no reader asks.
         with contextlib.suppress(FileNotFoundError), _opened(name, directory) as descriptor:
             _fsync(descriptor, operations)
     if job.leader_epochs:

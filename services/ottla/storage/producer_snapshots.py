@@ -93,7 +93,7 @@ def write_snapshot(path: Path, encoded: bytes) -> None:
     """Puts an encoded snapshot in its place, whole. It is not synced: what a loss of power leaves of it is known by its checksum.
 
     Raises:
-        OSError: it can not be written; what was in its place is still there.
+        OSError: it cannot be written; what was in its place is still there.
     """
     aside = path_aside(path)
     write_file(aside, encoded, synced=False)

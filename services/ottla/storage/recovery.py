@@ -200,7 +200,7 @@ def sweep(directory: Path) -> set[str]:
 
 
 def rebuild_indexes(segment: Segment, index_interval_bytes: int) -> None:
-    """Makes both indexes of a segment anew from its batches, whose checksums are not looked at.
+    """Rebuilds both indexes of a segment from its batches, whose checksums are not looked at.
 
     All of it in memory first, and then file by file in one step: a start that finds a part of an index believes it. Where the
     disk has no room they stay in memory.
@@ -394,7 +394,7 @@ def first_to_recover(segments: Sequence[Segment], recovery_point: int) -> int:
 
     Where that ends its segment, the segment may have been rolled since: its batches are on the disk, the end of its indexes not.
     """
-    return max((index for index, each in enumerate(segments) if each.base_offset < recovery_point), default=0)
+    return max((index for index, segment in enumerate(segments) if segment.base_offset < recovery_point), default=0)
 
 
 def first_apart(segments: Sequence[Segment], cleaned_up_to: int) -> tuple[Segment, str] | None:

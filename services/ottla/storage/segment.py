@@ -196,11 +196,11 @@ class Segment:
     def withdraw_indexes(self) -> None:
         """Takes both index files away, and what they have into memory.
 
-        A start makes indexes anew whose files are missing. A file that has a part of its entries would be believed: the segment's
+        A start rebuilds indexes whose files are missing. A file that has a part of its entries would be believed: the segment's
         largest timestamp would be too small, and retention delete what is not old enough.
 
         Raises:
-            OSError: a file can not be read or removed.
+            OSError: a file cannot be read or removed.
         """
         self.offset_index.withdraw()
         self.time_index.withdraw()

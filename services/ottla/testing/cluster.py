@@ -139,21 +139,30 @@ class EmbeddedCluster:
         self._note_port(thread.call(thread.brokers.start_broker(_id(broker_id)), START_SECONDS))
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stops a broker cleanly: it hands over what it leads first. As with `kill` the internal topics are made before it."""
+        """Stops a broker cleanly: it hands over what it leads first. As with `kill` the internal topics are made before."""
         self._broker(broker_id)
+        self.make_internal_topics()
         thread = self._started()
-        thread.call(thread.make_internal_topics(), START_SECONDS)
         thread.call(thread.brokers.stop_broker(_id(broker_id)), STOP_SECONDS)
 
     def kill(self, broker_id: int) -> None:
         """Ends a broker as a crash does, as seen once its session has timed out. Nothing is flushed, closed or handed over.
 
-        The topics of groups and of transactions are made before it, if all brokers run: with one of them gone they could not be.
+        As `make_internal_topics` before it, if all brokers run.
         """
         self._broker(broker_id)
+        self.make_internal_topics()
+        thread = self._started()
+        thread.call(thread.brokers.kill(_id(broker_id)), STOP_SECONDS)
+
+    def make_internal_topics(self) -> None:
+        """Makes the topics of groups and of transactions, unless they are there; of a cluster of several brokers that all run.
+
+        Else the first client that looks for a coordinator has them made, which takes as many brokers as they have replicas: with
+        one of three gone there would be no first group.
+        """
         thread = self._started()
         thread.call(thread.make_internal_topics(), START_SECONDS)
-        thread.call(thread.brokers.kill(_id(broker_id)), STOP_SECONDS)
 
     def expire_session(self, broker_id: int) -> None:
         """Has a broker's session time out while it runs. It stops leading and joins again. Not with `zookeeper.connect`."""

@@ -28,7 +28,7 @@ def epochs_of(log: Log) -> list[tuple[int, int]]:
 
 
 def kept(loaded: LoadedLog) -> bytes:
-    return b"".join(Path(each.path()).read_bytes() for each in loaded.segments)
+    return b"".join(Path(segment.path()).read_bytes() for segment in loaded.segments)
 
 
 def three_segments(make_log: LogMaker, **settings: Any) -> Log:
@@ -54,7 +54,7 @@ def test_segments_that_a_truncation_could_not_rename_are_renamed_before_the_reco
     async def scene() -> None:
         log = three_segments(make_log)
         await log.flush()
-        gone = [each.base_offset for each in log.segments[1:]]
+        gone = [segment.base_offset for segment in log.segments[1:]]
         with failing("rename", lambda path: True, errno.EDQUOT, after):
             log.truncate_to(3)
             assert (log.log_end_offset, len(log.segments), log.recovery_point) == (3, 1, 3)
@@ -97,7 +97,7 @@ def test_a_new_segment_does_not_get_the_name_of_one_that_waits_to_be_renamed(mak
     log.roll()
     grow(log, second + 3)
     asyncio.run(log.flush())
-    assert [each.base_offset for each in log.segments] == [0, second]
+    assert [segment.base_offset for segment in log.segments] == [0, second]
     assert epochs_of(log) == [(1 if offset < second - 4 else 2, offset) for offset in range(second + 3)]
     assert Path(log.segments[1].path()).stat().st_size == log.segments[1].size
 

@@ -37,7 +37,7 @@ def rolled(log: Log, count: int = 1, **of_batch: int) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
 def test_leader_epochs_and_names_are_on_the_disk_where_a_snapshot_has_to_wait(make_log: LogMaker, number: int) -> None:
-    """A snapshot can wait: a start reads the batches instead. What a follower compares logs by can not."""
+    """A snapshot can wait: a start reads the batches instead. What a follower compares logs by cannot."""
     synced: list[str] = []
     fsync = os.fsync
 
@@ -92,7 +92,7 @@ def test_a_flush_that_can_not_bring_everything_moves_nothing_and_is_possible_lat
 def test_a_segment_whose_indexes_have_no_room_keeps_its_largest_timestamp_over_a_crash(
     make_log: LogMaker, suffix: str, interval: int, call: str
 ) -> None:
-    """A start makes missing indexes anew and believes a part of one: retention would take records before their time."""
+    """A start rebuilds missing indexes and believes a part of one: retention would take records before their time."""
 
     async def scene() -> None:
         settings: dict[str, Any] = {"segment_bytes": 50_000, "index_interval_bytes": interval, "retention_ms": 10 * HOUR}
@@ -133,7 +133,7 @@ def test_a_stop_on_a_full_disk_is_not_called_clean_unless_the_next_start_finds_e
         with failing("open", lambda path: kind in path, errno.ENOSPC) as failed:
             await logs.shutdown(clean=True, broker_epoch=12)
         assert failed
-        # Indexes are made anew where they are missing; the others nobody misses.
+        # Indexes are rebuilt where they are missing; a start does not miss the others.
         assert (tmp_path / CLEAN_SHUTDOWN).exists() == (kind == ".index")
         logs = broker.manager()
         await logs.start()
@@ -175,7 +175,7 @@ def _aborted(producer_id: int = 4) -> Sequence[bytes]:
 
 @pytest.mark.parametrize("name", [".txnindex", ".timeindex", "partition.metadata", ".snapshot", "/clicks-0"])
 def test_too_many_open_files_in_a_flush_take_no_directory_offline(make_log: LogMaker, name: str) -> None:
-    """Only a failed fsync leaves nobody knowing what the disk has; a file that could not be opened can be opened later."""
+    """Only a failed fsync leaves it unknown what the disk has; a file that could not be opened can be opened later."""
 
     async def scene() -> None:
         log = make_log()
@@ -225,7 +225,7 @@ def test_indexes_and_names_that_a_recovery_made_are_synced_before_the_recovery_p
     fill(log, 20)
     asyncio.run(log.abandon())
     again = make_log(segment_bytes=1_000, index_interval_bytes=100)
-    sealed = [f"{each.base_offset:020}.index" for each in again.segments[:-1]]
+    sealed = [f"{segment.base_offset:020}.index" for segment in again.segments[:-1]]
     assert len(sealed) > 1
     files.fsyncs.clear()
     assert again.synced_offset == 0
@@ -245,7 +245,7 @@ def test_a_segment_that_rolled_at_the_recovery_point_has_whole_indexes_after_a_c
         await log.flush()
         point = log.recovery_point
         fill(log, 2, timestamp=9_000)
-        assert [each.base_offset for each in log.segments] == [0, point]
+        assert [segment.base_offset for segment in log.segments] == [0, point]
         expected = log.segments[0].offset_index.entries(), log.segments[0].time_index.entries()
         await log.abandon()
         again = make_log(recovery_point=point, **settings)
@@ -253,3 +253,13 @@ def test_a_segment_that_rolled_at_the_recovery_point_has_whole_indexes_after_a_c
         assert again.segments[0].max_timestamp == 5_000 + point - 1
 
     asyncio.run(scene())
+
+
+def test_a_stop_leaves_the_producers_states_on_the_disk_where_everything_else_was_there_before(make_log: LogMaker) -> None:
+    """With flush.messages nothing is left to flush; without the snapshot each start would read all batches."""
+    log = make_log()
+    append(log, batch_of(0, producer_id=6, producer_epoch=0, base_sequence=0))
+    asyncio.run(log.flush())
+    asyncio.run(log.close())
+    assert (log.directory / f"{1:020}.snapshot").exists()
+    assert log.segments[0].file is None

@@ -1,6 +1,6 @@
 """A broker that starts on a disk without any room: it serves what it has, and needs no second start once there is room.
 
-Method: every write fails, and files that a start would make anew are missing or damaged.
+Method: every write fails, and files that a start would rebuild are missing or damaged.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def of(logs: LogManager) -> Log:
 
 def _facts(log: Log) -> list[Any]:
     return [
-        (each.offset_index.entries(), each.time_index.entries(), each.max_timestamp, list(each.transaction_index))
-        for each in log.segments[:-1]
+        (segment.offset_index.entries(), segment.time_index.entries(), segment.max_timestamp, list(segment.transaction_index))
+        for segment in log.segments[:-1]
     ]
 
 
@@ -87,7 +87,7 @@ def test_indexes_that_a_start_has_no_room_for_stay_in_memory(tmp_path: Path, suf
     run(scene)
 
 
-def test_a_kill_while_indexes_are_made_anew_leaves_no_part_of_one(tmp_path: Path) -> None:
+def test_a_kill_while_indexes_are_rebuilt_leaves_no_part_of_one(tmp_path: Path) -> None:
     """A start believes what it finds of an index, so it finds all or nothing."""
 
     async def scene() -> None:

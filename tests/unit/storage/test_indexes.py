@@ -137,7 +137,7 @@ def test_entries_that_could_not_be_written_stay_in_memory(tmp_path: Path) -> Non
 
 
 def test_an_index_that_is_withdrawn_answers_from_memory_and_leaves_no_file(tmp_path: Path) -> None:
-    """A start makes a missing index anew; one that has a part of its entries would be believed."""
+    """A start rebuilds a missing index; one that has a part of its entries would be believed."""
     offsets, times = OffsetIndex(str(tmp_path / "0.index")), TimeIndex(str(tmp_path / "0.timeindex"))
     for entry in range(1, 6):
         offsets.append(entry * 3, entry * 50)

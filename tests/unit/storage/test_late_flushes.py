@@ -23,7 +23,6 @@ from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, read_leader_epoch
 from ottla.storage.indexes import OffsetIndex
 from ottla.storage.log import Log
 from ottla.storage.log_manager import LogManager
-from ottla.storage.log_moves import LogMoves
 from ottla.storage.producer_replay import note_batch
 from ottla.storage.producers import ProducerStates
 
@@ -34,7 +33,7 @@ KEY = CLICKS[3]
 
 
 class LateThread:
-    """An offload of which the next `sync`, if it is told so, begins when the test lets it."""
+    """An offload of which the next `sync`, if the test says so, begins when the test lets it."""
 
     def __init__(self) -> None:
         self.holds_next = False
@@ -88,7 +87,7 @@ def every_index_entry_points_at_its_batch(log: Log) -> bool:
 
 
 def found_by_fresh_look_ups(log: Log) -> list[int]:
-    """The offsets that a reader who comes anew is answered with their batch."""
+    """The offsets that a reader who has read nothing yet is answered with their batch."""
     found = []
     for offset in range(log.log_start_offset, log.log_end_offset):
         log._reader.forget()
@@ -110,7 +109,7 @@ def test_producers_of_what_was_cut_do_not_come_back_with_a_late_flush(make_log: 
         log = make_log(segment_bytes=9 * size)
         for sequence in range(20):
             append(log, batch_of(sequence, producer_id=21, producer_epoch=2, base_sequence=sequence, transactional=sequence > 9))
-        assert [each.base_offset for each in log.segments] == [0, 9, 18]
+        assert [segment.base_offset for segment in log.segments] == [0, 9, 18]
         flushing = await thread.hold(log)
         log.truncate_to(cut_to)
         log.update_settings(dataclasses.replace(log.settings, segment_bytes=1_000_000))
@@ -182,8 +181,8 @@ def _contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-@pytest.mark.parametrize("is_deleted", [True, False], ids=["deleted", "set aside"])
-def test_a_late_flush_leaves_nothing_in_the_directory_of_a_topic_made_anew(tmp_path: Path, is_deleted: bool) -> None:
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["deleted", "stray"])
+def test_a_late_flush_leaves_nothing_in_the_directory_of_a_recreated_topic(tmp_path: Path, is_deleted: bool) -> None:
     """Its directory has the same name. Indexes would be those of other batches, epochs and producers those of another topic."""
 
     async def scene() -> None:
@@ -218,36 +217,27 @@ def test_a_late_flush_leaves_nothing_in_the_directory_of_a_topic_made_anew(tmp_p
     run(scene)
 
 
-def test_a_late_flush_does_not_write_into_a_directory_to_which_the_log_has_come_back(tmp_path: Path) -> None:
-    """From A to B and back to A: the directory's name is the same, and the directory is another."""
+def test_a_late_flush_does_not_follow_the_name_of_its_directory(make_log: LogMaker) -> None:
+    """A log moves to another log directory and comes back: the name is the same, and the directory is another."""
 
     async def scene() -> None:
-        broker, thread = Broker(tmp_path / "a", tmp_path / "b"), LateThread()
-        broker.overrides = {"segment.bytes": "4000"}
-        logs = _manager(broker, thread)
-        await logs.start()
-        moves = LogMoves(logs, broker.directories, thread, lambda key, log: None)
-        log = logs.create(KEY, uuid4())
-        home = log.directory.parent
-        fill(log, 10, leader_epoch=1)
+        thread = late_log(make_log)
+        former = make_log(segment_bytes=4_000)
+        fill(former, 10, leader_epoch=1)
+        await former.flush()
+        while len(former.segments) == 1:
+            fill(former, 1, leader_epoch=2)
+        flushing = await thread.hold(former)
+        former.retire()
+        left = former.directory.rename(former.directory.with_name("left"))
+        log = make_log(segment_bytes=4_000)
+        for leader_epoch in (1, 2, 3, 4):
+            fill(log, 5, leader_epoch=leader_epoch)
         await log.flush()
-        while len(log.segments) == 1:
-            fill(log, 1, leader_epoch=2)
-        flushing = await thread.hold(log)
-        moved = log
-        for target in (next(each for each in broker.directories if each != home), home):
-            moves.move(KEY, str(target))
-            assert moves._working is not None
-            await asyncio.wait_for(moves._working, 10)
-            moved = logs.logs[KEY]
-            assert moved.directory.parent == target
-            fill(moved, 3, leader_epoch=moved.leader_epochs.latest_epoch + 1)
-            await moved.flush()
-        assert moved.leader_epochs.latest_epoch == 4
-        before = _contents(moved.directory)
+        before = _contents(log.directory)
         await thread.let(flushing)
-        assert _contents(moved.directory) == before
-        assert read_leader_epochs(moved.directory / LEADER_EPOCH_CHECKPOINT) == moved.leader_epochs.entries
-        await logs.shutdown(clean=False)
+        assert _contents(log.directory) == before
+        assert read_leader_epochs(log.directory / LEADER_EPOCH_CHECKPOINT) == log.leader_epochs.entries
+        assert read_leader_epochs(left / LEADER_EPOCH_CHECKPOINT) == [(1, 0), (2, 10)], "it ends where it began"
 
-    run(scene)
+    asyncio.run(scene())

@@ -206,6 +206,38 @@ def test_a_topic_made_again_has_its_own_records_wherever_the_crash_comes(tmp_pat
     assert crashes > 15
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_of_a_log_that_is_being_deleted_a_loss_of_power_brings_back_all_or_nothing(tmp_path: Path, seed: int) -> None:
+    """A replica that is given up and wanted again later is the same topic's: half of it would be taken for all."""
+    disk = Disk(tmp_path / "machine")
+
+    async def before() -> None:
+        broker = broker_in(Path(disk.root) / "logs")
+        logs = broker.manager()
+        await logs.start()
+        log = logs.create(KEY, FORMER)
+        for _ in range(4):
+            fill(log, 5)
+            log.roll()
+        await log.flush()
+        await logs.delete(KEY)
+        broker.clock.advance(seconds=120)
+        with crash_after(3 + seed % 12):
+            await logs._deletes.run_due()
+        await logs.shutdown(clean=False)
+
+    async def after() -> None:
+        logs = broker_in(Path(disk.root) / "logs").manager()
+        await logs.start()
+        assert [(each.log_start_offset, each.log_end_offset) for each in logs.logs.values()] in ([], [(0, 20)])
+        await logs.shutdown(clean=False)
+
+    with recording([disk], Random(seed).randbytes):
+        run(before)
+        disk.lose_power(Random(seed))
+        run(after)
+
+
 def test_a_log_that_a_checkpoint_has_beginning_beyond_its_end_is_kept_aside(tmp_path: Path, make_log: LogMaker) -> None:
     """Its records may be those of another topic, made again under a name of which a checkpoint spoke."""
     log = make_log(segment_bytes=1500)

@@ -39,7 +39,7 @@ class News:
     has_all_replicas: bool = False  # whether the broker may hold replicas that are its own no more
     metadata_first: bool = False  # whether clients wait for what there is, and nobody for what the broker leads
     has_sent_all_topics: bool = False  # whether what the broker knows of topics began with all that there were
-    all_topics_known: bool = False  # of what is told next: whether nothing of topics waits behind it
+    all_topics_known: bool = False  # of what is sent next: whether no metadata waits behind it
 
     def add(
         self,

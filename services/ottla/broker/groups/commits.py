@@ -50,6 +50,8 @@ log: Final = logging.getLogger(__name__)
 
 # So many groups are looked at in a row for offsets of deleted topics.
 GROUPS_AT_ONCE: Final = 200
+# So many go into a batch, which must not come near `max.message.bytes`.
+TOMBSTONES_AT_ONCE: Final = 1_000
 
 Outcomes = dict[TopicPartition, ApiError | None]
 Offsets = Mapping[TopicPartition, CommittedOffset]
@@ -237,7 +239,7 @@ class Commits:
         """What the group has committed; nothing for one that is not known. A member of a consumer group says its epoch.
 
         Raises:
-            ApiError: why a member may not be told; or an offset of a deleted topic could not be removed, and none of it is told.
+            ApiError: why a member gets no answer; or an offset of a deleted topic could not be removed.
         """
         entry = self._entries.get(group_id)
         if entry is None:
@@ -325,8 +327,8 @@ class Commits:
         """Appends tombstones for offsets, and for the group where it has neither members nor other offsets: says whether."""
         goes = entry.is_forgettable and entry.offsets.partitions() <= set(partitions)
         records = _tombstones(entry.group.group_id, partitions) + (tombstones_of(entry.group) if goes else [])
-        if records:
-            self._appended(self._log.append(records))
+        for start in range(0, len(records), TOMBSTONES_AT_ONCE):
+            self._appended(self._log.append(records[start : start + TOMBSTONES_AT_ONCE]))
         return goes
 
     def _expired(self, entry: GroupEntry, wall_ms: int) -> list[TopicPartition]:

@@ -129,7 +129,7 @@ class GroupCoordinator:
     # Topics.
 
     def topics_changed(self, deleted: Collection[str], all_known: bool) -> None:
-        """The controller has told of topics.
+        """The controller has sent topics.
 
         Args:
             deleted: those that are gone; others of their names may be there.

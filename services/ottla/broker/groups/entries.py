@@ -59,7 +59,7 @@ class GroupEntry:
 
     @property
     def is_forgettable(self) -> bool:
-        """Whether nobody would miss the group but for its offsets."""
+        """Whether nothing but its offsets keeps the group."""
         return self.is_empty and not (isinstance(self.group, Group) and self.group.pending_members)
 
 

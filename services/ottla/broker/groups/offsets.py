@@ -6,7 +6,7 @@
 
 A commit counts only when its record is committed in the offsets topic, so it comes here in two steps: `append` when the
 record is in the log, `advance` when the high watermark has passed it. In between it counts as the group's, so that
-nothing takes the group or that offset away behind its back: whoever waits for it may be gone, and the record is there. Two
+nothing takes the group or that offset away meanwhile: its client may be gone, and the record is there. Two
 commits of one partition may be under way at once; the log decides which is the later one, so each brings the offset that
 its record has in the log.
 
@@ -22,7 +22,7 @@ Pure: no log, no clock. Source: Kafka's `GroupMetadata`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -68,16 +68,15 @@ class GroupOffsets:
 
     def partitions(self) -> set[TopicPartition]:
         """The partitions with an offset: committed, or about to be."""
-        return self._committed.keys() | self._appended.keys() | self._producers.keys()
+        return self._committed.keys() | self.under_way()
+
+    def under_way(self) -> Set[TopicPartition]:
+        """The partitions with a commit that is in the log and may yet count: neither they nor the group may expire."""
+        return self._appended.keys() | self._producers.keys()
 
     def is_unstable(self, partition: TopicPartition) -> bool:
         """Whether an undecided transaction may change the partition's offset (KIP-447)."""
         return partition in self._producers
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing would be lost with the group."""
-        return not self._committed and not self._pending and not self._appended
 
     def __len__(self) -> int:
         return len(self._committed)
@@ -241,8 +240,9 @@ class GroupOffsets:
         if subscribed is None:
             return []
         found = []
+        under_way = self.under_way()  # a tombstone would lie behind the commit
         for partition, (committed, _, _) in self._committed.items():
-            if partition.topic in subscribed or self._is_about_to_change(partition):
+            if partition.topic in subscribed or partition in under_way:
                 continue
             if committed.expire_timestamp != NO_EXPIRY:
                 is_over = now_ms >= committed.expire_timestamp
@@ -252,10 +252,6 @@ class GroupOffsets:
             if is_over:
                 found.append(partition)
         return found
-
-    def _is_about_to_change(self, partition: TopicPartition) -> bool:
-        """Whether a tombstone would lie behind a commit of this partition that is under way."""
-        return partition in self._producers or partition in self._appended
 
 
 def _is_of_another(topic_id: UUID | None, current: UUID | None) -> bool:

@@ -143,7 +143,7 @@ class OffsetsPartition:
         )
 
     async def _until_topics_are_known(self) -> None:
-        """Waits a while to be told which topics there are: an offset of a deleted one must not be told as one of its successor."""
+        """Waits a while for all topics: an offset of a deleted one must not be answered as one of its successor."""
         if not self._topics_known.is_set():
             try:
                 async with asyncio.timeout(TOPICS_KNOWN_SECONDS):
@@ -384,7 +384,7 @@ class OffsetsPartition:
             match effect:
                 case Joined(token=token) | Synced(token=token):
                     assert isinstance(token, asyncio.Future)
-                    if not token.done():  # whoever waited may be gone with its connection
+                    if not token.done():  # the request may be gone with its connection
                         token.set_result(effect)
                 case StoreGroup():
                     assert isinstance(entry.group, Group)

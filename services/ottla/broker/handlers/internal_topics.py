@@ -77,7 +77,7 @@ async def internal_topic(name: str, parts: BrokerParts) -> TopicDescription:
 
 
 def _too_few_brokers(name: str, parts: BrokerParts) -> str:
-    """Kafka's sentence, logged as an error now and then; clients are told it too, and show it to nobody."""
+    """Kafka's sentence, logged as an error now and then. Clients get it too, and do not show it."""
     topic, now = _replication(name, parts.settings), parts.clock.monotonic()
     sentence = (
         f"Number of alive brokers '{len(parts.metadata.brokers)}' does not meet the required replication factor '{topic.factor}' for the "

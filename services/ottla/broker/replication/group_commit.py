@@ -72,7 +72,7 @@ class GroupCommit:
             self.written(partition)
 
     def _flush_failed(self, partition: Partition, error: KafkaStorageError) -> None:
-        """Whoever waits is told when the log is offline; of what may pass nobody is told, and it is tried again."""
+        """Requests that wait fail when the log is offline. What may pass is tried again, and they wait on."""
         if is_final(partition):
             log.error("%s: the group commit failed: %s", partition.topic_partition, error)
             self._failed.discard(partition)
@@ -80,7 +80,7 @@ class GroupCommit:
             self._flushed(partition)
             return
         if not partition.is_leader:
-            self._failed.discard(partition)  # nobody waits for it here
+            self._failed.discard(partition)  # no request waits for it here
             return
         if partition not in self._failed:
             self._failed.add(partition)

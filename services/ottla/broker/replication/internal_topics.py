@@ -39,8 +39,8 @@ _MAGIC: Final = 2
 async def loaded_at_last(key: TopicPartition, load: Callable[[], Awaitable[None]]) -> None:
     """Has a coordinator read a partition, again and again until it is read.
 
-    As long as this broker leads the partition there is nobody else to ask; whoever stops leading it cancels this. An error
-    that nobody has foreseen must not make COORDINATOR_LOAD_IN_PROGRESS the answer for ever either.
+    As long as this broker leads the partition no other broker can be asked; a coordinator that resigns cancels this. An
+    unexpected error must not make COORDINATOR_LOAD_IN_PROGRESS the answer for ever either.
     """
     pause = _RETRY_SECONDS
     while True:

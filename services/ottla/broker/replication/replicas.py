@@ -191,23 +191,23 @@ class ReplicaManager:
                 await self._open_logs(some)
                 unsettled = await self._settle_before_leading(some)
                 errors |= unsettled
-                errors |= self.apply_at_once([each for each in some if each.topic_partition not in unsettled], leaders)
+                errors |= self.apply_at_once([assignment for assignment in some if assignment.topic_partition not in unsettled], leaders)
                 await asyncio.sleep(0)
         return errors
 
     async def _settle_before_leading(self, assignments: Sequence[PartitionAssignment]) -> dict[TopicPartition, int]:
-        """Waits until the checkpoints know of truncations of what is to be led; gives the error codes of those that can not be led.
+        """Waits until the checkpoints know of truncations of what is to be led; gives the error codes of those that cannot be led.
 
         A leader appends. While the checkpoint takes what was cut off for synced, a start after a loss of power would believe
         what was appended in its place.
         """
         errors: dict[TopicPartition, int] = {}
-        led = [each.topic_partition for each in assignments if each.state.leader == self._broker_id]
+        led = [assignment.topic_partition for assignment in assignments if assignment.state.leader == self._broker_id]
         while unsettled := [key for key in led if key not in errors and must_settle(self._partitions.get(key))]:
             results = await asyncio.gather(*(self._partitions[key].log.settle() for key in unsettled), return_exceptions=True)
             for key, result in zip(unsettled, results, strict=True):
                 if isinstance(result, ApiError):
-                    log.error("%s: broker %d can not lead: %s", key, self._broker_id, result)
+                    log.error("%s: broker %d cannot lead: %s", key, self._broker_id, result)
                     errors[key] = result.code
                 elif isinstance(result, BaseException):
                     raise result

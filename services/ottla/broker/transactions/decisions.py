@@ -152,6 +152,6 @@ def aborted_after_fence(transaction: Transaction, now_ms: int) -> Transaction:
 
 
 def completed(transaction: Transaction, now_ms: int) -> Transaction:
-    """All markers are written. When the transaction began is kept, for whoever asks what it was."""
+    """All markers are written. When the transaction began is kept for DescribeTransactions."""
     target = _S.COMPLETE_COMMIT if transaction.state is _S.PREPARE_COMMIT else _S.COMPLETE_ABORT
     return transaction.to(target, now_ms, partitions=frozenset())

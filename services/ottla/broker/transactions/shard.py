@@ -320,7 +320,7 @@ class TransactionPartition:
                 log.error("%s: its markers are another coordinator's business: %s", decided.transactional_id, error)
                 return
             except Exception:
-                # What is decided is carried to its end, whatever nobody has foreseen.
+                # What is decided is carried to its end, after an unexpected error too.
                 log.exception("%s: its markers could not be sent, trying again in %g s", decided.transactional_id, _RETRY_LATER_SECONDS)
                 await asyncio.sleep(_RETRY_LATER_SECONDS)
         while not self._is_closed:
@@ -340,7 +340,7 @@ class TransactionPartition:
     async def _write(self, entry: _Entry, changed: Transaction) -> None:
         """Writes the change for a request; returns when it is committed and taken in.
 
-        Whoever waits here may go, and is answered when it has taken too long. The change is carried to its end all the same.
+        The request may end before, with its connection or when it takes too long. The change is carried to its end all the same.
 
         Raises:
             ApiError: it was not appended; or not committed in time, and then it may still come to be.
@@ -376,7 +376,7 @@ class TransactionPartition:
         """Waits until what was appended is committed, however long that takes, and takes it in.
 
         Raises:
-            NotCoordinator: another broker leads the partition, and goes on from what is written.
+            NotCoordinator: another broker leads the partition, and continues from what is written.
         """
         try:
             while True:
@@ -389,7 +389,7 @@ class TransactionPartition:
                     log.warning("%s: a step of a transaction is written and not committed yet: %s", self.key, error)
                     if too_late is not None and not too_late.done():
                         too_late.set_exception(_as_transaction_error(error))
-                        too_late.exception()  # whoever waited may be gone
+                        too_late.exception()  # the request may be gone
                     await asyncio.sleep(_RETRY_SECONDS)
             if self._is_closed:
                 raise NotCoordinator(f"{self.key} is not led here any more")

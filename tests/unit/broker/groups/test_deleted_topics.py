@@ -17,6 +17,7 @@ from ottla.broker.groups.shard import OffsetsPartition
 from ottla.errors import CoordinatorLoadInProgress, NotEnoughReplicas, UnknownTopicOrPartition
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
+from ottla.record.batch import read_header
 from ottla.record.control_records import ControlRecordType
 
 ORDERS = TopicPartition("orders", 2)
@@ -248,6 +249,21 @@ def test_a_topic_that_is_gone_takes_no_commits() -> None:
         outcomes = await shard.commit("billing", -1, "", None, {ORDERS: CommittedOffset(1), SALES: CommittedOffset(2)})
         assert type(outcomes[ORDERS]) is UnknownTopicOrPartition
         assert outcomes[SALES] is None
+
+    run(test)
+
+
+def test_a_topic_of_many_partitions_is_removed_in_batches_that_the_log_takes() -> None:
+    async def test(world: World) -> None:
+        world.topics.make("wide", 2_500)
+        shard = await world.coordinator()
+        wide = [TopicPartition("wide", each) for each in range(2_500)]
+        for start in range(0, 2_500, 500):
+            await shard.commit("billing", -1, "", None, dict.fromkeys(wide[start : start + 500], CommittedOffset(3)))
+        before = len(world.log.batches)
+        await world.delete(shard, "wide")
+        assert [read_header(each).last_offset_delta + 1 for each in world.log.batches[before:]] == [1_000, 1_000, 500]
+        assert shard.group("billing") is None
 
     run(test)
 

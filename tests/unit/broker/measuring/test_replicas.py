@@ -28,13 +28,14 @@ def test_a_broker_that_is_killed_is_seen_in_the_metrics_of_the_others_until_it_i
     """
     caplog.set_level(logging.INFO, "ottla.state_change")
     with EmbeddedCluster(brokers=3, settings=SETTINGS) as cluster:
+        cluster.make_internal_topics()  # of four partitions each
         cluster.create_topic("clicks", partitions=6, replication_factor=3, settings={"min.insync.replicas": "2"})
         produce(cluster, "clicks", 300)
         until(lambda: summed(cluster, UNDER_REPLICATED) == 0)
-        assert summed(cluster, "ottla_broker_partitions") == 18
-        assert summed(cluster, "ottla_broker_leaders") == 6
+        assert summed(cluster, "ottla_broker_partitions") == 3 * (6 + 8)
+        assert summed(cluster, "ottla_broker_leaders") == 6 + 8
         assert summed(cluster, "ottla_controller_active") == 1
-        assert summed(cluster, "ottla_controller_partitions") == 6
+        assert summed(cluster, "ottla_controller_partitions") == 6 + 8
         assert summed(cluster, "ottla_controller_alive_brokers") == 3
         assert summed(cluster, "ottla_replica_at_min_isr_partitions") == 0
         new = [each.getMessage() for each in caplog.records if each.name == "ottla.state_change"]
@@ -45,12 +46,13 @@ def test_a_broker_that_is_killed_is_seen_in_the_metrics_of_the_others_until_it_i
             assert len([each for each in of_one if " follows " in each]) == 2
 
         killed = next(each for each in (1, 2, 3) if each != cluster.controller_id)
-        led = sum(cluster.leader("clicks", each) == killed for each in range(6))
+        counts = {"clicks": 6, "__consumer_offsets": 4, "__transaction_state": 4}
+        led = sum(cluster.leader(topic, each) == killed for topic, count in counts.items() for each in range(count))
         elections = summed(cluster, "ottla_controller_elections_total")
         caplog.clear()
         cluster.kill(killed)
-        until(lambda: summed(cluster, UNDER_REPLICATED) == 6)
-        assert summed(cluster, "ottla_replica_at_min_isr_partitions") == 6
+        until(lambda: summed(cluster, UNDER_REPLICATED) == 6 + 8)
+        assert summed(cluster, "ottla_replica_at_min_isr_partitions") == 6 + 4, "transactions ask for two"
         assert summed(cluster, "ottla_replica_under_min_isr_partitions") == 0
         until(lambda: summed(cluster, "ottla_controller_alive_brokers") == 2)
         until(lambda: summed(cluster, "ottla_controller_elections_total") == elections + led)
@@ -58,7 +60,9 @@ def test_a_broker_that_is_killed_is_seen_in_the_metrics_of_the_others_until_it_i
         assert summed(cluster, "ottla_controller_unclean_elections_total") == 0
         assert summed(cluster, "ottla_controller_offline_partitions") == 0
         decided = [each.getMessage() for each in caplog.records if "ISR [" in each.getMessage() and "leader epoch 1:" in each.getMessage()]
-        assert sorted(each.partition(":")[0] for each in decided) == [f"clicks-{each}" for each in range(6)]
+        assert sorted(each.partition(":")[0] for each in decided) == sorted(
+            f"{topic}-{each}" for topic, count in counts.items() for each in range(count)
+        )
 
         produce(cluster, "clicks", 300)
         cluster.start_broker(killed)
@@ -73,14 +77,15 @@ def test_a_broker_that_is_killed_is_seen_in_the_metrics_of_the_others_until_it_i
 
 def test_what_too_few_replicas_hold_and_what_nobody_leads_is_counted() -> None:
     with EmbeddedCluster(brokers=2, settings=SETTINGS) as cluster:
+        cluster.make_internal_topics()
         cluster.create_topic("both", partitions=2, replication_factor=2, settings={"min.insync.replicas": "2"})
         cluster.create_topic("single", partitions=4, replication_factor=1)
-        until(lambda: summed(cluster, "ottla_replica_at_min_isr_partitions") == 6)
+        until(lambda: summed(cluster, "ottla_replica_at_min_isr_partitions") == 6 + 4)
         killed = 2 if cluster.controller_id == 1 else 1
         alone = sum(cluster.leader("single", each) == killed for each in range(4))
         assert alone
         cluster.kill(killed)
-        until(lambda: summed(cluster, "ottla_replica_under_min_isr_partitions") == 2)
+        until(lambda: summed(cluster, "ottla_replica_under_min_isr_partitions") == 2 + 4)
         until(lambda: summed(cluster, "ottla_controller_offline_partitions") == alone)
         until(lambda: summed(cluster, "ottla_controller_preferred_leader_imbalance") >= alone)
 

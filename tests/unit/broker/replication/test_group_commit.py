@@ -1,4 +1,4 @@
-"""A group commit that fails for what may pass is tried again; one after which nobody knows what the disk has is not."""
+"""A group commit that fails for what may pass is tried again; one that leaves it unknown what the disk has is not."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ..wired import NOW, Wired, batch, run, until
 
 def write(broker: Wired, *batches: bytes) -> None:
     partition = broker.partition("events")
-    for each in batches:
-        partition.append_as_leader(memoryview(bytearray(each)), 0, len(each), -1, NOW)
+    for received in batches:
+        partition.append_as_leader(memoryview(bytearray(received)), 0, len(received), -1, NOW)
     broker.parts.replicas.appends.stage(partition)
     assert broker.parts.replicas.appends.complete() is None
 
@@ -50,7 +50,7 @@ def test_a_disk_that_was_full_for_a_moment_lets_those_who_wait_go_without_anothe
 
 
 def test_a_batch_that_comes_after_the_disk_has_room_again_is_taken_at_once(tmp_path: Path) -> None:
-    """The entry of an aborted transaction has no room, where its marker still had: readers of committed data wait, and nobody else."""
+    """The entry of an aborted transaction has no room, where its marker still had: readers of committed data wait, and no other request."""
 
     async def scenario(broker: Wired) -> None:
         broker.topic("events", flush_messages="1")

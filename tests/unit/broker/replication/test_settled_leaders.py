@@ -24,7 +24,7 @@ HERE, THERE = BrokerId(0), BrokerId(7)
 INDEXES = (2, 5)
 
 
-def told(leader: BrokerId, epoch: int) -> list[PartitionAssignment]:
+def assigned(leader: BrokerId, epoch: int) -> list[PartitionAssignment]:
     state = PartitionState(leader, epoch, (HERE, THERE), (HERE, THERE))
     return [PartitionAssignment("clicks", UUID(int=3), index, state, epoch, is_new=True) for index in INDEXES]
 
@@ -41,14 +41,14 @@ class Follower:
 
     async def start(self) -> list[Partition]:
         await self.logs.start()
-        await self.replicas.apply(told(THERE, 4), ())
+        await self.replicas.apply(assigned(THERE, 4), ())
         partitions = [self.replicas.get("clicks", index) for index in INDEXES]
         for partition in partitions:
             records = b"".join(batch_of(offset, leader_epoch=4, size=30) for offset in range(60))
             assert partition.append_as_follower(memoryview(records), 4, 25, 0)
             await partition.log.flush()
         await self.logs.write_checkpoints()
-        await self.replicas.apply(told(THERE, 5), ())
+        await self.replicas.apply(assigned(THERE, 5), ())
         return partitions
 
     def checkpointed(self) -> list[int]:
@@ -70,8 +70,8 @@ def test_the_checkpoint_knows_of_the_cut_before_the_first_append_of_the_new_lead
         cut, whole = await it.start()
         cut.truncate_for(4, 30)
         assert cut.log.must_settle
-        assert set((await it.replicas.apply(told(HERE, 6), ())).values()) == {0}
-        assert [each.is_leader for each in (cut, whole)] == [True, True]
+        assert set((await it.replicas.apply(assigned(HERE, 6), ())).values()) == {0}
+        assert [partition.is_leader for partition in (cut, whole)] == [True, True]
         assert it.checkpointed() == [30, 60]
         lead(cut, 40)
         await it.logs.shutdown(clean=False)
@@ -91,18 +91,18 @@ def test_the_checkpoint_knows_of_the_cut_before_the_first_append_of_the_new_lead
 
 
 def test_a_replica_whose_cut_can_not_be_written_down_does_not_lead_and_the_others_do(tmp_path: Path) -> None:
-    """Its controller is told, and elects another; told again, it leads."""
+    """The controller hears of it and elects another; asked again, it leads."""
 
     async def scene() -> None:
         it = Follower(tmp_path)
         cut, whole = await it.start()
         cut.truncate_for(4, 26)
         with failing("open", lambda path: RECOVERY_POINT_CHECKPOINT in path, errno.ENOSPC):
-            errors = await it.replicas.apply(told(HERE, 6), ())
+            errors = await it.replicas.apply(assigned(HERE, 6), ())
         assert errors == {CLICKS[INDEXES[0]]: KafkaStorageError.code, CLICKS[INDEXES[1]]: 0}
-        assert [each.is_leader for each in (cut, whole)] == [False, True]
+        assert [partition.is_leader for partition in (cut, whole)] == [False, True]
         assert not it.logs.offline_directories
-        assert set((await it.replicas.apply(told(HERE, 6), ())).values()) == {0}
+        assert set((await it.replicas.apply(assigned(HERE, 6), ())).values()) == {0}
         assert cut.is_leader
         assert it.checkpointed()[0] == 26
         await it.logs.shutdown(clean=False)
@@ -124,8 +124,8 @@ def test_producers_that_a_truncation_could_not_read_are_read_before_it_leads(tmp
         ):
             cut.truncate_for(5, 64)
         assert cut.log.log_end_offset == 64
-        assert set((await it.replicas.apply(told(HERE, 6), ())).values()) == {0}
-        assert {each.producer_id: each.next_sequence for each in cut.log.producers} == {8: 4}
+        assert set((await it.replicas.apply(assigned(HERE, 6), ())).values()) == {0}
+        assert {state.producer_id: state.next_sequence for state in cut.log.producers} == {8: 4}
         await it.logs.shutdown(clean=False)
 
     run(scene)
