@@ -6,7 +6,7 @@ keeps them on one disk, or in one life after another, which no process that is k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -173,11 +173,10 @@ def flush_without_names() -> None:
 def expire_what_is_under_way() -> None:
     """A commit that is on its way does not count when a group's offsets expire."""
 
-    def partitions(self: GroupOffsets) -> set[TopicPartition]:
-        return self._committed.keys() | self._producers.keys()
+    def under_way(self: GroupOffsets) -> Set[TopicPartition]:
+        return self._producers.keys()
 
-    _replace(GroupOffsets, "partitions", partitions)
-    _replace(GroupOffsets, "is_empty", property(lambda self: not self._committed and not self._pending))
+    _replace(GroupOffsets, "under_way", under_way)
 
 
 @dataclass(frozen=True, slots=True)
