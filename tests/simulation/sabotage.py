@@ -177,7 +177,6 @@ def expire_what_is_under_way() -> None:
         return self._committed.keys() | self._producers.keys()
 
     _replace(GroupOffsets, "partitions", partitions)
-    _replace(GroupOffsets, "is_empty", property(lambda self: not self._committed and not self._pending))
 
 
 @dataclass(frozen=True, slots=True)
