@@ -280,7 +280,7 @@ def test_a_deletion_that_an_older_controller_could_not_name_is_performed_by_the_
             return answer
 
         for broker_id in refused:
-            cluster.brokers[broker_id].stop_replica = of_this_release(broker_id)  # type: ignore[method-assign]
+            cluster.brokers[broker_id].stop_replica = of_this_release(broker_id)  # type: ignore[method-assign, assignment]
         await cluster.controller.delete_topic("a", timeout_seconds=5)
         assert refused == {TWO: 6, THREE: 6}
         assert len(cluster.brokers[ONE].stopped) == 6
