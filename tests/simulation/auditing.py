@@ -42,6 +42,8 @@ LOOK_UPS: Final = 6
 LOOK_UPS_AT_THE_END: Final = 40
 _NUMBER: Final = re.compile(r"[0-9]+(?!-)")
 
+_LOSSES_OF_POWER: Final = (Ending.LOST_POWER, Ending.CRASHED_AND_LOST_POWER)
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -70,6 +72,8 @@ class Auditor:
     exempt: Set[str] = frozenset()
     audits: int = 0
     _kept: dict[int, dict[TopicPartition, Kept]] = field(default_factory=dict)
+    # The same if power is lost before the next life has loaded its logs.
+    _synced: dict[int, dict[TopicPartition, Kept]] = field(default_factory=dict)
     _next_look: float = 0.0
     _told: set[str] = field(default_factory=set)
 
@@ -128,12 +132,18 @@ class Auditor:
     def going_down(self, machine: Machine, ending: Ending) -> None:
         """Notes what the next life must find."""
         if machine.logs is None:
+            # It had not got so far, or had ended before: what the life before it had is what counts, and of that what was synced.
             if ending is Ending.LOST_DISK:
                 self._kept.pop(machine.broker_id, None)
-            return  # it had not got so far: what the life before it had is what counts
+            elif ending in _LOSSES_OF_POWER and machine.broker_id in self._kept:
+                self._kept[machine.broker_id] = self._synced[machine.broker_id]
+            return
         replicas = machine.broker._replicas.partitions if machine.broker is not None else {}
         with self._undisturbed(machine):
             self._kept[machine.broker_id] = self._what_is_kept(machine.logs, replicas, ending)
+            is_crash = ending in (Ending.CRASHED, Ending.CRASHED_AND_LOST_POWER)
+            and_lost = Ending.CRASHED_AND_LOST_POWER if is_crash else Ending.LOST_POWER
+            self._synced[machine.broker_id] = self._what_is_kept(machine.logs, replicas, and_lost)
 
     def _what_is_kept(self, logs: LogManager, replicas: Mapping[TopicPartition, Any], ending: Ending) -> dict[TopicPartition, Kept]:
         kept: dict[TopicPartition, Kept] = {}
@@ -141,7 +151,7 @@ class Auditor:
             return kept
         for key, log in logs.logs.items():
             replica = replicas.get(key)
-            lost_power = ending in (Ending.LOST_POWER, Ending.CRASHED_AND_LOST_POWER)
+            lost_power = ending in _LOSSES_OF_POWER
             end = log.recovery_point if lost_power or log.is_offline else log.log_end_offset
             if ending in (Ending.CRASHED, Ending.CRASHED_AND_LOST_POWER):
                 end = min(end, replica.high_watermark if replica is not None else 0)

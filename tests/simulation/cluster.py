@@ -316,6 +316,7 @@ class Cluster:
         """Ends a life without a word. Its session lives on until it times out."""
         node = machine.node
         if node is None:
+            self.going_down(machine, ending)  # its disks may lose what the last life left on them
             return
         self._loop.kill(node)
         self.going_down(machine, ending)
