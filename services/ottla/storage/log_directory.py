@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -255,18 +256,26 @@ def make_logs(path: Path, partitions: Sequence[tuple[TopicPartition, UUID | None
         partitions: each with its topic's id, if it has one, and the index interval in bytes.
 
     Raises:
-        OSError: a directory or file could not be made or synced.
+        OSError: a directory or file could not be made or synced. Nothing is left of any of them then, as the same is tried again and
+            again while the disk is full.
     """
-    made = []
-    for key, topic_id, index_interval_bytes in partitions:
-        directory = path / partition_directory_name(key)
-        take_over_nothing(path, key)
-        directory.mkdir()
-        if topic_id is not None:
-            write_topic_id(directory, topic_id)
-        made.append(load_log(directory, index_interval_bytes=index_interval_bytes))
-        sync_directory(directory)
-    sync_directory(path)
+    made: list[LoadedLog] = []
+    directories: list[Path] = []
+    try:
+        for key, topic_id, index_interval_bytes in partitions:
+            directory = path / partition_directory_name(key)
+            take_over_nothing(path, key)
+            directory.mkdir()
+            directories.append(directory)
+            if topic_id is not None:
+                write_topic_id(directory, topic_id)
+            made.append(load_log(directory, index_interval_bytes=index_interval_bytes))
+            sync_directory(directory)
+        sync_directory(path)
+    except OSError:
+        for directory in directories:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
     return made
 
 

@@ -364,17 +364,18 @@ class LogManager:
         assert topic_partition not in self._logs, topic_partition
         if self._offline and not is_new:
             raise KafkaStorageError(f"{topic_partition} may lie in a directory that is offline: {_listed(self._offline)}")
+        refusals: dict[Path, str] = {}
         for path in self._places(topic_partition, self._partition_counts):
             try:
                 self._checkpoints.forget_now(self._directories[path], topic_partition)
                 loaded = make_logs(path, [self._new(topic_partition, topic_id)])
             except OSError as error:
                 self._met(path, error)
-                log.error("%s could not be made in %s: %s", topic_partition, path, error)
+                refusals[path] = str(error)
                 continue
             self.wanted_directories.pop(topic_partition, None)
             return self._add(topic_partition, path / partition_directory_name(topic_partition), loaded[0])
-        raise KafkaStorageError(f"{topic_partition}: no log directory takes it; offline: {_listed(self._offline) or 'none'}")
+        raise KafkaStorageError(f"{topic_partition}: no log directory takes it: {_listed({**self._offline, **refusals})}")
 
     async def create_all(self, wanted: Mapping[TopicPartition, UUID]) -> None:
         """As `create`, of many partitions, with the disk left to threads.
@@ -399,7 +400,7 @@ class LogManager:
             made = await self._offload(make_logs, path, [self._new(key, topic_id) for key, topic_id in wanted.items()])
         except OSError as error:
             self._full.note(path, error)
-            log.warning("%s: %d logs could not be made at once: %s", path, len(wanted), error)
+            log.info("%s: %d logs could not be made at once: %s", path, len(wanted), error)
             return
         for key, loaded in zip(wanted, made, strict=True):
             if path not in self._offline and key not in self._logs:
