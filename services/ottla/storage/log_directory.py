@@ -41,6 +41,7 @@ from ottla.storage.file_names import (
     LOG_SUFFIX,
     deleted_directory_name,
     is_marked_directory,
+    is_stray_segment,
     partition_directory_name,
     partition_of_directory,
     stray_directory_name,
@@ -290,7 +291,7 @@ def take_over_nothing(path: Path, topic_partition: TopicPartition) -> None:
     directory = path / partition_directory_name(topic_partition)
     if not directory.exists():
         return
-    has_records = any(each.stat().st_size for each in directory.glob(f"*{LOG_SUFFIX}"))
+    has_records = any(path.stat().st_size for path in directory.iterdir() if path.suffix == LOG_SUFFIX or is_stray_segment(path.name))
     name = (stray_directory_name if has_records else deleted_directory_name)(topic_partition, uuid4())
     directory.rename(path / name)
     if has_records:

@@ -33,7 +33,7 @@ from ottla.model import ZERO_TOPIC_ID, TopicPartition
 from ottla.storage.checkpoints import sync_directory
 from ottla.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_shutdown
 from ottla.storage.delayed_deletes import DelayedDeletes
-from ottla.storage.file_names import deleted_directory_name, partition_directory_name, stray_directory_name
+from ottla.storage.file_names import deleted_directory_name, is_stray_segment, partition_directory_name, stray_directory_name
 from ottla.storage.file_pool import FilePool
 from ottla.storage.full_directories import FullDirectories
 from ottla.storage.interrupted_moves import restore_interrupted_moves
@@ -477,15 +477,24 @@ class LogManager:
         return self._add(topic_partition, directory, loaded)
 
     async def give_up(self, former: Log) -> None:
-        """Deletes a log later that goes on in another directory, where all of it is on the disk."""
+        """Deletes a log later that goes on in another directory, where all of it is on the disk.
+
+        One of which a start has renamed segments gets the name of a stray instead: those are on no other disk.
+        """
         path = former.directory.parent
         await former.abandon()  # a flush that runs writes by these names
-        aside = path / deleted_directory_name(former.topic_partition, self._new_id())
         try:
             if path not in self._offline:
-                former.directory.rename(aside)
+                keeps = any(map(is_stray_segment, await self._offload(os.listdir, former.directory)))
+                name = (stray_directory_name if keeps else deleted_directory_name)(former.topic_partition, self._new_id())
+                former.directory.rename(path / name)
                 await self._offload(sync_directory, path)
-                self._deletes.add([str(aside)], former.settings.file_delete_delay_ms)
+                if keeps:
+                    log.error(
+                        "%s has segments that no other disk has: it is renamed to %s, to be looked at and deleted", former.directory, name
+                    )
+                else:
+                    self._deletes.add([str(path / name)], former.settings.file_delete_delay_ms)
         except OSError as error:
             self._fail_directory(path, error)
         finally:
