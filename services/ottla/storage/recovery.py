@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -52,6 +52,10 @@ from ottla.storage.transaction_index_recovery import check_transaction_indexes, 
 log = logging.getLogger(__name__)
 
 SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+
+
+class NoRoomForLog(OSError):
+    """The disk has no room for the first file of a log that has no records, or none that count."""
 
 
 @dataclass(slots=True)
@@ -95,6 +99,7 @@ def load_log(
         clean: the last stop was a clean one.
 
     Raises:
+        NoRoomForLog: the log begins with this start, and the disk is full.
         OSError: the disk can not be read or written.
     """
     names = sweep(directory)
@@ -106,7 +111,8 @@ def load_log(
     unsound = None
     checked_bytes, has_wrong_checksum = 0, False
     if not segments:
-        segments = [Segment.create(str(directory), log_start_offset)]
+        with _wants_room():
+            segments = [Segment.create(str(directory), log_start_offset)]
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     leader_epochs = _load_leader_epochs(directory, segments, names)
     producers = ProducerStates()
@@ -144,7 +150,8 @@ def load_log(
         )
         recovery_point = min(recovery_point, log_end_offset)
     if log_end_offset < log_start_offset:
-        kept = keep_segments_aside(directory, segments)
+        with _wants_room():
+            kept = keep_segments_aside(directory, segments)
         log.error(
             "%s: the log ends at %d, before its start offset %d: it begins again there; what it had is in %s, to be looked at and deleted",
             directory.name,
@@ -152,7 +159,8 @@ def load_log(
             log_start_offset,
             kept,
         )
-        segments = [Segment.create(str(directory), log_start_offset)]
+        with _wants_room():
+            segments = [Segment.create(str(directory), log_start_offset)]
         log_end_offset = recovery_point = snapshot_offset = log_start_offset
         leader_epochs.clear()
         producers.clear()
@@ -178,6 +186,17 @@ def load_log(
         checked_bytes,
         has_wrong_checksum,
     )
+
+
+@contextlib.contextmanager
+def _wants_room() -> Iterator[None]:
+    """Raises NoRoomForLog when a file can not be made on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise NoRoomForLog(error.errno, error.strerror, error.filename) from error
 
 
 def sweep(directory: Path) -> set[str]:

@@ -18,7 +18,7 @@ import pytest
 from tests.simulation.disk import Disk, recording
 
 from ottla.storage.checkpoints import read_offsets
-from ottla.storage.log_directory import make_logs
+from ottla.storage.log_directory import NewLog, make_logs
 from ottla.storage.log_manager import LogManager
 from ottla.storage.partition_metadata import read_topic_id
 from ottla.storage.recovery import load_log
@@ -260,7 +260,7 @@ def test_a_directory_that_has_only_segments_taken_out_of_a_log_is_kept_when_its_
     directory = tmp_path / "clicks-2"
     directory.mkdir()
     (directory / f"{40:020d}.log.2.stray").write_bytes(b"records")
-    make_logs(tmp_path, [(CLICKS[2], None, 4096)])
+    make_logs(tmp_path, [NewLog(CLICKS[2], None, 4096)])
     (kept,) = found_in(tmp_path, "clicks-2.*-stray/*")
     assert kept.read_bytes() == b"records"
     assert found_in(directory, "*.log*") == [directory / f"{0:020d}.log"]
