@@ -72,7 +72,7 @@ def rename_with_suffix(path: str, suffix: str) -> str:
 
     Raises:
         FileNotFoundError: there is no such file.
-        OSError: it can not be renamed.
+        OSError: it cannot be renamed.
     """
     renamed, number = path + suffix, 1
     while os.path.lexists(renamed):

@@ -37,7 +37,7 @@ def segment_file_name(base_offset: int, suffix: str) -> str:
 
 
 def is_stray_segment(name: str) -> bool:
-    """Whether the file was a segment that a start could not keep in its log; nobody deletes it but a person."""
+    """Whether the file was a segment that a start could not keep in its log; only a person deletes it."""
     return name.endswith(STRAY_SUFFIX) and LOG_SUFFIX + "." in name
 
 

@@ -489,7 +489,7 @@ class LogManager:
         return self._add(topic_partition, directory, loaded)
 
     async def give_up(self, former: Log) -> None:
-        """Deletes a log later that goes on in another directory, where all of it is on the disk.
+        """Deletes a log later that continues in another directory, where all of it is on the disk.
 
         One of which a start has renamed segments gets the name of a stray instead: those are on no other disk.
         """

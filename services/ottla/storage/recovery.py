@@ -190,7 +190,7 @@ def load_log(
 
 @contextlib.contextmanager
 def _wants_room() -> Iterator[None]:
-    """Raises NoRoomForLog when a file can not be made on a full disk."""
+    """Raises NoRoomForLog when a file cannot be made on a full disk."""
     try:
         yield
     except OSError as error:

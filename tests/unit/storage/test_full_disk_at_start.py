@@ -183,7 +183,7 @@ def test_a_log_that_ends_before_its_start_waits_for_room_and_begins_there(tmp_pa
         with failing(refused, lambda path: "clicks-4" in path and path.endswith(("-stray", "5.log"))):
             await logs.start()
             assert not logs.offline_directories
-            assert (logs.get(KEY), logs.clean_shutdown_epoch) == (None, -1), "records are lost, and whoever has them is to lead"
+            assert (logs.get(KEY), logs.clean_shutdown_epoch) == (None, -1), "records are lost, and a replica that has them is to lead"
         log = logs.create(KEY, TOPIC, is_new=False)
         assert (log.log_start_offset, log.log_end_offset) == (5, 5)
         kept = [path.read_bytes() for path in found_in(tmp_path, f"clicks-4.*-stray/{0:020d}.log")]

@@ -160,7 +160,7 @@ def strays(directory: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "unclean"])
 def test_segments_behind_a_cut_are_renamed(make_log: LogMaker, is_clean: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """What follows a hole can not be part of the log: offsets would be missing in between (Kafka's LogLoader)."""
+    """What follows a hole cannot be part of the log: offsets would be missing in between (Kafka's LogLoader)."""
     size = len(batch_of(0))
     log = make_log(segment_bytes=3 * size)
     filled = fill(log, 12)

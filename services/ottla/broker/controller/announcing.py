@@ -101,15 +101,17 @@ def everything(state: ClusterState, broker_ids: Collection[BrokerId]) -> Iterato
         yield {each: gathered.announcement(each, (), (), start == 0) for each in told}
 
 
-def told_again(state: ClusterState, broker_id: BrokerId, partitions: Collection[TopicPartition]) -> Iterator[dict[BrokerId, Announcement]]:
-    """What one broker is to lead and follow of these, in slices, whatever it answered before.
+def announced_again(
+    state: ClusterState, broker_id: BrokerId, partitions: Collection[TopicPartition]
+) -> Iterator[dict[BrokerId, Announcement]]:
+    """What one broker is to lead and follow of these partitions, in slices, whatever it answered before.
 
     Also of topics under deletion, those replicas that could not be deleted: they can be once the broker has them again. A broker that
-    shuts down is told nothing, or it would begin to fetch again.
+    shuts down gets nothing, or it would begin to fetch again.
     """
     if broker_id not in state.living():
         return
-    own = [key for key in partitions if key in state.replicas_of(broker_id) and _may_be_told(state, broker_id, key)]
+    own = [key for key in partitions if key in state.replicas_of(broker_id) and _may_be_announced(state, broker_id, key)]
     for start in range(0, len(own), SLICE):
         assignments = []
         for topic_partition in own[start : start + SLICE]:
@@ -120,7 +122,7 @@ def told_again(state: ClusterState, broker_id: BrokerId, partitions: Collection[
         yield {broker_id: Announcement(partitions=tuple(assignments))}
 
 
-def _may_be_told(state: ClusterState, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
+def _may_be_announced(state: ClusterState, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
     """Whether the partition was led once, and the replica is not deleted and not about to be."""
     topic = state.topics[topic_partition.topic]
     has_state = topic.partitions[topic_partition.partition].has_state

@@ -106,8 +106,8 @@ class PartitionOperations:
     async def take_errors(self, registration: BrokerRegistration, errors: Mapping[TopicPartition, int]) -> None:
         """Takes in what a broker answered to LeaderAndIsr: which replicas it cannot use, and which it has again.
 
-        Its log directory has failed, or its disk is full (`ask_offline_replicas`). What a replica that is there again was told may
-        be out of date: of changes since then nobody told it.
+        Its log directory has failed, or its disk is full (`ask_offline_replicas`). What a
+        broker knows of a replica that is there again may be out of date: no change was announced to it meanwhile.
         """
         if not self._is_current(registration):
             return

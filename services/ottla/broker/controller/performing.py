@@ -121,8 +121,8 @@ class Performer:
             self._channels.add(broker_id, all_topics=True, all_replicas=True)
 
     async def announce_again(self, broker_id: BrokerId, partitions: Collection[TopicPartition]) -> None:
-        """Has a broker told what to lead and follow of some of its replicas, whatever it answered before."""
-        for announcements in announcing.told_again(self._state, broker_id, partitions):
+        """Sends a broker LeaderAndIsr for some of its replicas, whatever it answered before."""
+        for announcements in announcing.announced_again(self._state, broker_id, partitions):
             self._tell(announcements)
             await asyncio.sleep(0)
 

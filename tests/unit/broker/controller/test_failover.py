@@ -374,8 +374,8 @@ def test_a_log_directory_that_has_failed_stays_offline_however_often_its_broker_
         broker.errors[key] = KafkaStorageError.code
         await cluster.services[TWO].log_directory_failed()
         await until(lambda: 2 not in cluster.brokers[ONE].metadata[key].state.isr)
-        told, elsewhere = broker.requests, cluster.brokers[THREE].requests
-        await until(lambda: broker.requests >= told + 3)
+        asked, elsewhere = broker.requests, cluster.brokers[THREE].requests
+        await until(lambda: broker.requests >= asked + 3)
         described = cluster.brokers[ONE].metadata[key].state
         assert (described.leader, described.leader_epoch, 2 in described.isr) == (3, 1, False)
         assert cluster.brokers[THREE].requests == elsewhere, "only those who have such a replica are asked"
@@ -402,7 +402,7 @@ def test_a_topic_is_deleted_where_a_full_disk_refused_its_replica(monkeypatch: p
     run(scenario)
 
 
-def test_a_replica_that_is_there_again_learns_what_it_was_not_told_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_that_is_there_again_learns_what_has_changed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader changes while the broker does what it is asked again."""
     quick_questions(monkeypatch)
 
