@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import count
 from random import Random
 from typing import Final
 
@@ -80,6 +81,7 @@ class ActiveController:
         transport: the way to the brokers.
         failed: called when this term can not go on; says why.
         counts: where what is decided is counted.
+        request_numbers: what this process numbers its requests to brokers by. Two terms in a row may have the same epoch.
     """
 
     def __init__(
@@ -92,11 +94,13 @@ class ActiveController:
         transport: ControlTransport,
         failed: Callable[[str], None],
         counts: ControllerCounts | None = None,
+        request_numbers: Iterator[int] | None = None,
     ) -> None:
         assert term.epoch_version is not None, "only an own term is begun"
         self.term: Final = term
         self._coordination = coordination
         self._transport = transport
+        self._request_numbers = request_numbers or count(1)
         self._failed = failed
         self._is_over = False
         self._beside: list[asyncio.Task[None]] = []
@@ -354,6 +358,7 @@ class ActiveController:
             registration,
             state.controller_id,
             state.controller_epoch,
+            self._request_numbers,
             self._transport,
             registrations=lambda: tuple(state.brokers[each] for each in sorted(state.brokers)),
             overrides=lambda name: state.topics[name].overrides if name in state.topics else {},

@@ -7,12 +7,22 @@ Source: KafkaController's handlers (`processStartup`, `onBrokerStartup`, `onBrok
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from uuid import UUID
 
 import pytest
 
 from ottla.broker.controller import active, news
 from ottla.coordination import znodes
-from ottla.errors import BrokerNotAvailable, KafkaStorageError, NotController, StaleBrokerEpoch, StaleControllerEpoch
+from ottla.errors import (
+    BrokerNotAvailable,
+    InconsistentTopicId,
+    KafkaStorageError,
+    NotController,
+    StaleBrokerEpoch,
+    StaleControllerEpoch,
+    TopicAlreadyExists,
+)
 from ottla.interbroker.calls import (
     AlterPartitionRequest,
     ElectionType,
@@ -22,6 +32,8 @@ from ottla.interbroker.calls import (
     LeaderAndIsrResponse,
     NewTopic,
     PartitionOutcome,
+    StopReplicaRequest,
+    StopReplicaResponse,
 )
 from ottla.interbroker.local import Call, Perform
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
@@ -244,6 +256,45 @@ def test_a_deletion_waits_for_a_broker_that_is_away_also_over_a_change_of_contro
         await cluster.gone("/admin/delete_topics/a")
         assert await cluster.paths("/brokers/topics") == []
         assert (await cluster.services[THREE].create_topic(NewTopic("a", 1, 2))).name == "a"
+
+    run(scenario)
+
+
+def test_a_deletion_that_an_older_controller_could_not_name_is_performed_by_the_next_controller() -> None:
+    """During a rolling upgrade the former release is the controller last, and brokers of this one refuse a delete without a topic id."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start_three()
+        topic = await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
+        refused: dict[BrokerId, int] = {TWO: 0, THREE: 0}
+        named: set[UUID | None] = set()
+
+        def of_this_release(broker_id: BrokerId) -> Callable[[StopReplicaRequest], Awaitable[StopReplicaResponse]]:
+            stop_replica = cluster.brokers[broker_id].stop_replica
+
+            async def answer(request: StopReplicaRequest) -> StopReplicaResponse:
+                if request.controller_id != ONE:
+                    named.update(each.topic_id for each in request.partitions)
+                    return await stop_replica(request)
+                refused[broker_id] += len(request.partitions)  # as if it had named no topic
+                return StopReplicaResponse({each.topic_partition: InconsistentTopicId.code for each in request.partitions})
+
+            return answer
+
+        for broker_id in refused:
+            cluster.brokers[broker_id].stop_replica = of_this_release(broker_id)  # type: ignore[method-assign, assignment]
+        await cluster.controller.delete_topic("a", timeout_seconds=5)
+        assert refused == {TWO: 6, THREE: 6}
+        assert len(cluster.brokers[ONE].stopped) == 6
+        with pytest.raises(TopicAlreadyExists):
+            await cluster.services[TWO].create_topic(NewTopic("a"))
+        await cluster.kill(ONE)
+        await until(lambda: all(len(cluster.brokers[each].stopped) == 6 for each in (TWO, THREE)))
+        assert named == {topic.topic_id}
+        assert await cluster.paths("/admin/delete_topics") == ["/admin/delete_topics/a"]
+        await cluster.start(ONE)
+        await cluster.gone("/admin/delete_topics/a")
+        assert (await cluster.services[THREE].create_topic(NewTopic("a"))).name == "a"
 
     run(scenario)
 
