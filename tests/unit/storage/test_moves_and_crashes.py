@@ -6,6 +6,7 @@ Each log directory is a disk of its own, which loses its own stretch of time: tw
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 from pathlib import Path
@@ -15,6 +16,7 @@ from uuid import UUID
 import pytest
 from tests.simulation.disk import Disk, recording
 
+from ottla.storage.clean_shutdown import CLEAN_SHUTDOWN
 from ottla.storage.log import Log
 from ottla.storage.log_copy import LAST_BYTES
 from ottla.storage.log_manager import LogManager
@@ -24,6 +26,7 @@ from ottla.testing import ManualClock
 
 from .brokers import CLICKS, Broker, found_in, run
 from .crashes import crash_after
+from .failing_calls import failing
 from .logs import FailingFiles, fill, log_maker
 from .test_log_moves import contents
 
@@ -116,6 +119,34 @@ def test_a_crash_between_any_two_calls_on_the_disks_leaves_the_log_whole(tmp_pat
         if not crashed:
             break
     assert crashes > 30
+
+
+def test_a_log_that_has_moved_on_leaves_no_directory_that_is_called_clean(tmp_path: Path) -> None:
+    """The target's disk is full in the last step. What the log left has records that nobody has synced, and nobody closes it."""
+
+    async def scene() -> None:
+        broker = broker_of([Disk(tmp_path / name) for name in "ab"])
+        logs = broker.manager()
+        await logs.start()
+        log = logs.create(KEY, TOPIC)
+        fill(log, 6)
+        await log.flush()
+        await logs.write_checkpoints()
+        fill(log, 3)
+        source, target = log.directory.parent, elsewhere(broker, log)
+        with failing("open", lambda path: path == f"{target}/clicks-0/leader-epoch-checkpoint.tmp", errno.EDQUOT):
+            await moved(broker, logs)
+        assert (logs.logs[KEY].directory.parent, (source / "clicks-0").exists()) == (target, True)
+        await logs.shutdown(broker_epoch=3)
+        assert not (source / CLEAN_SHUTDOWN).exists()
+        again = broker.manager()
+        await again.start()
+        found = again.logs[KEY]
+        assert found.log_end_offset == 9
+        assert found.recovery_point == (6 if found.directory.parent == source else 9)
+        await again.shutdown()
+
+    asyncio.run(scene())
 
 
 def written(directory: Path, count: int, topic_id: UUID | None, leader_epoch: int = 0, size: int = 100) -> bytes:
