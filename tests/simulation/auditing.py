@@ -19,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, Final
+from uuid import UUID
 
 from tests.simulation.cluster import Cluster, Ending, Machine
 from tests.simulation.disk import Disk
@@ -70,6 +71,8 @@ class Auditor:
     exempt: Set[str] = frozenset()
     audits: int = 0
     _kept: dict[int, dict[TopicPartition, Kept]] = field(default_factory=dict)
+    # By broker, partition and topic: up to where its logs have deleted records, in all lives before this one.
+    _deleted_up_to: dict[tuple[int, TopicPartition, UUID | None], int] = field(default_factory=dict)
     _next_look: float = 0.0
     _told: set[str] = field(default_factory=set)
 
@@ -109,7 +112,8 @@ class Auditor:
         self.audits += 1
         try:
             yield from findings(log, self.random, looks=looks, checks_bytes=checks_bytes, producers_expire=self.producers_expire)
-            yield from durability_findings(log, self._disk_of(machine, log))
+            deleted_up_to = self._deleted_up_to.get((machine.broker_id, log.topic_partition, log.topic_id), 0)
+            yield from durability_findings(log, self._disk_of(machine, log), deleted_up_to)
         except OSError as error:
             yield f"its files cannot be read: {error!r}"
 
@@ -134,6 +138,9 @@ class Auditor:
         replicas = machine.broker._replicas.partitions if machine.broker is not None else {}
         with self._undisturbed(machine):
             self._kept[machine.broker_id] = self._what_is_kept(machine.logs, replicas, ending)
+        for key, log in machine.logs.logs.items():
+            named = machine.broker_id, key, log.topic_id
+            self._deleted_up_to[named] = max(self._deleted_up_to.get(named, 0), log.log_start_offset)
 
     def _what_is_kept(self, logs: LogManager, replicas: Mapping[TopicPartition, Any], ending: Ending) -> dict[TopicPartition, Kept]:
         kept: dict[TopicPartition, Kept] = {}
