@@ -87,10 +87,10 @@ def _cleaned_up_to(log: Log) -> int:
     return log.log_end_offset if "compact" in log.settings.cleanup_policy else log.cleaned_up_to
 
 
-def read_log(log: Log) -> LogContent:
-    """Reads all segments of a log, up to the size that the log knows. Raises OSError."""
+def read_log(log: Log, from_offset: int = 0) -> LogContent:
+    """Reads the segments of a log from an offset on, up to the size that the log knows. Raises OSError."""
     found = []
-    for segment in log._segments.all:
+    for segment in log._segments.since(from_offset):
         content = Path(segment.path()).read_bytes()[: segment.size]
         found.append(SegmentContent(segment, content, dict(batches(content))))
     return LogContent(log, found)

@@ -150,7 +150,7 @@ def test_a_log_that_has_moved_vouches_for_no_leader_epoch_that_the_target_has_ye
                 assert lines[: len(vouched)] == vouched
             checked.append(log.recovery_point)
 
-        logs.hold_name = hold_after_a_flush  # type: ignore[method-assign]
+        logs.hold_name = hold_after_a_flush  # type: ignore[method-assign, assignment]
         moves = LogMoves(logs, broker.directories, logs._offload, has_moved)
         moves.move(KEY, str(elsewhere(broker, source)))
         assert moves._working is not None
