@@ -226,6 +226,7 @@ class LogManager:
         if clean:
             closing = asyncio.Semaphore(CLOSED_AT_ONCE)
             unclean = {path for path in await asyncio.gather(*(self._close(each, closing) for each in self._logs.values())) if path}
+            unclean.update(self._left.values())  # what a log has left and could not give up is closed by nobody
             for path, directory in self._directories.items():
                 if path in self._offline or path in unclean:
                     continue
