@@ -19,8 +19,10 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, Final
+from uuid import UUID
 
 from tests.simulation.cluster import Cluster, Ending, Machine
+from tests.simulation.compacted import last_of_keys, lost_records
 from tests.simulation.disk import Disk
 from tests.simulation.log_audit import (
     MOST_FINDINGS,
@@ -52,7 +54,9 @@ class Kept:
     directory: Path
     log_start_offset: int
     kept_offset: int  # the end of what must be there
-    batches: tuple[BatchKey, ...]  # up to there
+    first_offset: int  # from where on batches are compared
+    batches: tuple[BatchKey, ...]  # from there to the end
+    last_records: Mapping[bytes, tuple[int, bytes]]  # of keys, before that: offset and value
 
 
 @dataclass(slots=True)
@@ -74,6 +78,8 @@ class Auditor:
     _kept: dict[int, dict[TopicPartition, Kept]] = field(default_factory=dict)
     # The same if power is lost before the next life has loaded its logs.
     _synced: dict[int, dict[TopicPartition, Kept]] = field(default_factory=dict)
+    # By broker, partition and topic: up to where its logs have deleted records, in all lives before this one.
+    _deleted_up_to: dict[tuple[int, TopicPartition, UUID | None], int] = field(default_factory=dict)
     _next_look: float = 0.0
     _told: set[str] = field(default_factory=set)
 
@@ -113,7 +119,8 @@ class Auditor:
         self.audits += 1
         try:
             yield from findings(log, self.random, looks=looks, checks_bytes=checks_bytes, producers_expire=self.producers_expire)
-            yield from durability_findings(log, self._disk_of(machine, log))
+            deleted_up_to = self._deleted_up_to.get((machine.broker_id, log.topic_partition, log.topic_id), 0)
+            yield from durability_findings(log, self._disk_of(machine, log), deleted_up_to)
         except OSError as error:
             yield f"its files cannot be read: {error!r}"
 
@@ -144,6 +151,9 @@ class Auditor:
             is_crash = ending in (Ending.CRASHED, Ending.CRASHED_AND_LOST_POWER)
             and_lost = Ending.CRASHED_AND_LOST_POWER if is_crash else Ending.LOST_POWER
             self._synced[machine.broker_id] = self._what_is_kept(machine.logs, replicas, and_lost)
+        for key, log in machine.logs.logs.items():
+            named = machine.broker_id, key, log.topic_id
+            self._deleted_up_to[named] = max(self._deleted_up_to.get(named, 0), log.log_start_offset)
 
     def _what_is_kept(self, logs: LogManager, replicas: Mapping[TopicPartition, Any], ending: Ending) -> dict[TopicPartition, Kept]:
         kept: dict[TopicPartition, Kept] = {}
@@ -155,11 +165,16 @@ class Auditor:
             end = log.recovery_point if lost_power or log.is_offline else log.log_end_offset
             if ending in (Ending.CRASHED, Ending.CRASHED_AND_LOST_POWER):
                 end = min(end, replica.high_watermark if replica is not None else 0)
+            # A cleaning replaces segments in several steps: of those before the active one a start may find the old ones or the new
+            # one, and in both the last record of each key.
+            is_changing = "compact" in log.settings.cleanup_policy and (lost_power or any(log.directory.glob("*.swap")))
+            first = max(log.log_start_offset, log._segments.active.base_offset if is_changing else 0)
             try:
-                content = read_log(log)
+                batches = tuple(read_log(log, first).keys(first, end))
+                last = last_of_keys(log.directory, min(first, end)) if is_changing else {}
             except OSError:
-                continue  # in the middle of a change, or on a disk that has failed
-            kept[key] = Kept(log.directory, log.log_start_offset, end, tuple(content.keys(log.log_start_offset, end)))
+                continue  # on a disk that has failed
+            kept[key] = Kept(log.directory, log.log_start_offset, end, first, batches, last)
         return kept
 
     def loaded(self, machine: Machine) -> None:
@@ -176,7 +191,7 @@ class Auditor:
     def _not_kept(self, logs: LogManager, key: TopicPartition, kept: Kept) -> Iterator[str]:
         log = logs.get(key)
         if log is None:
-            if logs.offline_directories or not kept.batches:
+            if logs.offline_directories or not (kept.batches or kept.last_records):
                 return
             yield f"the log with offsets {kept.log_start_offset} to {kept.kept_offset} is gone after a start"
             return
@@ -184,12 +199,16 @@ class Auditor:
             return
         if log.log_start_offset > kept.log_start_offset:
             yield f"the log started at {kept.log_start_offset}, and starts at {log.log_start_offset} after a start"
-        found = read_log(log).keys(kept.log_start_offset, kept.kept_offset)
+        lost = lost_records(log.directory, kept.last_records) if kept.last_records else {}
+        if lost:
+            of_key, (offset, _) = next(iter(lost.items()))
+            yield f"the last record of key {of_key!r}, offset {offset}, was to be kept, and is gone after a start"
+        found = read_log(log, kept.first_offset).keys(kept.first_offset, kept.kept_offset)
         if tuple(found) != kept.batches:
             missing = [batch for batch in kept.batches if batch not in found][:1]
             other = [batch for batch in found if batch not in kept.batches][:1]
             yield (
-                f"offsets {kept.log_start_offset} to {kept.kept_offset} were to be kept, and after a start {missing} is missing"
+                f"offsets {kept.first_offset} to {kept.kept_offset} were to be kept, and after a start {missing} is missing"
                 f" and {other} is there; the log ends at {log.log_end_offset}"
             )
 

@@ -30,7 +30,8 @@ def last_of_keys(directory: Path, end_offset: int) -> dict[bytes, tuple[int, byt
             if record.key is not None and (record.key not in last or last[record.key].offset < record.offset):
                 last[record.key] = record
 
-    for path in sorted(directory.glob("*.log")):
+    # A segment that is on its way in counts as well: a start brings it there.
+    for path in sorted(path for path in directory.iterdir() if path.name.endswith((".log", ".log.swap"))):
         content = path.read_bytes()
         for position, header in batches(content):
             if header.base_offset >= end_offset or not header.record_count:
@@ -48,6 +49,18 @@ def last_of_keys(directory: Path, end_offset: int) -> dict[bytes, tuple[int, byt
     # Of what is left the marker was removed, or has not come.
     unknown = {record.key for records in pending.values() for record in records}
     return {key: (record.offset, record.value) for key, record in last.items() if record.value is not None and key not in unknown}
+
+
+def lost_records(directory: Path, last: Mapping[bytes, tuple[int, bytes]]) -> dict[bytes, tuple[int, bytes]]:
+    """Those of the last records of keys that are not there."""
+    there: set[tuple[bytes | None, int, bytes | None]] = set()
+    for path in directory.glob("*.log"):
+        content = path.read_bytes()
+        for position, header in batches(content):
+            if header.record_count:
+                records = read_records(content[position : position + header.size])
+                there.update((record.key, record.offset, record.value) for record in records)
+    return {key: (offset, value) for key, (offset, value) in last.items() if (key, offset, value) not in there}
 
 
 def compare_compacted(key: TopicPartition, replicas: Mapping[int, Replica], violated: Callable[[str], None]) -> None:

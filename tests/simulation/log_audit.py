@@ -87,10 +87,10 @@ def _cleaned_up_to(log: Log) -> int:
     return log.log_end_offset if "compact" in log.settings.cleanup_policy else log.cleaned_up_to
 
 
-def read_log(log: Log) -> LogContent:
-    """Reads all segments of a log, up to the size that the log knows. Raises OSError."""
+def read_log(log: Log, from_offset: int = 0) -> LogContent:
+    """Reads the segments of a log from an offset on, up to the size that the log knows. Raises OSError."""
     found = []
-    for segment in log._segments.all:
+    for segment in log._segments.since(from_offset):
         content = Path(segment.path()).read_bytes()[: segment.size]
         found.append(SegmentContent(segment, content, dict(batches(content))))
     return LogContent(log, found)
@@ -426,11 +426,15 @@ def checkpoint_findings(
 # What would survive.
 
 
-def durability_findings(log: Log, disk: Disk) -> Iterator[str]:
+def durability_findings(log: Log, disk: Disk, deleted_up_to: int = 0) -> Iterator[str]:
     """What is vouched for, and a loss of power at this moment would take away.
 
     Answers and the high watermark rely on the recovery point in memory: bytes and names. A start relies on the one in the checkpoint:
     of what lies before it nothing is made again, so indexes and leader epochs have to be there as well.
+
+    Args:
+        deleted_up_to: up to where a former life had deleted records. Some may be back, for a log start is written down periodically;
+            their leader epochs went with them.
     """
     point = log.recovery_point
     segments = log._segments.all
@@ -467,11 +471,12 @@ def durability_findings(log: Log, disk: Disk) -> Iterator[str]:
         # The one that ends there is looked at by a start: it may have rolled after it was flushed.
         if segments[number + 1].base_offset < point and not _cleaned_up_to(log):
             yield from _index_durability(log, segment, disk, point)
-    if point > log.log_start_offset:
-        expected = [entry for entry in _since(log.leader_epochs.entries, log.log_start_offset) if entry[1] < point]
+    start = max(log.log_start_offset, deleted_up_to)
+    if point > start:
+        expected = [entry for entry in _since(log.leader_epochs.entries, start) if entry[1] < point]
         for survivor in disk.survivors(str(log.directory / LEADER_EPOCH_CHECKPOINT)):
             stored = [] if survivor is None else _parsed_epochs(survivor)
-            if [entry for entry in _since(stored, log.log_start_offset) if entry[1] < point] != expected:
+            if [entry for entry in _since(stored, start) if entry[1] < point] != expected:
                 yield f"recorded recovery point {point}: a loss of power would leave the leader epochs {stored}, and they are {expected}"
 
 

@@ -37,7 +37,7 @@ def batch(offset: int, leader_epoch: int = 0) -> memoryview:
     return memoryview(built)
 
 
-def audited(root: Path, damage: Callable[[Log, LogManager], None]) -> list[str]:
+def audited(root: Path, damage: Callable[[Log, LogManager], None], deleted_up_to: int = 0) -> list[str]:
     """What the audit says of a log of 40 batches, several segments and two leader epochs that was flushed, and then damaged."""
 
     async def scene() -> list[str]:
@@ -53,7 +53,7 @@ def audited(root: Path, damage: Callable[[Log, LogManager], None]) -> list[str]:
         await logs.write_checkpoints()
         damage(log, logs)
         found = [*findings(log, Random(1), looks=40, checks_bytes=True), *topic_findings(log, TOPIC_ID)]
-        found += [*durability_findings(log, disk), *checkpoint_findings(log.directory.parent, logs.logs, {KEY: 30})]
+        found += [*durability_findings(log, disk, deleted_up_to), *checkpoint_findings(log.directory.parent, logs.logs, {KEY: 30})]
         await logs.shutdown(clean=False)
         return found
 
@@ -167,3 +167,14 @@ def test_a_sound_log_is_found_sound(tmp_path: Path) -> None:
 def test_what_is_wrong_is_found(tmp_path: Path, damage: Callable[[Log, LogManager], None], finding: str) -> None:
     found = audited(tmp_path, damage)
     assert any(finding in each for each in found), found
+
+
+@pytest.mark.parametrize(("deleted_up_to", "is_found"), [(25, False), (24, True), (0, True)])
+def test_only_of_what_a_former_life_has_deleted_leader_epochs_may_be_missing(tmp_path: Path, deleted_up_to: int, is_found: bool) -> None:
+    """A kill took the log start that nobody had written down yet; the leader epochs had been flushed without what it cut off."""
+
+    def damage(log: Log, logs: LogManager) -> None:
+        write_atomically(log.directory / "leader-epoch-checkpoint", encode_leader_epochs([(4, 25)]))
+
+    found = audited(tmp_path, damage, deleted_up_to)
+    assert any("a loss of power would leave the leader epochs [(4, 25)]" in each for each in found) == is_found

@@ -15,7 +15,7 @@ import pytest
 from tests.chaos.history import Sends
 from tests.simulation.aging import Compaction, Retention, UncleanElections
 from tests.simulation.asking import _records
-from tests.simulation.compacted import last_of_keys
+from tests.simulation.compacted import last_of_keys, lost_records
 from tests.simulation.control import CarriedControl
 from tests.simulation.disk import Disk, recording
 from tests.simulation.faults import Kind, Plan, Scene, _drawn, draw
@@ -184,6 +184,25 @@ def test_the_last_of_each_key_is_the_same_before_and_after_a_cleaning(tmp_path: 
         (directory / "00000000000000000000.log").write_bytes(b"".join(batches))
     assert last_of_keys(before, 9) == {b"a": (1, b"1"), b"d": (6, b"6")}
     assert last_of_keys(after, 9) == last_of_keys(before, 9)
+
+
+def test_a_start_may_find_the_old_segments_or_the_cleaned_one_and_in_both_the_last_record_of_each_key(tmp_path: Path) -> None:
+    """A crash in the middle of a swap: the old one has given up its name, and the next has not."""
+    first = [build_batch([Record(offset, 1, b"ab"[offset : offset + 1], b"x")], base_offset=offset) for offset in range(2)]
+    second = [build_batch([Record(offset, 1, b"b", b"y%d" % offset)], base_offset=offset) for offset in (2, 3)]
+    contents = {
+        "00000000000000000000.log.deleted": b"".join(first),
+        "00000000000000000000.log.swap": first[0] + second[1],
+        "00000000000000000002.log": b"".join(second),
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    last = last_of_keys(tmp_path, 4)
+    assert last == {b"a": (0, b"x"), b"b": (3, b"y3")}
+    assert lost_records(tmp_path, last) == {b"a": (0, b"x")}, "nobody has ended the swap"
+    (tmp_path / "00000000000000000000.log").write_bytes(first[0] + second[1])
+    (tmp_path / "00000000000000000002.log").unlink()
+    assert lost_records(tmp_path, last) == {}
 
 
 def test_a_reader_of_committed_records_leaves_out_what_was_aborted_and_no_more() -> None:

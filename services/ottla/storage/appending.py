@@ -121,7 +121,8 @@ class AppendingLog:
         self._segments: Final = SegmentList(loaded.segments)
         self._reader: Final = LogReader(self._segments, context.file_pool)
         # Segments that take no appends and whose indexes are not on the disk yet: those that rolled, or that a start has recovered.
-        self._sealed: list[Segment] = list(self._segments.since(loaded.recovery_point)[:-1])
+        # It begins with the one that has the last offset before the recovery point (`first_to_recover`).
+        self._sealed: list[Segment] = list(self._segments.since(loaded.recovery_point - 1)[:-1])
         self._condemned: list[str] = []  # files that are the log's no more and still have their names
         self._owes = False  # the last flush has left something for the next one
         self._producers_unknown = False  # a truncation could not read what their batches are now

@@ -25,7 +25,7 @@ from ottla.storage.file_names import CLEANED_SUFFIX
 from ottla.storage.log_context import LogContext
 from ottla.storage.recovery import LoadedLog
 from ottla.storage.segment import Segment
-from ottla.storage.swaps import swap
+from ottla.storage.swaps import SwapNotBegun, swap
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class CompactableLog(AppendingLog):
 
         Raises:
             CleaningInterrupted: they are not the log's any more, or the new one is not there.
-            KafkaStorageError: the directory has failed, or does so now.
+            KafkaStorageError: there is no room for its names now, and the log is as it was; or the directory has failed, or does so now.
         """
         self._check_online()
         segments = self._segments.all
@@ -90,6 +90,8 @@ class CompactableLog(AppendingLog):
             self._context.file_pool.forget(each)
         try:
             deleted = swap(str(self.directory), base_offset, [each.base_offset for each in replaced])
+        except SwapNotBegun as error:
+            raise self._storage_error(f"taking in the cleaned segment at {base_offset}", error) from error
         except OSError as error:
             # Some names are new and some are not, and only a start sets that right.
             raise self._storage_error(f"taking in the cleaned segment at {base_offset}", error, passing=frozenset()) from error

@@ -533,7 +533,7 @@ class Log(CompactableLog):
             KafkaStorageError: it can not be brought there, so the recovery point must not move.
         """
         found = []
-        for each in self._segments.since(self.recovery_point):
+        for each in self._segments.since(self.recovery_point - 1):  # a recovery begins there too, and writes again what it finds
             index = each.used_transaction_index
             if index is not None:
                 try:

@@ -126,8 +126,9 @@ class LogCopy:
         self._sizes: dict[Segment, int] = {}
         self._indexed: set[Segment] = set()  # sealed ones whose indexes are copied in full
         self._snapshots: set[int] = set()
-        # As the three before will be when the plan is carried out.
-        self._planned: tuple[dict[Segment, int], set[Segment], set[int]] = {}, set(), set()
+        self._vouched_for = 0  # up to where the log's small files were on its disk when they were copied last
+        # As the four before will be when the plan is carried out.
+        self._planned: tuple[dict[Segment, int], set[Segment], set[int], int] = {}, set(), set(), 0
 
     @property
     def is_void(self) -> bool:
@@ -146,6 +147,14 @@ class LogCopy:
             if self._sizes.get(segment, -1) < segment.size or not (segment.is_active or segment in self._indexed):
                 return segment.base_offset
         return self._log.log_end_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """Up to which offset the copy can be relied on, as far as its rounds were synced.
+
+        The log's own may have moved since, with leader epochs and aborted transactions that were not in its files before.
+        """
+        return min(self._vouched_for, self.end_offset)
 
     def plan(self, limit: int = BYTES_AT_ONCE) -> CopyPlan:
         """What is still to be copied, up to so many bytes of logs. Index entries in memory are written for it.
@@ -176,12 +185,12 @@ class LogCopy:
         snapshots = set(snapshot_offsets(self._log.directory))
         small += [_snapshot_name(offset) for offset in snapshots - self._snapshots]
         gone = [name for each in former for name in _names_of(each)] + [_snapshot_name(each) for each in self._snapshots - snapshots]
-        self._planned = sizes, indexed, snapshots
+        self._planned = sizes, indexed, snapshots, self._log.recovery_point
         return CopyPlan(tuple(pieces), tuple(small), tuple(gone))
 
     def done(self) -> None:
         """The last plan was carried out."""
-        self._sizes, self._indexed, self._snapshots = self._planned
+        self._sizes, self._indexed, self._snapshots, self._vouched_for = self._planned
 
     def segments_in(self, directory: Path) -> list[Segment]:
         """The copied segments; of a complete copy they are the log's."""

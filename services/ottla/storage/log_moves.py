@@ -220,14 +220,14 @@ class LogMoves:
     def _change_places(self, key: TopicPartition, move: _Move, plan: CopyPlan) -> Log:
         """The last round and the change, without a wait in between."""
         source, copy, directory = move.source, move.copy, move.directory
-        synced_offset = min(source.recovery_point, copy.end_offset)
+        recovery_point = copy.recovery_point  # as the last synced round left it
         carry_out(plan, source.directory, directory, synced=False)
         copy.done()
         loaded = LoadedLog(
             copy.segments_in(directory),
             source.log_start_offset,
             source.log_end_offset,
-            synced_offset,
+            recovery_point,
             source.leader_epochs,
             source.producers,
             copy.newest_snapshot(),

@@ -15,7 +15,6 @@ microseconds. Source: Kafka's `LocalLog.replaceSegments` and `LogLoader`.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from collections.abc import Sequence
@@ -35,10 +34,15 @@ from ottla.storage.file_names import (
     offset_in,
     segment_file_name,
 )
+from ottla.storage.log_sync import PASSING
 
 log = logging.getLogger(__name__)
 
 COMPANION_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+
+
+class SwapNotBegun(OSError):
+    """The first step failed and was taken back: the log is as it was, and the same swap can be tried again."""
 
 
 def swap(directory: str, base_offset: int, replaced: Sequence[int]) -> list[str]:
@@ -47,18 +51,33 @@ def swap(directory: str, base_offset: int, replaced: Sequence[int]) -> list[str]
     Producer snapshots stay but for those of segments that are no more.
 
     Raises:
-        OSError: a rename failed; the next start completes or undoes what was begun.
+        SwapNotBegun: there is no room for the names of the new segment, or the disk has failed.
+        OSError: a rename failed later; the next start completes what was begun.
     """
     stem = f"{directory}/{segment_file_name(base_offset, '')}"
     there = [suffix for suffix in COMPANION_SUFFIXES if Path(stem + suffix + CLEANED_SUFFIX).exists()]
-    for suffix in (*there, LOG_SUFFIX):
-        os.rename(stem + suffix + CLEANED_SUFFIX, stem + suffix + SWAP_SUFFIX)  # noqa: PTH104  a Path costs more than the rename
+    begun = []
+    try:
+        for suffix in (*there, LOG_SUFFIX):
+            os.rename(stem + suffix + CLEANED_SUFFIX, stem + suffix + SWAP_SUFFIX)  # noqa: PTH104  a Path costs more than the rename
+            begun.append(stem + suffix + SWAP_SUFFIX)
+    except OSError as error:
+        for path in begun:
+            os.unlink(path)  # noqa: PTH108
+        raise SwapNotBegun(error.errno, error.strerror, error.filename) from error
     deleted = []
     for old_offset in replaced:
         gone = () if old_offset == base_offset else (SNAPSHOT_SUFFIX,)
         for suffix in (LOG_SUFFIX, *COMPANION_SUFFIXES, *gone):
-            with contextlib.suppress(FileNotFoundError):
-                deleted.append(rename_to_deleted(f"{directory}/{segment_file_name(old_offset, suffix)}"))
+            path = f"{directory}/{segment_file_name(old_offset, suffix)}"
+            try:
+                deleted.append(rename_to_deleted(path))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno not in PASSING:
+                    raise
+                os.unlink(path)  # noqa: PTH108  no room for another name: its data is freed on the spot
     for suffix in (LOG_SUFFIX, *there):
         os.rename(stem + suffix + SWAP_SUFFIX, stem + suffix)  # noqa: PTH104
     return deleted

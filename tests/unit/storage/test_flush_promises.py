@@ -165,11 +165,11 @@ def test_what_a_flush_left_undone_is_tried_again_without_an_append(tmp_path: Pat
     run(scene)
 
 
-def _aborted(producer_id: int = 4) -> Sequence[bytes]:
+def _aborted(producer_id: int = 4, base_offset: int = 0) -> Sequence[bytes]:
     marker = EndTransactionMarker(ControlRecordType.ABORT, 0)
     return [
-        batch_of(0, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True),
-        build_marker_batch(marker, base_offset=1, timestamp=1, producer_id=producer_id, producer_epoch=0),
+        batch_of(base_offset, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True),
+        build_marker_batch(marker, base_offset=base_offset + 1, timestamp=1, producer_id=producer_id, producer_epoch=0),
     ]
 
 
@@ -253,6 +253,27 @@ def test_a_segment_that_rolled_at_the_recovery_point_has_whole_indexes_after_a_c
         assert again.segments[0].max_timestamp == 5_000 + point - 1
 
     asyncio.run(scene())
+
+
+def test_what_a_recovery_made_of_the_segment_that_rolled_at_the_recovery_point_is_synced_too(
+    make_log: LogMaker, files: FailingFiles
+) -> None:
+    """Recovery looks at that segment's end, and makes the end of its indexes: no start does it once the recovery point is beyond."""
+    log = make_log(index_interval_bytes=150)
+    fill(log, 6, timestamp=7_000)
+    append(log, *_aborted(base_offset=6))
+    asyncio.run(log.flush())
+    point = log.recovery_point
+    log.roll()
+    fill(log, 1, timestamp=8_000)
+    asyncio.run(log.abandon())
+    again = make_log(recovery_point=point, index_interval_bytes=150)
+    assert again.synced_offset == 0
+    files.fsyncs.clear()
+    asyncio.run(again.flush())
+    names = {f"{0:020}{suffix}" for suffix in (".index", ".timeindex", ".txnindex")}
+    assert names <= set(files.fsyncs)
+    assert again.synced_offset == again.log_end_offset == point + 1
 
 
 def test_a_stop_leaves_the_producers_states_on_the_disk_where_everything_else_was_there_before(make_log: LogMaker) -> None:

@@ -6,6 +6,7 @@ Each log directory is a disk of its own, which loses its own stretch of time: tw
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 from pathlib import Path
@@ -15,6 +16,9 @@ from uuid import UUID
 import pytest
 from tests.simulation.disk import Disk, recording
 
+from ottla.model import TopicPartition
+from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT
+from ottla.storage.clean_shutdown import CLEAN_SHUTDOWN
 from ottla.storage.log import Log
 from ottla.storage.log_copy import LAST_BYTES
 from ottla.storage.log_manager import LogManager
@@ -24,6 +28,7 @@ from ottla.testing import ManualClock
 
 from .brokers import CLICKS, Broker, found_in, run
 from .crashes import crash_after
+from .failing_calls import failing
 from .logs import FailingFiles, fill, log_maker
 from .test_log_moves import contents
 
@@ -116,6 +121,74 @@ def test_a_crash_between_any_two_calls_on_the_disks_leaves_the_log_whole(tmp_pat
         if not crashed:
             break
     assert crashes > 30
+
+
+def test_a_log_that_has_moved_vouches_for_no_leader_epoch_that_the_target_has_yet_to_sync(tmp_path: Path) -> None:
+    """The source is flushed after the last round that is synced: the file with its newest epoch is copied in the one that syncs nothing."""
+    disks = [Disk(tmp_path / name) for name in "ab"]
+
+    async def scene() -> None:
+        broker = broker_of(disks)
+        logs = broker.manager()
+        await logs.start()
+        source = logs.create(KEY, TOPIC)
+        fill(source, 4, leader_epoch=1)
+        await source.flush()
+        fill(source, 2, leader_epoch=3)
+        hold = logs.hold_name
+        checked: list[int] = []
+
+        async def hold_after_a_flush(key: TopicPartition, path: Path) -> Path:
+            await source.flush()
+            return await hold(key, path)
+
+        def has_moved(key: TopicPartition, log: Log) -> None:
+            disk = next(each for each in disks if each.owns(str(log.directory)))
+            for survivor in disk.survivors(str(log.directory / LEADER_EPOCH_CHECKPOINT)):
+                lines = [] if survivor is None else survivor.decode().splitlines()[2:]
+                vouched = [f"{epoch} {start}" for epoch, start in log.leader_epochs.entries if start < log.recovery_point]
+                assert lines[: len(vouched)] == vouched
+            checked.append(log.recovery_point)
+
+        logs.hold_name = hold_after_a_flush  # type: ignore[method-assign, assignment]
+        moves = LogMoves(logs, broker.directories, logs._offload, has_moved)
+        moves.move(KEY, str(elsewhere(broker, source)))
+        assert moves._working is not None
+        await moves._working
+        assert checked == [4], "what was synced in the target, and vouched for when it was copied"
+        assert logs.logs[KEY].recovery_point == 6
+        await logs.shutdown()
+
+    with recording(disks, os.urandom):
+        asyncio.run(scene())
+
+
+def test_a_log_that_has_moved_on_leaves_no_directory_that_is_called_clean(tmp_path: Path) -> None:
+    """The target's disk is full in the last step. What the log left has records that nobody has synced, and nobody closes it."""
+
+    async def scene() -> None:
+        broker = broker_of([Disk(tmp_path / name) for name in "ab"])
+        logs = broker.manager()
+        await logs.start()
+        log = logs.create(KEY, TOPIC)
+        fill(log, 6)
+        await log.flush()
+        await logs.write_checkpoints()
+        fill(log, 3)
+        source, target = log.directory.parent, elsewhere(broker, log)
+        with failing("open", lambda path: path == f"{target}/clicks-0/leader-epoch-checkpoint.tmp", errno.EDQUOT):
+            await moved(broker, logs)
+        assert (logs.logs[KEY].directory.parent, (source / "clicks-0").exists()) == (target, True)
+        await logs.shutdown(broker_epoch=3)
+        assert not (source / CLEAN_SHUTDOWN).exists()
+        again = broker.manager()
+        await again.start()
+        found = again.logs[KEY]
+        assert found.log_end_offset == 9
+        assert found.recovery_point == (6 if found.directory.parent == source else 9)
+        await again.shutdown()
+
+    asyncio.run(scene())
 
 
 def written(directory: Path, count: int, topic_id: UUID | None, leader_epoch: int = 0, size: int = 100) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from ottla.storage.swaps import swap
 from ottla.testing import ManualClock
 
 from .cleanings import ABORT, COMPACTED, cleaner_of, end_transaction, file_names, put, values_of
+from .failing_calls import failing
 from .logs import LogMaker
 
 
@@ -225,3 +227,54 @@ def sweep_and_crash(directory: Path, number: int) -> bool:
     finally:
         os.replace, os.unlink = replace, unlink
     return False
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("suffix", [".index.cleaned", ".log.cleaned"])
+def test_a_swap_for_whose_names_there_is_no_room_has_not_happened_and_happens_later(
+    make_log: LogMaker, clock: ManualClock, number: int, suffix: str
+) -> None:
+    async def scene() -> None:
+        log = await three_segments(make_log)
+        before = values_of(log), file_names(log.directory, "")
+        cleaner = cleaner_of(log, clock)
+        with failing("rename", lambda path: path.endswith(suffix), number) as failed:
+            await cleaner.clean_filthiest()
+        assert len(failed) == 1
+        assert (make_log.failures, log.is_offline) == ([], False)
+        assert (values_of(log), file_names(log.directory, "")) == before
+        clock.advance(seconds=3600)
+        await cleaner.clean_filthiest()
+        assert values_of(log) == AFTER
+        assert log.cleaned_up_to == 10
+
+    asyncio.run(scene())
+
+
+def test_what_was_cleaned_is_removed_at_once_where_there_is_no_room_for_another_name(make_log: LogMaker, clock: ManualClock) -> None:
+    async def scene() -> None:
+        log = await three_segments(make_log)
+        with failing("rename", lambda path: path.endswith((".log", ".timeindex")), errno.ENOSPC, after=1) as failed:
+            await cleaner_of(log, clock).clean_filthiest()
+        assert len(failed) > 3
+        assert (make_log.failures, log.is_offline) == ([], False)
+        assert file_names(log.directory, ".log", ".swap", ".cleaned") == [f"{offset:020}.log" for offset in (0, 10)]
+        assert file_names(log.directory, ".log.deleted", ".timeindex.deleted") == [f"{0:020}.log.deleted"]
+        assert values_of(log) == values_of(make_log(**COMPACTED, recovery_point=11)) == AFTER
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("suffix", "number"), [(".log.swap", errno.ENOSPC), (".log.cleaned", errno.EIO), (".log", errno.EIO)])
+def test_a_swap_that_only_a_start_can_end_takes_the_directory_offline(
+    make_log: LogMaker, clock: ManualClock, suffix: str, number: int
+) -> None:
+    async def scene() -> None:
+        log = await three_segments(make_log)
+        before = values_of(log)
+        with failing("rename", lambda path: path.endswith(suffix), number):
+            await cleaner_of(log, clock).clean_filthiest()
+        assert (len(make_log.failures), log.is_offline) == (1, True)
+        assert values_of(make_log(**COMPACTED, recovery_point=11)) == (before if suffix == ".log.cleaned" else AFTER)
+
+    asyncio.run(scene())

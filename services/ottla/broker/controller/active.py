@@ -63,6 +63,10 @@ _TOLD_SECONDS: Final = 1.0
 _FIRST_REBALANCE_SECONDS: Final = 5.0
 # How often replicas of partitions without a leader are asked where their logs end; some may not have answered before.
 _OFFLINE_SECONDS: Final = 5.0
+# How often brokers are asked for the replicas that they could not use; the pause doubles for as long as there are any. A full
+# disk has room again some time, and a failed one gives the same answer for each of its replicas.
+_FIRST_OFFLINE_REPLICAS_SECONDS: Final = 5.0
+_LONGEST_OFFLINE_REPLICAS_SECONDS: Final = 30.0
 
 
 class ActiveController:
@@ -148,7 +152,7 @@ class ActiveController:
         await self._turns.take("taking over", self._take_over)
         if not self._is_over:
             # Beside, as the cluster is whole without it.
-            work = (self._rebalance(), self._look_for_leaders(), self._look_for_tools())
+            work = (self._rebalance(), self._look_for_leaders(), self._ask_offline_replicas(), self._look_for_tools())
             self._beside = [asyncio.ensure_future(each) for each in work]
 
     def resign(self) -> None:
@@ -417,6 +421,16 @@ class ActiveController:
             await asyncio.sleep(_OFFLINE_SECONDS)
             if next(decisions.without_leader(self._state), None) is not None:
                 self._turns.take_beside("electing leaders by the ends of logs", self._partitions.elect_by_log_ends)
+
+    async def _ask_offline_replicas(self) -> None:
+        pause = _FIRST_OFFLINE_REPLICAS_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            if self._state.offline_replicas:
+                pause = min(pause * 2, _LONGEST_OFFLINE_REPLICAS_SECONDS)
+                self._turns.take_beside("asking for replicas that are offline", self._partitions.ask_offline_replicas)
+            else:
+                pause = _FIRST_OFFLINE_REPLICAS_SECONDS
 
     async def _rebalance(self) -> None:
         pause = _FIRST_REBALANCE_SECONDS
