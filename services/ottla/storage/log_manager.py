@@ -54,6 +54,7 @@ CLOSED_AT_ONCE: Final = 8
 LOOKED_AT_ONCE: Final = 50  # logs between two chances for other work, in rounds over all of them
 MOST_FLUSH_TICK_MS: Final = 1000
 SPACE_TICK_MS: Final = 1000
+LOGGED_AGAIN_SECONDS: Final = 60.0  # what fails again and again, for the same reason in the same directory
 MOST_WANTED: Final = 10_000  # directories asked for, for partitions that may never come
 DELETE_TICK_MS: Final = 500
 
@@ -101,6 +102,7 @@ class LogManager:
         self._logs: dict[TopicPartition, Log] = {}
         self._partition_counts: dict[Path, int] = {}
         self._recorded_high_watermarks: dict[TopicPartition, int] = {}
+        self._not_made_logged_at: dict[tuple[Path, int | None], float] = {}  # by log directory and errno
         self._held: set[Path] = set()  # partitions' directories that a move between log directories has yet to give up
         self._damaged: dict[TopicPartition, str] = {}
         self._waiting_for_room: dict[TopicPartition, int] = {}  # logs that a start found without a file, and where they begin
@@ -386,7 +388,8 @@ class LogManager:
                 loaded = make_logs(path, [self._new(topic_partition, topic_id, log_start_offset)])
             except OSError as error:
                 self._met(path, error)
-                refusals[path] = str(error)
+                self._log_not_made(path, 1, error)
+                refusals[path] = error.strerror or str(error)  # the same at each try, whichever file it was
                 continue
             self.wanted_directories.pop(topic_partition, None)
             self._waiting_for_room.pop(topic_partition, None)
@@ -416,12 +419,20 @@ class LogManager:
             made = await self._offload(make_logs, path, [self._new(key, topic_id) for key, topic_id in wanted.items()])
         except OSError as error:
             self._full.note(path, error)
-            log.info("%s: %d logs could not be made at once: %s", path, len(wanted), error)
+            self._log_not_made(path, len(wanted), error)
             return
         for key, loaded in zip(wanted, made, strict=True):
             if path not in self._offline and key not in self._logs:
                 self.wanted_directories.pop(key, None)
                 self._add(key, path / partition_directory_name(key), loaded)
+
+    def _log_not_made(self, path: Path, count: int, error: OSError) -> None:
+        """Logs that a directory takes no log: once a minute for each reason, as a controller asks again and again."""
+        now = self._clock.monotonic()
+        logged_at = self._not_made_logged_at.get((path, error.errno))
+        if logged_at is None or now - logged_at >= LOGGED_AGAIN_SECONDS:
+            self._not_made_logged_at[path, error.errno] = now
+            log.warning("%d logs could not be made in %s: %s", count, path, error)
 
     def _new(self, topic_partition: TopicPartition, topic_id: UUID | None, log_start_offset: int = 0) -> NewLog:
         """What `make_logs` wants to know of a partition."""

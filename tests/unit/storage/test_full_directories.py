@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -14,6 +15,7 @@ from ottla.storage.full_directories import CALM_SECONDS, TRIAL
 from ottla.storage.log_manager import LogManager
 
 from .brokers import CLICKS, Broker, run
+from .failing_calls import failing
 from .logs import fill
 
 QUOTA, SPACE, FILES = (OSError(each, os.strerror(each)) for each in (errno.EDQUOT, errno.ENOSPC, errno.EMFILE))
@@ -132,5 +134,44 @@ def test_what_is_not_for_want_of_space_is_not_told_as_such_and_an_offline_direct
         logs._fail_directory(log.directory.parent, OSError(errno.EIO, "broken"))
         assert not logs.full_directories
         await logs.shutdown()
+
+    run(scene)
+
+
+def test_logs_that_a_full_directory_does_not_take_are_logged_once_a_minute_for_each_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every try may fail at another file. Each raises the same, so that it can be told that it is known."""
+
+    async def scene() -> None:
+        broker = Broker(tmp_path)
+        logs = broker.manager()
+        await logs.start()
+
+        async def tries(reason: int, suffixes: tuple[str, ...]) -> set[str]:
+            raised = set()
+            for suffix in suffixes:
+                with failing("open", lambda path, suffix=suffix: path.endswith(suffix), reason):  # type: ignore[misc]
+                    await logs.create_all(dict.fromkeys(CLICKS[:3], UUID(int=5)))
+                    with pytest.raises(KafkaStorageError) as error:
+                        logs.create(CLICKS[0], UUID(int=5))
+                    raised.add(error.value.message)
+            return raised
+
+        def logged() -> int:
+            return sum("could not be made in" in record.getMessage() for record in caplog.records)
+
+        files = (".metadata.tmp", ".log", ".log")
+        assert len(await tries(errno.ENOSPC, files)) == 1
+        assert logged() == 1
+        broker.clock.advance(seconds=59)
+        await tries(errno.ENOSPC, files)
+        assert logged() == 1
+        await tries(errno.EDQUOT, files)
+        assert logged() == 2
+        broker.clock.advance(seconds=1)
+        await tries(errno.ENOSPC, files)
+        assert logged() == 3
+        await logs.shutdown(clean=True)
 
     run(scene)
