@@ -46,7 +46,7 @@ CEILINGS: Final[dict[str, int]] = {
     "Callable[": 285,
     "__getattr__": 3,
     "lines of services/ottla": 59_600,
-    "lines of tests": 76_000,
+    "lines of tests": 78_000,
     "files on the way of a Produce": 17,
     "calls up into a higher layer on that way": 1,
     "files on the way of a CreateTopics": 39,

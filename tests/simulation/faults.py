@@ -333,6 +333,9 @@ PROFILES: Final = (DISKS, RECREATION, TRUNCATION, MOVES, OUTAGES, GROUPS)
 
 def _profiled(plan: Plan, profile: str | None) -> Plan:
     random = Random(f"profile {plan.seed}")
+    if profile in (RECREATION, GROUPS) and plan.loses_all_at_once:
+        # What the scene's topics acknowledge is to be kept then, as in `_extended`.
+        plan = replace(plan, broker_settings={**plan.broker_settings, "log.flush.interval.messages": "1"})
     if profile == RECREATION:
         return replace(
             plan,

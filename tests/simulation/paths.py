@@ -76,7 +76,7 @@ PATHS: Final = (
     Path("leader elected from the ISR", "leader %d -> %d, ISR"),
     Path("change of an ISR refused", "was answered with error %d"),
     Path("controller elected", "the controller of epoch %d has taken over"),
-    Path("term of a controller that cannot go on", "the term of epoch %d can not go on"),
+    Path("term of a controller that cannot go on", "%s cannot continue as the %s, trying again"),
     Path("lost answer of ZooKeeper looked for", "the answer to a write was lost"),
     Path("session expired", "session %#x with ZooKeeper expired"),
     Path("start tried again", "the broker has not started, and tries again"),

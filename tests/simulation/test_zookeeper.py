@@ -70,6 +70,30 @@ def test_operations_take_time_and_sessions_see_each_other() -> None:
     simulate(story)
 
 
+def test_a_watch_that_is_set_again_and_again_fires_once() -> None:
+    """As a real client's. Otherwise each change of one of two paths that are always looked at together adds a look at the next change."""
+
+    async def story(world: World) -> None:
+        session = await world.session(world.a)
+        for path in ("/x", "/y"):
+            await world.at(world.a, session.create(path))
+        told: list[WatchedEvent] = []
+
+        def watch(event: WatchedEvent) -> None:
+            told.append(event)
+
+        for number in range(4):
+            for path in ("/x", "/y"):
+                await world.at(world.a, session.children(path, watch))
+            await world.at(world.a, session.create(f"/x/{number}"))
+            await asyncio.sleep(5.0)
+        await world.at(world.a, session.create("/y/0"))
+        await asyncio.sleep(5.0)
+        assert told == [WatchedEvent(EventType.CHILDREN, "/x")] * 4 + [WatchedEvent(EventType.CHILDREN, "/y")]
+
+    simulate(story)
+
+
 def test_a_watch_is_told_before_an_answer_that_shows_what_it_is_about() -> None:
     async def story(world: World) -> None:
         a, b = await world.session(world.a), await world.session(world.b)

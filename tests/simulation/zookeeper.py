@@ -118,6 +118,7 @@ class SimulatedSession:
         self._numbers = itertools.count()
         self._to_server = self._to_client = Stream(network, NAME, node)
         self._undelivered: dict[int, tuple[Watch, WatchedEvent]] = {}
+        self._tells: dict[Watch, Watch] = {}
         self._busy: asyncio.Task[None] | None = None
         self._is_unreachable = False
         self._expiry: asyncio.TimerHandle | None = None
@@ -245,15 +246,19 @@ class SimulatedSession:
             answer.set_exception(error)
 
     def _told(self, watch: Watch | None) -> Watch | None:
-        """The watch as the server calls it: it goes to the client in line with the answers."""
+        """The watch as the server calls it: it goes to the client in line with the answers. One that is set again is the same."""
         if watch is None:
             return None
+        known = self._tells.get(watch)
+        if known is not None:
+            return known
 
         def tell(event: WatchedEvent) -> None:
             number = next(self._numbers)
             self._undelivered[number] = watch, event
             self._to_client.send(self._watch_fired, number)
 
+        self._tells[watch] = tell
         return tell
 
     def _watch_fired(self, number: int) -> None:

@@ -2,8 +2,9 @@
 
 Requests are taken one at a time in the order in which they came. Each is judged by its two epochs first, also when it
 had to wait for its turn: a former controller, and one that speaks to a former life of this broker, are refused before
-anything changes. A broker whose session has ended is nobody until it has registered anew, so that nothing that was sent
-before can make it lead again.
+anything changes. So is a request that the network delivers behind a later one of the same controller: it knows an older
+state, and may speak of a topic that has been deleted and created again since. A broker whose session has ended is nobody
+until it has registered again, so that nothing that was sent before can make it lead again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ottla.interbroker.calls import (
     TransactionQuestion,
     UpdateMetadataRequest,
 )
-from ottla.model import BrokerId, BrokerRegistration, TopicPartition
+from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
@@ -136,6 +137,8 @@ class ControlApplier:
         self.told_epoch = NOT_REGISTERED  # the broker epoch under which all that there is was told
         self.drained_epoch = NOT_REGISTERED  # the one under which this broker was asked to hand over
         self._controller_epoch = -1
+        # The last request that was taken: controller, its epoch, broker epoch and number. Numbers count within these three.
+        self._last_taken = (NO_LEADER, -1, NOT_REGISTERED, 0)
         self._ended_epoch = NOT_REGISTERED
         self._one_at_a_time = asyncio.Lock()
         self._is_closed = False
@@ -161,7 +164,7 @@ class ControlApplier:
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Leads and follows as it is told. Settings come first: logs are opened by them. Clients are told by whom it is replaced."""
         async with self._one_at_a_time:
-            self._check(request)
+            self._take(request)
             self._settings.learn_topic_overrides(request.topic_configs)
             self._metadata.update_known(request.partitions)
             written_epochs = self._replicas.written_epochs(request.partitions)
@@ -186,7 +189,7 @@ class ControlApplier:
     async def update_metadata(self, request: UpdateMetadataRequest) -> None:
         """Tells clients what has changed from now on."""
         async with self._one_at_a_time:
-            self._check(request)
+            self._take(request)
             gone = [] if request.all_topics is None else self._metadata.topics_beside(request.all_topics)
             deleted = list(dict.fromkeys((*request.deleted_topics, *gone)))
             self._settings.forget_topics(deleted)
@@ -200,7 +203,7 @@ class ControlApplier:
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Gives replicas up."""
         async with self._one_at_a_time:
-            self._check(request)
+            self._take(request)
             return StopReplicaResponse(await self._replicas.stop(request.partitions))
 
     async def log_ends(self, request: LogEndsRequest) -> Mapping[TopicPartition, LogEnd]:
@@ -229,6 +232,20 @@ class ControlApplier:
     async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
         """Says what is known here of a transaction."""
         return await self.transactions.verify_transaction(question)
+
+    def _take(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest) -> None:
+        """Refuses what is out of date, by its epochs or by its number, and notes what was taken."""
+        self._check(request)
+        if request.request_number == 0:
+            return
+        sender = request.controller_id, request.controller_epoch, request.broker_epoch
+        last_number = self._last_taken[3]
+        if sender == self._last_taken[:3] and request.request_number < last_number:
+            raise StaleControllerEpoch(
+                f"broker {self._broker_id}: request {request.request_number} of controller {request.controller_id}, epoch"
+                f" {request.controller_epoch}, arrived after request {last_number}"
+            )
+        self._last_taken = (*sender, request.request_number)
 
     def _check(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest | LogEndsRequest) -> None:
         """Refuses what is out of date, and takes in who is the controller."""

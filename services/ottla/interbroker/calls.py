@@ -5,7 +5,12 @@ what only the controller may decide (`ControllerControl`). `ControlTransport` sa
 process, or behind gRPC (`rpc`). Nothing here knows which.
 
 Every call carries epochs, and one that is out of date is refused: StaleControllerEpoch for a controller that has been
-replaced, StaleBrokerEpoch for a broker that has registered anew since.
+replaced, StaleBrokerEpoch for a broker that has registered again since.
+
+Within these epochs a broker is told its state by one request after the other, and a network may deliver one after its caller
+has given up and sent later ones. `request_number` orders them: it rises with each request that a controller sends, and a broker
+refuses one that has a lower number than the one before. Nothing else orders two topics of one name, whose ids are random and
+whose epochs start again at 0. 0 is a controller of a release that sent no number: its requests are taken as they come.
 """
 
 from __future__ import annotations
@@ -85,6 +90,7 @@ class LeaderAndIsrRequest:
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of its topics that set any for themselves
     all_replicas: AllReplicas | None = None  # None says nothing of others
     all_topics_known: bool = False  # whether no UpdateMetadata waits to be sent to the broker
+    request_number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +121,7 @@ class UpdateMetadataRequest:
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of the topics whose settings changed
     all_topics: tuple[str, ...] | None = None  # the names of all that there are; None says nothing of others
     all_topics_known: bool = False  # whether with this the broker has been sent all topics that the controller knows of
+    request_number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +147,7 @@ class StopReplicaRequest:
     controller_epoch: int
     broker_epoch: int
     partitions: tuple[PartitionToStop, ...]
+    request_number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,6 +220,7 @@ async def leader_and_isr_message(request: LeaderAndIsrRequest) -> broker_pb2.Lea
         topic_configs=topic_config_messages(request.topic_configs),
         all_replicas=None if request.all_replicas is None else all_replicas_message(request.all_replicas),
         all_topics_known=request.all_topics_known,
+        request_number=request.request_number,
     )
 
 
@@ -233,6 +234,7 @@ async def leader_and_isr_of(message: broker_pb2.LeaderAndIsrRequest) -> LeaderAn
         topic_configs_of(message.topic_configs),
         all_replicas_of(message.all_replicas) if message.HasField("all_replicas") else None,
         message.all_topics_known,
+        message.request_number,
     )
 
 
@@ -292,6 +294,7 @@ async def update_metadata_message(request: UpdateMetadataRequest) -> broker_pb2.
         topic_configs=topic_config_messages(request.topic_configs),
         all_topics=None if request.all_topics is None else broker_pb2.TopicNames(names=request.all_topics),
         all_topics_known=request.all_topics_known,
+        request_number=request.request_number,
     )
 
 
@@ -306,6 +309,7 @@ async def update_metadata_of(message: broker_pb2.UpdateMetadataRequest) -> Updat
         topic_configs_of(message.topic_configs),
         tuple(message.all_topics.names) if message.HasField("all_topics") else None,
         message.all_topics_known,
+        message.request_number,
     )
 
 
@@ -323,6 +327,7 @@ def stop_replica_message(request: StopReplicaRequest) -> broker_pb2.StopReplicaR
             )
             for each in request.partitions
         ],
+        request_number=request.request_number,
     )
 
 
@@ -340,6 +345,7 @@ def stop_replica_of(message: broker_pb2.StopReplicaRequest) -> StopReplicaReques
             )
             for each in message.partitions
         ),
+        message.request_number,
     )
 
 

@@ -64,12 +64,22 @@ def rename_to_deleted(path: str) -> str:
         FileNotFoundError: there is no such file.
         OSError: it can not be renamed.
     """
-    deleted, number = path + DELETED_SUFFIX, 1
-    while os.path.lexists(deleted):
+    return rename_with_suffix(path, DELETED_SUFFIX)
+
+
+def rename_with_suffix(path: str, suffix: str) -> str:
+    """Renames a file to `<path><suffix>`, or to `<path>.2<suffix>` and so on while there is one of that name; gives the new name.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        OSError: it cannot be renamed.
+    """
+    renamed, number = path + suffix, 1
+    while os.path.lexists(renamed):
         number += 1
-        deleted = f"{path}.{number}{DELETED_SUFFIX}"
-    os.rename(path, deleted)  # noqa: PTH104  a Path costs more than the rename
-    return deleted
+        renamed = f"{path}.{number}{suffix}"
+    os.rename(path, renamed)  # noqa: PTH104  a Path costs more than the rename
+    return renamed
 
 
 def delete_all(paths: Sequence[str]) -> None:

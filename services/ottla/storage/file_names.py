@@ -19,6 +19,7 @@ SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
+STRAY_SUFFIX: Final = ".stray"  # not one of Kafka's, which looks at no file with another suffix than its own
 
 DELETED_DIRECTORY_SUFFIX: Final = "-delete"
 STRAY_DIRECTORY_SUFFIX: Final = "-stray"
@@ -33,6 +34,11 @@ _PARTITION_DIRECTORY: Final = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 def segment_file_name(base_offset: int, suffix: str) -> str:
     """`<20-digit base offset><suffix>`: the digits make a listing sort by offset."""
     return f"{base_offset:020d}{suffix}"
+
+
+def is_stray_segment(name: str) -> bool:
+    """Whether the file was a segment that a start could not keep in its log; only a person deletes it."""
+    return name.endswith(STRAY_SUFFIX) and LOG_SUFFIX + "." in name
 
 
 def offset_in(name: str) -> int | None:

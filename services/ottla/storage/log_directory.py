@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,7 @@ from ottla.storage.file_names import (
     LOG_SUFFIX,
     deleted_directory_name,
     is_marked_directory,
+    is_stray_segment,
     partition_directory_name,
     partition_of_directory,
     stray_directory_name,
@@ -47,7 +49,7 @@ from ottla.storage.file_names import (
 from ottla.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from ottla.storage.mounts import file_system_of
 from ottla.storage.partition_metadata import write_topic_id
-from ottla.storage.recovery import LoadedLog, load_log
+from ottla.storage.recovery import LoadedLog, NoRoomForLog, load_log
 
 log = logging.getLogger(__name__)
 
@@ -157,20 +159,27 @@ def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: i
     return found
 
 
-def load_logs(directory: LogDirectory, partitions: Sequence[tuple[TopicPartition, Path]], intervals: Sequence[int]) -> list[LoadedLog]:
-    """Loads a few logs; runs in a thread."""
-    return [
-        load_log(
-            path,
-            index_interval_bytes=interval,
-            recovery_point=directory.recovery_points.get(key, 0),
-            log_start_offset=directory.log_start_offsets.get(key, 0),
-            cleaned_up_to=directory.cleaned.get(key, 0),
-            high_watermark=directory.high_watermarks.get(key, 0),
-            clean=directory.is_clean,
-        )
-        for (key, path), interval in zip(partitions, intervals, strict=True)
-    ]
+def load_logs(
+    directory: LogDirectory, partitions: Sequence[tuple[TopicPartition, Path]], intervals: Sequence[int]
+) -> list[LoadedLog | NoRoomForLog]:
+    """Loads a few logs; runs in a thread. One without records that a full disk has no room for does not hold up the others."""
+    loaded: list[LoadedLog | NoRoomForLog] = []
+    for (key, path), interval in zip(partitions, intervals, strict=True):
+        try:
+            found = load_log(
+                path,
+                index_interval_bytes=interval,
+                recovery_point=directory.recovery_points.get(key, 0),
+                log_start_offset=directory.log_start_offsets.get(key, 0),
+                cleaned_up_to=directory.cleaned.get(key, 0),
+                high_watermark=directory.high_watermarks.get(key, 0),
+                clean=directory.is_clean,
+            )
+        except NoRoomForLog as error:
+            loaded.append(error)
+        else:
+            loaded.append(found)
+    return loaded
 
 
 def write_checkpoint(path: Path, name: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -247,28 +256,43 @@ def _offsets(directory: LogDirectory, name: str) -> Mapping[TopicPartition, int]
     return directory.written[name]
 
 
-def make_logs(path: Path, partitions: Sequence[tuple[TopicPartition, UUID | None, int]]) -> list[LoadedLog]:
+@dataclass(frozen=True, slots=True)
+class NewLog:
+    """What `make_logs` has to know of a log; the interval is in bytes."""
+
+    topic_partition: TopicPartition
+    topic_id: UUID | None
+    index_interval_bytes: int
+    log_start_offset: int = 0
+
+
+def make_logs(path: Path, new_logs: Sequence[NewLog]) -> list[LoadedLog]:
     """New, empty logs in a log directory, each in a partition's directory with its topic's id; it blocks.
 
     Names and ids are on the disk at the end, before the first record can be: records whose topic is forgotten could be taken
     for those of the next topic of that name.
 
-    Args:
-        partitions: each with its topic's id, if it has one, and the index interval in bytes.
-
     Raises:
-        OSError: a directory or file could not be made or synced.
+        OSError: a directory or file could not be made or synced. Nothing is left of any of them then, as the same is tried again and
+            again while the disk is full.
     """
-    made = []
-    for key, topic_id, index_interval_bytes in partitions:
-        directory = path / partition_directory_name(key)
-        take_over_nothing(path, key)
-        directory.mkdir()
-        if topic_id is not None:
-            write_topic_id(directory, topic_id)
-        made.append(load_log(directory, index_interval_bytes=index_interval_bytes))
-        sync_directory(directory)
-    sync_directory(path)
+    made: list[LoadedLog] = []
+    directories: list[Path] = []
+    try:
+        for new in new_logs:
+            directory = path / partition_directory_name(new.topic_partition)
+            take_over_nothing(path, new.topic_partition)
+            directory.mkdir()
+            directories.append(directory)
+            if new.topic_id is not None:
+                write_topic_id(directory, new.topic_id)
+            made.append(load_log(directory, index_interval_bytes=new.index_interval_bytes, log_start_offset=new.log_start_offset))
+            sync_directory(directory)
+        sync_directory(path)
+    except OSError:
+        for directory in directories:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
     return made
 
 
@@ -283,7 +307,7 @@ def take_over_nothing(path: Path, topic_partition: TopicPartition) -> None:
     directory = path / partition_directory_name(topic_partition)
     if not directory.exists():
         return
-    has_records = any(each.stat().st_size for each in directory.glob(f"*{LOG_SUFFIX}"))
+    has_records = any(path.stat().st_size for path in directory.iterdir() if path.suffix == LOG_SUFFIX or is_stray_segment(path.name))
     name = (stray_directory_name if has_records else deleted_directory_name)(topic_partition, uuid4())
     directory.rename(path / name)
     if has_records:

@@ -33,7 +33,7 @@ from ottla.model import ZERO_TOPIC_ID, TopicPartition
 from ottla.storage.checkpoints import sync_directory
 from ottla.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_shutdown
 from ottla.storage.delayed_deletes import DelayedDeletes
-from ottla.storage.file_names import deleted_directory_name, partition_directory_name, stray_directory_name
+from ottla.storage.file_names import deleted_directory_name, is_stray_segment, partition_directory_name, stray_directory_name
 from ottla.storage.file_pool import FilePool
 from ottla.storage.full_directories import FullDirectories
 from ottla.storage.interrupted_moves import restore_interrupted_moves
@@ -41,11 +41,11 @@ from ottla.storage.log import Log
 from ottla.storage.log_checkpoints import LogCheckpoints
 from ottla.storage.log_context import FileOperations, LogContext
 from ottla.storage.log_counts import LogCounts
-from ottla.storage.log_directory import LogDirDescription, LogDirectory, described, load_logs, make_logs, open_directory
+from ottla.storage.log_directory import LogDirDescription, LogDirectory, NewLog, described, load_logs, make_logs, open_directory
 from ottla.storage.log_sync import PASSING
 from ottla.storage.partition_metadata import newer_metadata, write_topic_ids
 from ottla.storage.periodic import Periodic
-from ottla.storage.recovery import LoadedLog
+from ottla.storage.recovery import LoadedLog, NoRoomForLog
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +103,7 @@ class LogManager:
         self._recorded_high_watermarks: dict[TopicPartition, int] = {}
         self._held: set[Path] = set()  # partitions' directories that a move between log directories has yet to give up
         self._damaged: dict[TopicPartition, str] = {}
+        self._waiting_for_room: dict[TopicPartition, int] = {}  # logs that a start found without a file, and where they begin
         self._left: dict[TopicPartition, Path] = {}  # the log directories that logs have moved out of and not given up yet
         self._checkpoints: Final = LogCheckpoints(self._paths, self._logs, self._known_high_watermarks, self._left, offload)
         self._sealed: dict[TopicPartition, None] = {}  # logs that rolled and wait for an fsync, in order
@@ -280,6 +281,9 @@ class LogManager:
                 self._fail_directory(directory.path, error)
                 return
             for (key, path), each in zip(few, loaded, strict=True):
+                if isinstance(each, NoRoomForLog):
+                    self._wait_for_room(directory, key, each)
+                    continue
                 self.counts.recovered_bytes += each.checked_bytes
                 self.counts.crc_errors += each.has_wrong_checksum
                 if self._makes_room(key, path, each):
@@ -288,6 +292,15 @@ class LogManager:
                         self._recorded_high_watermarks[key] = max(recorded, directory.high_watermarks[key])
                     self._note_damage(key, each)
                     self._add(key, path, each)
+
+    def _wait_for_room(self, directory: LogDirectory, key: TopicPartition, error: NoRoomForLog) -> None:
+        """A log without records could not begin on a full disk: `create` makes it, when the controller speaks of the partition again."""
+        self._full.note(directory.path, error)
+        log.error("%s: its log in %s has no records and no file, and waits for room on the disk: %s", key, directory.path, error)
+        self._waiting_for_room[key] = directory.log_start_offsets.get(key, 0)
+        self.want(key, directory.path)
+        if directory.high_watermarks.get(key, 0) > 0:
+            self._damaged[key] = f"it has no records, and up to {directory.high_watermarks[key]} was committed"
 
     def _makes_room(self, key: TopicPartition, path: Path, loaded: LoadedLog) -> bool:
         """Whether a log that was loaded is to be used; of two logs of one partition the newer one is, and the other renamed aside.
@@ -363,24 +376,27 @@ class LogManager:
             KafkaStorageError: no directory takes it.
         """
         assert topic_partition not in self._logs, topic_partition
-        if self._offline and not is_new:
+        if self._offline and not is_new and topic_partition not in self._waiting_for_room:
             raise KafkaStorageError(f"{topic_partition} may lie in a directory that is offline: {_listed(self._offline)}")
+        refusals: dict[Path, str] = {}
         for path in self._places(topic_partition, self._partition_counts):
             try:
                 self._checkpoints.forget_now(self._directories[path], topic_partition)
-                loaded = make_logs(path, [self._new(topic_partition, topic_id)])
+                log_start_offset = 0 if is_new else self._waiting_for_room.get(topic_partition, 0)
+                loaded = make_logs(path, [self._new(topic_partition, topic_id, log_start_offset)])
             except OSError as error:
                 self._met(path, error)
-                log.error("%s could not be made in %s: %s", topic_partition, path, error)
+                refusals[path] = str(error)
                 continue
             self.wanted_directories.pop(topic_partition, None)
+            self._waiting_for_room.pop(topic_partition, None)
             return self._add(topic_partition, path / partition_directory_name(topic_partition), loaded[0])
-        raise KafkaStorageError(f"{topic_partition}: no log directory takes it; offline: {_listed(self._offline) or 'none'}")
+        raise KafkaStorageError(f"{topic_partition}: no log directory takes it: {_listed({**self._offline, **refusals})}")
 
     async def create_all(self, wanted: Mapping[TopicPartition, UUID]) -> None:
         """As `create`, of many partitions, with the disk left to threads.
 
-        What could not be made is left to `create`, which tries the other directories and raises.
+        What could not be made, or waits for room since the start, is left to `create`, which tries the other directories and raises.
 
         Args:
             wanted: the partitions, each with its topic's id. None of them has a log, and none may lie in a directory that is
@@ -388,7 +404,7 @@ class LogManager:
         """
         counts = dict(self._partition_counts)
         made_in: dict[Path, list[TopicPartition]] = {}
-        for key in wanted:
+        for key in (key for key in wanted if key not in self._waiting_for_room):
             for path in self._places(key, counts)[:1]:
                 counts[path] += 1
                 made_in.setdefault(path, []).append(key)
@@ -400,20 +416,17 @@ class LogManager:
             made = await self._offload(make_logs, path, [self._new(key, topic_id) for key, topic_id in wanted.items()])
         except OSError as error:
             self._full.note(path, error)
-            log.warning("%s: %d logs could not be made at once: %s", path, len(wanted), error)
+            log.info("%s: %d logs could not be made at once: %s", path, len(wanted), error)
             return
         for key, loaded in zip(wanted, made, strict=True):
             if path not in self._offline and key not in self._logs:
                 self.wanted_directories.pop(key, None)
                 self._add(key, path / partition_directory_name(key), loaded)
 
-    def _new(self, topic_partition: TopicPartition, topic_id: UUID | None) -> tuple[TopicPartition, UUID | None, int]:
+    def _new(self, topic_partition: TopicPartition, topic_id: UUID | None, log_start_offset: int = 0) -> NewLog:
         """What `make_logs` wants to know of a partition."""
-        return (
-            topic_partition,
-            None if topic_id == ZERO_TOPIC_ID else topic_id,
-            self.topic_settings(topic_partition.topic).index_interval_bytes,
-        )
+        known_id = None if topic_id == ZERO_TOPIC_ID else topic_id
+        return NewLog(topic_partition, known_id, self.topic_settings(topic_partition.topic).index_interval_bytes, log_start_offset)
 
     def _places(self, topic_partition: TopicPartition, counts: Mapping[Path, int]) -> list[Path]:
         """The directories that a new log may go to, the best one first."""
@@ -477,15 +490,24 @@ class LogManager:
         return self._add(topic_partition, directory, loaded)
 
     async def give_up(self, former: Log) -> None:
-        """Deletes the former directory of a log that has moved, after a delay; the other directory has all of it on the disk."""
+        """Deletes a log later that continues in another directory, where all of it is on the disk.
+
+        One of which a start has renamed segments gets the name of a stray instead: those are on no other disk.
+        """
         path = former.directory.parent
         await former.abandon()  # a flush that runs writes by these names
-        aside = path / deleted_directory_name(former.topic_partition, self._new_id())
         try:
             if path not in self._offline:
-                former.directory.rename(aside)
+                keeps = any(map(is_stray_segment, await self._offload(os.listdir, former.directory)))
+                name = (stray_directory_name if keeps else deleted_directory_name)(former.topic_partition, self._new_id())
+                former.directory.rename(path / name)
                 await self._offload(sync_directory, path)
-                self._deletes.add([str(aside)], former.settings.file_delete_delay_ms)
+                if keeps:
+                    log.error(
+                        "%s has segments that no other disk has: it is renamed to %s, to be looked at and deleted", former.directory, name
+                    )
+                else:
+                    self._deletes.add([str(path / name)], former.settings.file_delete_delay_ms)
         except OSError as error:
             self._fail_directory(path, error)
         finally:
@@ -513,6 +535,7 @@ class LogManager:
     def _take_out(self, topic_partition: TopicPartition, name: str, reason: str) -> Path | None:
         """Takes a log out and renames its directory; None when there is none, or its directory has failed."""
         gone = self._logs.pop(topic_partition, None)
+        self._waiting_for_room.pop(topic_partition, None)
         if gone is None:
             return None
         path = gone.directory.parent

@@ -2,7 +2,7 @@
 
 After a clean stop nothing is walked: sizes of files, the last entries of the indexes and the few batches after the last
 index entry are looked at. After any other stop every batch from the recovery point on is checked, the log is cut behind
-the last one that is sound, segments behind a cut are removed, and indexes, leader epochs and producers' states are made
+the last one that is sound, segments behind a cut are renamed, and indexes, leader epochs and producers' states are made
 again from what is left.
 
 Runs in threads, many logs at a time. Source: Kafka's `LogLoader` and `LogSegment.recover`.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -24,12 +24,14 @@ from ottla.record.batch import BatchHeader
 from ottla.storage.batch_scan import BASE_OFFSET_AND_LENGTH, LAST_OFFSET_DELTA, LAST_OFFSET_DELTA_POSITION
 from ottla.storage.batch_walk import SoundBatches, Stop, headers
 from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, MalformedCheckpoint, sync_directory, write_atomically
+from ottla.storage.delayed_deletes import rename_with_suffix
 from ottla.storage.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
+    STRAY_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     offset_in,
@@ -50,6 +52,10 @@ from ottla.storage.transaction_index_recovery import check_transaction_indexes, 
 log = logging.getLogger(__name__)
 
 SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+
+
+class NoRoomForLog(OSError):
+    """The disk has no room for the first file of a log that has no records, or none that count."""
 
 
 @dataclass(slots=True)
@@ -93,6 +99,7 @@ def load_log(
         clean: the last stop was a clean one.
 
     Raises:
+        NoRoomForLog: the log begins with this start, and the disk is full.
         OSError: the disk can not be read or written.
     """
     names = sweep(directory)
@@ -104,7 +111,8 @@ def load_log(
     unsound = None
     checked_bytes, has_wrong_checksum = 0, False
     if not segments:
-        segments = [Segment.create(str(directory), log_start_offset)]
+        with _wants_room():
+            segments = [Segment.create(str(directory), log_start_offset)]
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     leader_epochs = _load_leader_epochs(directory, segments, names)
     producers = ProducerStates()
@@ -142,7 +150,8 @@ def load_log(
         )
         recovery_point = min(recovery_point, log_end_offset)
     if log_end_offset < log_start_offset:
-        kept = keep_segments_aside(directory, segments)
+        with _wants_room():
+            kept = keep_segments_aside(directory, segments)
         log.error(
             "%s: the log ends at %d, before its start offset %d: it begins again there; what it had is in %s, to be looked at and deleted",
             directory.name,
@@ -150,7 +159,8 @@ def load_log(
             log_start_offset,
             kept,
         )
-        segments = [Segment.create(str(directory), log_start_offset)]
+        with _wants_room():
+            segments = [Segment.create(str(directory), log_start_offset)]
         log_end_offset = recovery_point = snapshot_offset = log_start_offset
         leader_epochs.clear()
         producers.clear()
@@ -176,6 +186,17 @@ def load_log(
         checked_bytes,
         has_wrong_checksum,
     )
+
+
+@contextlib.contextmanager
+def _wants_room() -> Iterator[None]:
+    """Raises NoRoomForLog when a file cannot be made on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise NoRoomForLog(error.errno, error.strerror, error.filename) from error
 
 
 def sweep(directory: Path) -> set[str]:
@@ -288,8 +309,8 @@ def _recover(
         segment = segments[index]
         if index > first:
             if not joins(next_offset, segment.base_offset, cleaned_up_to):
-                log.warning("%s: offset %d is next, and a segment begins at %d", directory.name, next_offset, segment.base_offset)
-                _remove_from(segments, index, directory)
+                reason = f"the log ends at offset {next_offset}, and a segment begins at {segment.base_offset}"
+                _take_out_from(segments, index, directory, reason)
                 break
             position = 0
             _drop_indexes(segment)
@@ -308,15 +329,29 @@ def _recover(
                 stop.reason,
             )
             _cut(segment, stop.position)
-            _remove_from(segments, index + 1, directory)
+            _take_out_from(segments, index + 1, directory, f"the log is cut at offset {stop.next_offset}, {stop.reason}")
             break
     return next_offset, snapshot_offset, checked_bytes, has_wrong_checksum
 
 
-def _remove_from(segments: list[Segment], index: int, directory: Path) -> None:
+def _take_out_from(segments: list[Segment], index: int, directory: Path, reason: str) -> None:
+    """Takes the segments from one on out of the log. Those that have something in them are renamed, for a person to look at.
+
+    In their own directory, which works on a full disk too. What can be made from a segment goes.
+    """
     for behind in segments[index:]:
-        log.warning("%s: the segment at %d lies behind the cut and is removed", directory.name, behind.base_offset)
-        _remove(behind)
+        if behind.size:
+            name = Path(rename_with_suffix(behind.path(), STRAY_SUFFIX)).name
+            log.error(
+                "%s: the segment at %d is not part of the log any more: %s; its %d bytes are in %s, to be looked at and deleted",
+                directory.name,
+                behind.base_offset,
+                reason,
+                behind.size,
+                name,
+            )
+        for suffix in SEGMENT_SUFFIXES:
+            Path(behind.path(suffix)).unlink(missing_ok=True)
     del segments[index:]
 
 
@@ -494,11 +529,6 @@ def _cut(segment: Segment, size: int) -> None:
         file.truncate(size)
         os.fsync(file.fileno())
     segment.size = size
-
-
-def _remove(segment: Segment) -> None:
-    for suffix in SEGMENT_SUFFIXES:
-        Path(segment.path(suffix)).unlink(missing_ok=True)
 
 
 def keep_segments_aside(directory: Path, segments: Sequence[Segment]) -> Path:

@@ -253,6 +253,58 @@ def test_a_former_controller_is_refused_before_anything_changes(request_of: Call
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica])
+def test_a_request_that_arrives_behind_a_later_one_is_refused_before_anything_changes(request_of: Callable[..., Any]) -> None:
+    """Its topic may have been deleted and created again since: the ids of two topics of one name are in no order."""
+
+    async def run() -> None:
+        world = World()
+        again = replace(ASSIGNMENT, topic_id=UUID(int=10), state=replace(STATE, leader_epoch=0), partition_epoch=0, is_new=True)
+        await tell(world, replace(leader_and_isr(), partitions=(again,), request_number=8))
+        world.told.events.clear()
+        with pytest.raises(StaleControllerEpoch, match="request 5 of controller 2, epoch 4, arrived after request 8"):
+            await tell(world, replace(request_of(), request_number=5))
+        assert world.told.events == []
+        assert world.metadata.partition("orders", 0) is None
+
+    asyncio.run(run())
+
+
+def test_a_request_that_waits_for_its_turn_is_judged_by_what_was_taken_before_it() -> None:
+    """In the order in which they arrive, and one that is delivered twice does no harm."""
+
+    async def run() -> None:
+        world = World()
+        numbers = (3, 5, 5, 4, 6)
+        answers = await asyncio.gather(
+            *(tell(world, replace(stop_replica(), request_number=number)) for number in numbers), return_exceptions=True
+        )
+        refused = [number for number, answer in zip(numbers, answers, strict=True) if isinstance(answer, StaleControllerEpoch)]
+        assert refused == [4]
+        assert len(world.told.events) == 4
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        {"controller_epoch": 5, "controller_id": ONE},
+        {"controller_id": ONE},  # its coordination service was restored, and gave the epoch a second time
+        {"broker_epoch": 12},
+        {"request_number": 0},  # a controller of a release that sends no numbers
+    ],
+)
+def test_another_controller_and_another_life_of_the_broker_have_numbers_of_their_own(later: Mapping[str, Any]) -> None:
+    async def run() -> None:
+        world = World()
+        await tell(world, replace(stop_replica(), request_number=9))
+        await tell(world, replace(stop_replica(), **{"request_number": 1, **later}))
+        assert len(world.told.events) == 2
+
+    asyncio.run(run())
+
+
 def test_a_controller_that_is_known_otherwise_puts_an_end_to_the_one_before() -> None:
     async def run() -> None:
         world = World()

@@ -110,6 +110,8 @@ def round_trip(value: Any, pack: Callable[[Any], Coroutine[Any, Any, Message]], 
             st.dictionaries(TEXTS, st.frozensets(st.integers(0, 1 << 31 - 1), max_size=3), max_size=3),
             st.frozensets(TEXTS, max_size=3),
         ),
+        st.booleans(),
+        LONGS,
     )
 )
 def test_leader_and_isr(request: LeaderAndIsrRequest) -> None:
@@ -128,6 +130,8 @@ def test_leader_and_isr(request: LeaderAndIsrRequest) -> None:
         st.lists(TEXTS, max_size=3).map(tuple),
         st.dictionaries(TEXTS, CONFIGS, max_size=3),
         st.none() | st.lists(TEXTS, max_size=3).map(tuple),
+        st.booleans(),
+        LONGS,
     )
 )
 def test_update_metadata(request: UpdateMetadataRequest) -> None:
@@ -142,6 +146,7 @@ def test_update_metadata(request: UpdateMetadataRequest) -> None:
         INTS,
         LONGS,
         st.lists(st.builds(PartitionToStop, TOPIC_PARTITIONS, INTS, st.booleans()), max_size=4).map(tuple),
+        LONGS,
     )
 )
 def test_stop_replica(request: StopReplicaRequest) -> None:

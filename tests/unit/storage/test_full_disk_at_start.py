@@ -6,21 +6,25 @@ Method: every write fails, and files that a start would rebuild are missing or d
 from __future__ import annotations
 
 import errno
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from ottla.errors import KafkaStorageError
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
 from ottla.storage.log import Log
 from ottla.storage.log_manager import LogManager
 
-from .brokers import CLICKS, Broker, run
+from .brokers import CLICKS, Broker, found_in, run
 from .failing_calls import failing
 from .logs import append, batch_of, fill
 
 KEY = CLICKS[4]
+TOPIC = UUID(int=21)
 
 
 def without_room() -> ExitStack:
@@ -117,6 +121,94 @@ def test_a_kill_while_indexes_are_rebuilt_leaves_no_part_of_one(tmp_path: Path) 
         logs = broker.manager()
         await logs.start()
         assert _facts(of(logs)) == expected
+        await logs.shutdown(clean=False)
+
+    run(scene)
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "unclean"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_log_without_a_file_waits_for_room_and_takes_nothing_offline(tmp_path: Path, number: int, is_clean: bool) -> None:
+    """The stop came between the directory and its first file, and now there are no inodes."""
+
+    async def scene() -> None:
+        broker = Broker(tmp_path)
+        logs = broker.manager()
+        await logs.start()
+        fill(logs.create(CLICKS[1], None), 3)
+        empty = logs.create(KEY, TOPIC)
+        await logs.shutdown(clean=is_clean, broker_epoch=3)
+        for path in found_in(empty.directory, "0*"):
+            path.unlink()
+
+        logs = broker.manager()
+        with failing("open", lambda path: path.endswith(".log") and "clicks-4" in path, number):
+            await logs.start()
+            other = logs.get(CLICKS[1])
+            assert other is not None and other.log_end_offset == 3
+            assert (dict(logs.offline_directories), list(logs.full_directories)) == ({}, [tmp_path])
+            assert logs.clean_shutdown_epoch == (3 if is_clean else -1), "nothing is lost"
+            await logs.create_all({KEY: TOPIC})
+            assert logs.get(KEY) is None
+            with pytest.raises(KafkaStorageError, match=os.strerror(number)):
+                logs.create(KEY, TOPIC, is_new=False)
+        assert logs.create(KEY, TOPIC, is_new=False).topic_id == TOPIC
+        fill(of(logs), 2)
+        await logs.shutdown(clean=True)
+
+        logs = broker.manager()
+        await logs.start()
+        assert (of(logs).log_end_offset, of(logs).topic_id) == (2, TOPIC)
+        await logs.shutdown(clean=True)
+
+    run(scene)
+
+
+@pytest.mark.parametrize("refused", ["mkdir", "open"])
+def test_a_log_that_ends_before_its_start_waits_for_room_and_begins_there(tmp_path: Path, refused: str) -> None:
+    """Offsets that DeleteRecords took are not given again, and what lies before them is kept for a person."""
+
+    async def scene() -> None:
+        broker = Broker(tmp_path)
+        logs = broker.manager()
+        await logs.start()
+        filled = fill(logs.create(KEY, TOPIC), 6)
+        logs.high_watermarks = lambda: {KEY: 6}
+        of(logs).advance_log_start_offset(5)
+        await logs.shutdown(clean=True, broker_epoch=3)
+        path = tmp_path / "clicks-4" / f"{0:020d}.log"
+        path.write_bytes(b"".join(filled[:2]))
+
+        logs = broker.manager()
+        with failing(refused, lambda path: "clicks-4" in path and path.endswith(("-stray", "5.log"))):
+            await logs.start()
+            assert not logs.offline_directories
+            assert (logs.get(KEY), logs.clean_shutdown_epoch) == (None, -1), "records are lost, and a replica that has them is to lead"
+        log = logs.create(KEY, TOPIC, is_new=False)
+        assert (log.log_start_offset, log.log_end_offset) == (5, 5)
+        kept = [path.read_bytes() for path in found_in(tmp_path, f"clicks-4.*-stray/{0:020d}.log")]
+        assert kept == [b"".join(filled[:2])]
+        await logs.shutdown(clean=True)
+
+    run(scene)
+
+
+def test_a_disk_that_fails_where_a_log_is_to_begin_is_offline_all_the_same(tmp_path: Path) -> None:
+    async def scene() -> None:
+        broker = Broker(tmp_path / "a", tmp_path / "b")
+        logs = broker.manager()
+        await logs.start()
+        empty = logs.create(KEY, None)
+        path = empty.directory.parent
+        await logs.shutdown(clean=True)
+        for file in found_in(empty.directory, "0*"):
+            file.unlink()
+        logs = broker.manager()
+        with failing("open", lambda path: path.endswith(".log"), errno.EIO):
+            await logs.start()
+        assert list(logs.offline_directories) == [path]
+        with pytest.raises(KafkaStorageError, match="may lie in a directory that is offline"):
+            logs.create(KEY, None, is_new=False)
         await logs.shutdown(clean=False)
 
     run(scene)

@@ -182,6 +182,27 @@ def test_what_moved_survives_a_crash(tmp_path: Path) -> None:
     run(scene)
 
 
+def test_segments_that_a_start_took_out_of_the_log_stay_where_they_are_when_it_moves(tmp_path: Path) -> None:
+    """They are not copied, so the directory that has them is not deleted."""
+
+    async def scene() -> None:
+        it = await moving(tmp_path)
+        fill(it.log, 3)
+        stray = b"records of a time before"
+        (it.log.directory / f"{40:020d}.log.stray").write_bytes(stray)
+        it.start()
+        await it.finish()
+        assert (it.log.log_end_offset, it.log.directory.parent) == (3, it.target)
+        it.broker.clock.advance(seconds=3_600)
+        await it.logs._deletes.run_due()
+        (kept,) = it.names(0)
+        assert kept.endswith("-stray")
+        assert (tmp_path / "a" / kept / f"{40:020d}.log.stray").read_bytes() == stray
+        await it.logs.shutdown(clean=True)
+
+    run(scene)
+
+
 def test_producers_are_known_after_the_move(tmp_path: Path) -> None:
     async def scene() -> None:
         it = await moving(tmp_path, log_segment_bytes="2000")

@@ -18,6 +18,7 @@ import pytest
 from tests.simulation.disk import Disk, recording
 
 from ottla.storage.checkpoints import read_offsets
+from ottla.storage.log_directory import NewLog, make_logs
 from ottla.storage.log_manager import LogManager
 from ottla.storage.partition_metadata import read_topic_id
 from ottla.storage.recovery import load_log
@@ -253,6 +254,16 @@ def test_a_log_that_a_checkpoint_has_beginning_beyond_its_end_is_kept_aside(tmp_
     assert b"".join(each.read_bytes() for each in kept) == filled
     assert [each.name for each in directory.glob("*.log")] == [f"{100:020d}.log"]
     assert PARTITION.topic in aside.name
+
+
+def test_a_directory_that_has_only_segments_taken_out_of_a_log_is_kept_when_its_name_is_given_again(tmp_path: Path) -> None:
+    directory = tmp_path / "clicks-2"
+    directory.mkdir()
+    (directory / f"{40:020d}.log.2.stray").write_bytes(b"records")
+    make_logs(tmp_path, [NewLog(CLICKS[2], None, 4096)])
+    (kept,) = found_in(tmp_path, "clicks-2.*-stray/*")
+    assert kept.read_bytes() == b"records"
+    assert found_in(directory, "*.log*") == [directory / f"{0:020d}.log"]
 
 
 def test_a_crash_while_such_a_log_is_put_aside_loses_nothing(tmp_path: Path, make_log: LogMaker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,12 @@ from ottla.record.batch import PREFIX_SIZE, batches
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
 from ottla.storage import batch_walk, recovery
 from ottla.storage.batch_walk import CHUNK
+from ottla.storage.file_names import is_stray_segment
 from ottla.storage.log import Log
 from ottla.storage.recovery import load_log, rebuild_indexes
 from ottla.storage.segment import Segment
 
+from .failing_calls import failing
 from .logs import FailingFiles, LogMaker, append, batch_of, fill, offsets_of
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "on_disk" / "flights-3"
@@ -151,17 +154,62 @@ def test_a_batch_larger_than_what_is_read_at_once_is_checked_too(make_log: LogMa
     check(make_log(), b"", 0)
 
 
-def test_segments_behind_a_cut_are_removed(make_log: LogMaker) -> None:
-    """What follows a hole can not be kept: offsets would be missing in between (Kafka's LogLoader)."""
+def strays(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir() if is_stray_segment(path.name)}
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "unclean"])
+def test_segments_behind_a_cut_are_renamed(make_log: LogMaker, is_clean: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """What follows a hole cannot be part of the log: offsets would be missing in between (Kafka's LogLoader)."""
     size = len(batch_of(0))
     log = make_log(segment_bytes=3 * size)
     filled = fill(log, 12)
+    asyncio.run(log.close())
     path = log_file(log, 1)
     path.write_bytes(path.read_bytes()[:-1])
-    log = make_log(segment_bytes=3 * size)
-    assert [each.base_offset for each in log.segments] == [0, 3]
-    assert not list(make_log.directory.glob("00000000000000000006.*"))
+    log = make_log(clean=is_clean, segment_bytes=3 * size)
+    assert [segment.base_offset for segment in log.segments] == [0, 3]
+    behind = {f"{6:020d}.log.stray": b"".join(filled[6:9]), f"{9:020d}.log.stray": b"".join(filled[9:])}
+    assert strays(make_log.directory) == behind
+    assert not [path for suffix in ("index", "timeindex", "snapshot") for path in make_log.directory.glob(f"*[6-9].{suffix}")]
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert [line for line in said if f"{9:020d}.log.stray" in line and f"{3 * size} bytes" in line and "cut at offset 5" in line]
     check(log, b"".join(filled[:5]), 5)
+    log = make_log()
+    assert strays(make_log.directory) == behind, "a start loads none of them and removes none"
+    assert log.log_end_offset == 7
+
+
+def test_segments_that_do_not_join_after_a_clean_stop_are_renamed_and_the_empty_ones_removed(make_log: LogMaker) -> None:
+    """A file of another log, or of this one at another time, may lie there."""
+    log = make_log()
+    kept = fill(log, 4)
+    asyncio.run(log.close())
+    foreign = b"".join(batch_of(offset, 2) for offset in range(70, 80, 2))
+    (log.directory / f"{70:020d}.log").write_bytes(foreign)
+    (log.directory / f"{90:020d}.log").write_bytes(b"")
+    log = make_log(clean=True, recovery_point=4)
+    assert strays(log.directory) == {f"{70:020d}.log.stray": foreign}
+    assert not list(log.directory.glob(f"{90:020d}.*"))
+    check(log, b"".join(kept), 4)
+    asyncio.run(log.close())
+    (log.directory / f"{70:020d}.log").write_bytes(foreign * 2)
+    assert make_log(clean=True).log_end_offset == 6
+    assert strays(log.directory) == {f"{70:020d}.log.stray": foreign, f"{70:020d}.log.2.stray": foreign * 2}
+
+
+def test_on_a_full_disk_segments_behind_a_cut_are_renamed_too(make_log: LogMaker) -> None:
+    log = make_log()
+    kept = fill(log, 2)
+    asyncio.run(log.close())
+    foreign = batch_of(40)
+    (log.directory / f"{40:020d}.log").write_bytes(foreign)
+    with ExitStack() as stack:
+        for call in ("write", "pwrite", "writev", "mkdir"):
+            stack.enter_context(failing(call, lambda path: True))
+        log = make_log(clean=True)
+    assert strays(log.directory) == {f"{40:020d}.log.stray": foreign}
+    check(log, b"".join(kept), 2)
 
 
 def test_what_lies_before_the_recovery_point_is_not_walked(make_log: LogMaker) -> None:
@@ -401,7 +449,7 @@ def test_rebuilding_the_indexes_of_a_damaged_segment_ends_at_the_damage(tmp_path
     assert segment.offset_index.entries()[-1][0] == 29
 
 
-def test_a_segment_that_was_cut_off_and_came_back_is_removed(make_log: LogMaker) -> None:
+def test_a_segment_that_was_cut_off_and_came_back_is_renamed(make_log: LogMaker) -> None:
     """A rename that was not synced: the segment lies over what was written since at the same offsets."""
     log = make_log()
     fill(log, 2)
@@ -413,6 +461,7 @@ def test_a_segment_that_was_cut_off_and_came_back_is_removed(make_log: LogMaker)
     (log.directory / name).write_bytes(b"".join(former))
     log = make_log()
     check(log, b"".join(kept), 5)
+    assert strays(log.directory) == {f"{name}.stray": b"".join(former)}
     region = log.read(3, 1 << 20, 5, True)
     assert region is not None
     assert offsets_of(region.read()) == [(3, 4)]

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import count
 from random import Random
 from typing import Final
 
@@ -62,6 +63,10 @@ _TOLD_SECONDS: Final = 1.0
 _FIRST_REBALANCE_SECONDS: Final = 5.0
 # How often replicas of partitions without a leader are asked where their logs end; some may not have answered before.
 _OFFLINE_SECONDS: Final = 5.0
+# How often brokers are asked for the replicas that they could not use; the pause doubles for as long as there are any. A full
+# disk has room again some time, and a failed one gives the same answer for each of its replicas.
+_FIRST_OFFLINE_REPLICAS_SECONDS: Final = 5.0
+_LONGEST_OFFLINE_REPLICAS_SECONDS: Final = 30.0
 
 
 class ActiveController:
@@ -76,6 +81,7 @@ class ActiveController:
         transport: the way to the brokers.
         failed: called when this term can not go on; says why.
         counts: where what is decided is counted.
+        request_numbers: what this process numbers its requests to brokers by. Two terms in a row may have the same epoch.
     """
 
     def __init__(
@@ -88,11 +94,13 @@ class ActiveController:
         transport: ControlTransport,
         failed: Callable[[str], None],
         counts: ControllerCounts | None = None,
+        request_numbers: Iterator[int] | None = None,
     ) -> None:
         assert term.epoch_version is not None, "only an own term is begun"
         self.term: Final = term
         self._coordination = coordination
         self._transport = transport
+        self._request_numbers = request_numbers or count(1)
         self._failed = failed
         self._is_over = False
         self._beside: list[asyncio.Task[None]] = []
@@ -144,7 +152,7 @@ class ActiveController:
         await self._turns.take("taking over", self._take_over)
         if not self._is_over:
             # Beside, as the cluster is whole without it.
-            work = (self._rebalance(), self._look_for_leaders(), self._look_for_tools())
+            work = (self._rebalance(), self._look_for_leaders(), self._ask_offline_replicas(), self._look_for_tools())
             self._beside = [asyncio.ensure_future(each) for each in work]
 
     def resign(self) -> None:
@@ -350,6 +358,7 @@ class ActiveController:
             registration,
             state.controller_id,
             state.controller_epoch,
+            self._request_numbers,
             self._transport,
             registrations=lambda: tuple(state.brokers[each] for each in sorted(state.brokers)),
             overrides=lambda name: state.topics[name].overrides if name in state.topics else {},
@@ -412,6 +421,16 @@ class ActiveController:
             await asyncio.sleep(_OFFLINE_SECONDS)
             if next(decisions.without_leader(self._state), None) is not None:
                 self._turns.take_beside("electing leaders by the ends of logs", self._partitions.elect_by_log_ends)
+
+    async def _ask_offline_replicas(self) -> None:
+        pause = _FIRST_OFFLINE_REPLICAS_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            if self._state.offline_replicas:
+                pause = min(pause * 2, _LONGEST_OFFLINE_REPLICAS_SECONDS)
+                self._turns.take_beside("asking for replicas that are offline", self._partitions.ask_offline_replicas)
+            else:
+                pause = _FIRST_OFFLINE_REPLICAS_SECONDS
 
     async def _rebalance(self) -> None:
         pause = _FIRST_REBALANCE_SECONDS

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ottla.broker.controller.effects import Decision
-from ottla.broker.controller.state import ClusterState
+from ottla.broker.controller.state import ClusterState, KnownTopic
+from ottla.broker.controller.transitions import ReplicaPhase
 from ottla.interbroker.calls import PartitionAssignment, PartitionToStop
 from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 
@@ -100,6 +101,52 @@ def everything(state: ClusterState, broker_ids: Collection[BrokerId]) -> Iterato
         yield {each: gathered.announcement(each, (), (), start == 0) for each in told}
 
 
+def announced_again(
+    state: ClusterState, broker_id: BrokerId, partitions: Collection[TopicPartition]
+) -> Iterator[dict[BrokerId, Announcement]]:
+    """What one broker is to lead and follow of these partitions, in slices, whatever it answered before.
+
+    Also of topics under deletion, those replicas that could not be deleted: they can be once the broker has them again. A broker that
+    shuts down gets nothing, or it would begin to fetch again.
+    """
+    if broker_id not in state.living():
+        return
+    own = [key for key in partitions if key in state.replicas_of(broker_id) and _may_be_announced(state, broker_id, key)]
+    for start in range(0, len(own), SLICE):
+        assignments = []
+        for topic_partition in own[start : start + SLICE]:
+            topic = state.topics[topic_partition.topic]
+            known = topic.partitions[topic_partition.partition]
+            is_added = broker_id in known.adding_replicas and broker_id not in known.state.isr
+            assignments.append(_assignment(topic, topic_partition.partition, is_new=is_added))
+        yield {broker_id: Announcement(partitions=tuple(assignments))}
+
+
+def _may_be_announced(state: ClusterState, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
+    """Whether the partition was led once, and the replica is not deleted and not about to be."""
+    topic = state.topics[topic_partition.topic]
+    has_state = topic.partitions[topic_partition.partition].has_state
+    if not topic.is_deleting:
+        return has_state
+    deletion = state.deletions.get(topic.name)
+    phases = {} if deletion is None else deletion.phases.get(broker_id, {})
+    return has_state and phases.get(topic_partition.partition) is ReplicaPhase.DELETION_INELIGIBLE
+
+
+def _assignment(topic: KnownTopic, partition: int, is_new: bool) -> PartitionAssignment:
+    known = topic.partitions[partition]
+    return PartitionAssignment(
+        topic.name,
+        topic.topic_id,
+        partition,
+        known.state,
+        known.partition_epoch,
+        known.adding_replicas,
+        known.removing_replicas,
+        is_new,
+    )
+
+
 class _Gathered:
     """What some brokers are to be told of partitions, as it comes together."""
 
@@ -121,16 +168,7 @@ class _Gathered:
         if topic is None or topic.is_deleting:
             return
         known = topic.partitions[topic_partition.partition]
-        assignment = PartitionAssignment(
-            topic.name,
-            topic.topic_id,
-            topic_partition.partition,
-            known.state,
-            known.partition_epoch,
-            known.adding_replicas,
-            known.removing_replicas,
-            is_new,
-        )
+        assignment = _assignment(topic, topic_partition.partition, is_new)
         self._metadata.append(assignment)
         if is_silent or not known.has_state:
             return

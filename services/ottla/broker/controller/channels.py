@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -53,6 +53,7 @@ class Channel:
         registration: which life.
         controller_id: this broker.
         controller_epoch: in whose name it speaks.
+        request_numbers: rises with each request of this process, whatever channel and term it is of.
         transport: asked for the broker at each call.
         registrations: the living brokers, looked up when something is told.
         overrides: what a topic sets for itself, looked up when something is told.
@@ -67,6 +68,7 @@ class Channel:
         registration: BrokerRegistration,
         controller_id: BrokerId,
         controller_epoch: int,
+        request_numbers: Iterator[int],
         transport: ControlTransport,
         registrations: Callable[[], tuple[BrokerRegistration, ...]],
         overrides: Callable[[str], Mapping[str, str]],
@@ -79,6 +81,7 @@ class Channel:
         self.news = News()
         self._controller_id = controller_id
         self._controller_epoch = controller_epoch
+        self._request_numbers = request_numbers
         self._transport = transport
         self._registrations = registrations
         self._overrides = overrides
@@ -142,8 +145,9 @@ class Channel:
 
     async def _tell_one(self, broker: BrokerControl, news: News) -> None:
         header = self._controller_id, self._controller_epoch, self.registration.broker_epoch
+        number = next(self._request_numbers)
         if news.stops:
-            stopped = await broker.stop_replica(StopReplicaRequest(*header, tuple(news.stops.values())))
+            stopped = await broker.stop_replica(StopReplicaRequest(*header, tuple(news.stops.values()), number))
             self._told(Told(self.registration, {key: stopped.errors.get(key, NONE) for key in news.stops}, is_stop=True))
         elif news.leader_and_isr or news.has_all_replicas:
             partitions = tuple(news.leader_and_isr.values())
@@ -151,8 +155,9 @@ class Channel:
             of_new = {each.topic for each in partitions if each.is_new}
             configs = {topic: each for topic, each in overrides.items() if each or topic in of_new}
             all_replicas = self._all_replicas() if news.has_all_replicas else None
-            request = LeaderAndIsrRequest(*header, partitions, self._registrations(), configs, all_replicas, news.all_topics_known)
-            response = await broker.leader_and_isr(request)
+            response = await broker.leader_and_isr(
+                LeaderAndIsrRequest(*header, partitions, self._registrations(), configs, all_replicas, news.all_topics_known, number)
+            )
             errors = {key: response.errors.get(key, NONE) for key in news.leader_and_isr}
             outdated = {
                 key: (each.state.leader_epoch, response.written_epochs[key])
@@ -165,7 +170,7 @@ class Channel:
             all_topics = self._topics() if news.has_all_topics else None
             metadata, deleted = tuple(news.metadata.values()), tuple(news.deleted_topics)
             await broker.update_metadata(
-                UpdateMetadataRequest(*header, metadata, self._registrations(), deleted, configs, all_topics, news.all_topics_known)
+                UpdateMetadataRequest(*header, metadata, self._registrations(), deleted, configs, all_topics, news.all_topics_known, number)
             )
 
 

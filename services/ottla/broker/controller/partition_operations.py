@@ -104,7 +104,11 @@ class PartitionOperations:
             await self.performer.perform([decisions.replicas_stopped(self.state, registration.broker_id, errors)])
 
     async def take_errors(self, registration: BrokerRegistration, errors: Mapping[TopicPartition, int]) -> None:
-        """Takes in what a broker answered to LeaderAndIsr: whose log directory failed, and whose is there again."""
+        """Takes in what a broker answered to LeaderAndIsr: which replicas it cannot use, and which it has again.
+
+        Its log directory has failed, or its disk is full (`ask_offline_replicas`). What a
+        broker knows of a replica that is there again may be out of date: no change was announced to it meanwhile.
+        """
         if not self._is_current(registration):
             return
         state, broker_id = self.state, registration.broker_id
@@ -112,13 +116,22 @@ class PartitionOperations:
         failed = [key for key, code in errors.items() if code == KafkaStorageError.code and key not in offline and state.find(key)]
         back = [key for key, code in errors.items() if code == NONE and key in offline]
         if failed:
-            log.warning("broker %d: %d replicas are in a failed log directory", broker_id, len(failed))
+            log.warning("broker %d: %d replicas are offline, as a log directory has failed or its disk is full", broker_id, len(failed))
             state.replicas_went_offline(broker_id, failed)
             await self.performer.perform(decisions.replicas_offline(state, broker_id, failed))
         if back:
             log.info("broker %d: %d replicas are there again", broker_id, len(back))
             state.replicas_came_online(broker_id, back)
             await self.performer.perform(decisions.replicas_online(state, broker_id, back))
+            await self.performer.announce_again(broker_id, [key for key in back if not self._is_deleting(key)])
+
+    async def ask_offline_replicas(self) -> None:
+        """Has brokers try again what they could not do with replicas, for the error of a full disk is that of a failed one.
+
+        A broker whose log directory has failed gives the same answer again, and its replicas stay offline.
+        """
+        for broker_id, offline in list(self.state.offline_replicas.items()):
+            await self.performer.announce_again(broker_id, sorted(offline))
 
     async def take_written_epochs(self, registration: BrokerRegistration, outdated: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Takes in which logs have records of epochs that were given before this controller's memory."""
@@ -129,6 +142,10 @@ class PartitionOperations:
                 len(outdated),
             )
             await self.performer.perform(decisions.epochs_outdated(self.state, registration.broker_id, outdated))
+
+    def _is_deleting(self, topic_partition: TopicPartition) -> bool:
+        topic = self.state.topics.get(topic_partition.topic)
+        return topic is None or topic.is_deleting
 
     def _has_no_leader(self, topic_partition: TopicPartition) -> bool:
         known = self.state.find(topic_partition)

@@ -121,6 +121,12 @@ class Performer:
         for broker_id in broker_ids:
             self._channels.add(broker_id, all_topics=True, all_replicas=True)
 
+    async def announce_again(self, broker_id: BrokerId, partitions: Collection[TopicPartition]) -> None:
+        """Sends a broker LeaderAndIsr for some of its replicas, whatever it answered before."""
+        for announcements in announcing.announced_again(self._state, broker_id, partitions):
+            self._tell(announcements)
+            await asyncio.sleep(0)
+
     def announce_topic_configs(self, names: Collection[str]) -> None:
         """Has all brokers told what topics set for themselves."""
         for broker_id in self._state.brokers:

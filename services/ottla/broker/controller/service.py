@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from random import Random
 from typing import Any, Final, cast
 
@@ -96,6 +97,7 @@ class ControllerService(Forwarding):
         self._epoch = 0
         self._active: ActiveController | None = None
         self._former: ActiveController | None = None
+        self._request_numbers = count(1)
         self._controller: BrokerRegistration | None = None
         self._another = asyncio.Event()
         self._endpoints: tuple[Endpoint, ...] | None = None  # what is advertised since the start, if that has changed
@@ -376,7 +378,15 @@ class ControllerService(Forwarding):
         active = None
         if term.is_own:
             active = self._active = ActiveController(
-                term, self._coordination, self._static_settings, self._clock, self._random, self._transport, self._term_failed, self.counts
+                term,
+                self._coordination,
+                self._static_settings,
+                self._clock,
+                self._random,
+                self._transport,
+                self._term_failed,
+                self.counts,
+                self._request_numbers,
             )
         else:
             log.info("broker %d is the controller, epoch %d", term.broker_id, term.epoch)

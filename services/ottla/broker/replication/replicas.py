@@ -94,6 +94,7 @@ class ReplicaManager:
         self._produces = produces
         self._partitions: dict[TopicPartition, Partition] = {}
         self._followed: dict[TopicPartition, Follow] = {}
+        self._refusals: dict[TopicPartition, str] = {}  # what could not be done as the controller said, and why
         self._isr_rounds = IsrRounds(broker_id, self.partitions, clock, lag_time_max_ms, self._check)
         self._one_at_a_time = asyncio.Lock()
         # False on most brokers, and then the produce path looks no further.
@@ -207,7 +208,7 @@ class ReplicaManager:
             results = await asyncio.gather(*(self._partitions[key].log.settle() for key in unsettled), return_exceptions=True)
             for key, result in zip(unsettled, results, strict=True):
                 if isinstance(result, ApiError):
-                    log.error("%s: broker %d cannot lead: %s", key, self._broker_id, result)
+                    self._refuse(key, result)
                     errors[key] = result.code
                 elif isinstance(result, BaseException):
                     raise result
@@ -284,14 +285,21 @@ class ReplicaManager:
                     if not leads and partition.leader != NO_LEADER:
                         log.warning("%s: its leader %d is not among the living, so nothing is fetched", key, partition.leader)
                 errors[key] = NONE
+                self._refusals.pop(key, None)
             except ApiError as error:
-                log.error("%s: broker %d can not do as it is told: %s", key, self._broker_id, error)
+                self._refuse(key, error)
                 errors[key] = error.code
         self._follow(follow, unfollow)
         for key in changed:
             self._role_changed(key)
             self._commit_what_was_found(self._partitions[key])
         return errors
+
+    def _refuse(self, key: TopicPartition, error: ApiError) -> None:
+        """Logs why a replica cannot lead or follow; once, as the controller asks again for as long as the error is the disk's."""
+        if self._refusals.get(key) != error.message:
+            self._refusals[key] = error.message
+            log.error("%s: broker %d cannot do what the controller says: %s", key, self._broker_id, error)
 
     def _follow(self, follow: Mapping[TopicPartition, Follow], unfollow: Iterable[TopicPartition]) -> None:
         gone = [key for key in unfollow if self._followed.pop(key, None) is not None]
@@ -362,6 +370,7 @@ class ReplicaManager:
 
     async def _stop(self, to_stop: PartitionToStop) -> None:
         key = to_stop.topic_partition
+        self._refusals.pop(key, None)
         partition, opened = self._partitions.get(key), self._logs.get(key)
         held = partition.topic_id if partition is not None else None if opened is None else opened.topic_id
         if held not in (None, ZERO_TOPIC_ID, to_stop.topic_id):

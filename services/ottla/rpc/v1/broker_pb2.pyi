@@ -112,12 +112,14 @@ class LeaderAndIsrRequest(_message.Message):
     TOPIC_CONFIGS_FIELD_NUMBER: _builtins.int
     ALL_REPLICAS_FIELD_NUMBER: _builtins.int
     ALL_TOPICS_KNOWN_FIELD_NUMBER: _builtins.int
+    REQUEST_NUMBER_FIELD_NUMBER: _builtins.int
     controller_id: _builtins.int
     controller_epoch: _builtins.int
     broker_epoch: _builtins.int
     """The receiver's."""
     all_topics_known: _builtins.bool
     """Whether the receiver has been sent all topics that the sender knows of: no UpdateMetadata waits to be sent."""
+    request_number: _builtins.int
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicAssignment]: ...
     @_builtins.property
@@ -143,10 +145,11 @@ class LeaderAndIsrRequest(_message.Message):
         topic_configs: _abc.Iterable[Global___TopicConfig] | None = ...,
         all_replicas: Global___AllReplicas | None = ...,
         all_topics_known: _builtins.bool = ...,
+        request_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["all_replicas", b"all_replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_replicas", b"all_replicas", "all_topics_known", b"all_topics_known", "broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "live_leaders", b"live_leaders", "topic_configs", b"topic_configs", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_replicas", b"all_replicas", "all_topics_known", b"all_topics_known", "broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "live_leaders", b"live_leaders", "request_number", b"request_number", "topic_configs", b"topic_configs", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -265,12 +268,14 @@ class UpdateMetadataRequest(_message.Message):
     TOPIC_CONFIGS_FIELD_NUMBER: _builtins.int
     ALL_TOPICS_FIELD_NUMBER: _builtins.int
     ALL_TOPICS_KNOWN_FIELD_NUMBER: _builtins.int
+    REQUEST_NUMBER_FIELD_NUMBER: _builtins.int
     controller_id: _builtins.int
     controller_epoch: _builtins.int
     broker_epoch: _builtins.int
     """The receiver's."""
     all_topics_known: _builtins.bool
     """Whether with this the receiver has been sent all topics that the sender knows of."""
+    request_number: _builtins.int
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicAssignment]:
         """What changed."""
@@ -301,10 +306,11 @@ class UpdateMetadataRequest(_message.Message):
         topic_configs: _abc.Iterable[Global___TopicConfig] | None = ...,
         all_topics: Global___TopicNames | None = ...,
         all_topics_known: _builtins.bool = ...,
+        request_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["all_topics", b"all_topics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_topics", b"all_topics", "all_topics_known", b"all_topics_known", "broker_epoch", b"broker_epoch", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "deleted_topics", b"deleted_topics", "topic_configs", b"topic_configs", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_topics", b"all_topics", "all_topics_known", b"all_topics_known", "broker_epoch", b"broker_epoch", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "deleted_topics", b"deleted_topics", "request_number", b"request_number", "topic_configs", b"topic_configs", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -396,10 +402,12 @@ class StopReplicaRequest(_message.Message):
     CONTROLLER_EPOCH_FIELD_NUMBER: _builtins.int
     BROKER_EPOCH_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    REQUEST_NUMBER_FIELD_NUMBER: _builtins.int
     controller_id: _builtins.int
     controller_epoch: _builtins.int
     broker_epoch: _builtins.int
     """The receiver's."""
+    request_number: _builtins.int
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionToStop]: ...
     def __init__(
@@ -409,10 +417,11 @@ class StopReplicaRequest(_message.Message):
         controller_epoch: _builtins.int = ...,
         broker_epoch: _builtins.int = ...,
         partitions: _abc.Iterable[Global___PartitionToStop] | None = ...,
+        request_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "partitions", b"partitions", "request_number", b"request_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,6 +28,9 @@ if _version_not_supported:
 class BrokerStub:
     """Every broker serves it. A request of an older controller than the newest one known is refused with
     STALE_CONTROLLER_EPOCH (11), one that is meant for a former registration of the broker with STALE_BROKER_EPOCH (77).
+
+    `request_number` rises with each LeaderAndIsr, UpdateMetadata and StopReplica that a controller sends. One that arrives after
+    a later one of the same epochs is refused with STALE_CONTROLLER_EPOCH. 0: a controller of an older release, not compared.
     """
 
     def __init__(self, channel):
@@ -81,6 +84,9 @@ class BrokerStub:
 class BrokerServicer:
     """Every broker serves it. A request of an older controller than the newest one known is refused with
     STALE_CONTROLLER_EPOCH (11), one that is meant for a former registration of the broker with STALE_BROKER_EPOCH (77).
+
+    `request_number` rises with each LeaderAndIsr, UpdateMetadata and StopReplica that a controller sends. One that arrives after
+    a later one of the same epochs is refused with STALE_CONTROLLER_EPOCH. 0: a controller of an older release, not compared.
     """
 
     def LeaderAndIsr(self, request, context):
@@ -193,6 +199,9 @@ def add_BrokerServicer_to_server(servicer, server):
 class Broker:
     """Every broker serves it. A request of an older controller than the newest one known is refused with
     STALE_CONTROLLER_EPOCH (11), one that is meant for a former registration of the broker with STALE_BROKER_EPOCH (77).
+
+    `request_number` rises with each LeaderAndIsr, UpdateMetadata and StopReplica that a controller sends. One that arrives after
+    a later one of the same epochs is refused with STALE_CONTROLLER_EPOCH. 0: a controller of an older release, not compared.
     """
 
     @staticmethod

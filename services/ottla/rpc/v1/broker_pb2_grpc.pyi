@@ -29,6 +29,9 @@ GRPC_VERSION: str
 class BrokerStub:
     """Every broker serves it. A request of an older controller than the newest one known is refused with
     STALE_CONTROLLER_EPOCH (11), one that is meant for a former registration of the broker with STALE_BROKER_EPOCH (77).
+
+    `request_number` rises with each LeaderAndIsr, UpdateMetadata and StopReplica that a controller sends. One that arrives after
+    a later one of the same epochs is refused with STALE_CONTROLLER_EPOCH. 0: a controller of an older release, not compared.
     """
 
     @_typing.overload
@@ -56,6 +59,9 @@ class BrokerStub:
 class BrokerAsyncStub(BrokerStub):
     """Every broker serves it. A request of an older controller than the newest one known is refused with
     STALE_CONTROLLER_EPOCH (11), one that is meant for a former registration of the broker with STALE_BROKER_EPOCH (77).
+
+    `request_number` rises with each LeaderAndIsr, UpdateMetadata and StopReplica that a controller sends. One that arrives after
+    a later one of the same epochs is refused with STALE_CONTROLLER_EPOCH. 0: a controller of an older release, not compared.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -79,6 +85,9 @@ class BrokerAsyncStub(BrokerStub):
 class BrokerServicer(metaclass=_abc_1.ABCMeta):
     """Every broker serves it. A request of an older controller than the newest one known is refused with
     STALE_CONTROLLER_EPOCH (11), one that is meant for a former registration of the broker with STALE_BROKER_EPOCH (77).
+
+    `request_number` rises with each LeaderAndIsr, UpdateMetadata and StopReplica that a controller sends. One that arrives after
+    a later one of the same epochs is refused with STALE_CONTROLLER_EPOCH. 0: a controller of an older release, not compared.
     """
 
     @_abc_1.abstractmethod

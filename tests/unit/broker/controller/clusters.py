@@ -66,6 +66,7 @@ class FakeBroker(NoTransactions):
         self.ends: dict[TopicPartition, LogEnd] = {}
         self.is_deaf = False
         self.requests = 0
+        self.request_numbers: list[int] = []
         self.all_replicas: list[AllReplicas] = []
         self.heard: list[str] = []
         self.controllers: list[BrokerId] = []
@@ -138,6 +139,7 @@ class FakeBroker(NoTransactions):
 
     def _check(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest) -> None:
         self.requests += 1
+        self.request_numbers.append(request.request_number)
         if self.is_deaf:
             raise RequestTimedOut("it hears nothing")
         own = self.service.registration

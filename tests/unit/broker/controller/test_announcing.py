@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ottla.broker.controller import decisions
-from ottla.broker.controller.announcing import SLICE, Announcement, announced, everything
+from ottla.broker.controller.announcing import SLICE, Announcement, announced, announced_again, everything
 from ottla.broker.controller.effects import Decision
 from ottla.interbroker.calls import AlterPartitionRequest, IsrChange, IsrMember, PartitionAssignment, PartitionToStop
 from ottla.model import BrokerId
@@ -176,6 +176,31 @@ def test_a_replica_in_a_failed_log_directory_is_passed_over_until_everything_is_
     assert [names(each.partitions) for each in announcements.values()] == [[], ["a-0"]]
     (whole,) = everything(cluster.state, ids(1))
     assert names(whole[BrokerId(1)].partitions) == ["a-0"]
+
+
+def test_replicas_that_a_broker_refused_are_announced_again_to_it_alone_and_without_what_is_for_clients() -> None:
+    cluster = KnownCluster(1, 2)
+    cluster.topic("a", (1, 2), (2,), (2, 1))
+    refused = [partition_of(each) for each in ("a-0", "a-1", "a-2", "gone-0")]
+    (again,) = announced_again(cluster.state, BrokerId(1), refused)
+    assert names(again[BrokerId(1)].partitions) == ["a-0", "a-2"]
+    assert again == {1: Announcement(partitions=again[BrokerId(1)].partitions)}
+    cluster.state.shutting_down.add(BrokerId(1))
+    assert list(announced_again(cluster.state, BrokerId(1), refused)) == [], "it would begin to fetch again"
+
+
+def test_a_replica_of_a_deleted_topic_is_announced_again_only_while_it_could_not_be_deleted() -> None:
+    """Afterwards its files would be made again and stay."""
+    cluster = KnownCluster(1, 2)
+    cluster.topic("a", (1, 2), (2, 1))
+    cluster.state.replicas_went_offline(BrokerId(2), [partition_of("a-1")])
+    cluster.perform(decisions.delete_topic(cluster.state, "a"))
+    both = [partition_of("a-0"), partition_of("a-1")]
+    (again,) = announced_again(cluster.state, BrokerId(2), both)
+    assert names(again[BrokerId(2)].partitions) == ["a-1"]
+    cluster.state.replicas_came_online(BrokerId(2), both)
+    cluster.perform(decisions.replicas_online(cluster.state, BrokerId(2), both))
+    assert list(announced_again(cluster.state, BrokerId(2), both)) == []
 
 
 def test_a_cluster_without_topics_still_tells_its_brokers() -> None:

@@ -89,3 +89,30 @@ def test_a_term_that_fails_alone_is_begun_again_at_once(monkeypatch: pytest.Monk
             await controller.create_topic(NewTopic("b"))
 
     run(scenario)
+
+
+def test_a_term_that_begins_again_in_its_epoch_continues_the_numbers_of_its_requests() -> None:
+    """A broker that has heard the former term refuses lower ones, as requests that the network delivers late."""
+    disks: list[FullDisk] = []
+
+    async def scenario(cluster: Cluster) -> None:
+        def wrapped(session: EmbeddedSession) -> FullDisk:
+            disks.append(FullDisk(session))
+            return disks[-1]
+
+        controller = await cluster.start(wrapped=wrapped)  # type: ignore[arg-type]
+        await controller.create_topic(NewTopic("a"))
+        epoch, heard = controller.controller_epoch, len(cluster.broker.request_numbers)
+        disks[0].is_full = True
+        with pytest.raises(OttlaError):
+            await controller.create_topic(NewTopic("b"))
+        disks[0].is_full = False
+        await until(lambda: controller.is_active)
+        await controller.create_topic(NewTopic("b"))
+        assert controller.controller_epoch == epoch
+        numbers = cluster.broker.request_numbers
+        assert len(numbers) > heard > 0
+        assert numbers[0] > 0
+        assert numbers == sorted(set(numbers))
+
+    run(scenario)

@@ -7,13 +7,34 @@ Source: KafkaController's handlers (`processStartup`, `onBrokerStartup`, `onBrok
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from uuid import UUID
 
 import pytest
 
-from ottla.broker.controller import news
+from ottla.broker.controller import active, news
 from ottla.coordination import znodes
-from ottla.errors import BrokerNotAvailable, KafkaStorageError, NotController, StaleBrokerEpoch, StaleControllerEpoch
-from ottla.interbroker.calls import AlterPartitionRequest, ElectionType, IsrChange, IsrMember, NewTopic, PartitionOutcome
+from ottla.errors import (
+    BrokerNotAvailable,
+    InconsistentTopicId,
+    KafkaStorageError,
+    NotController,
+    StaleBrokerEpoch,
+    StaleControllerEpoch,
+    TopicAlreadyExists,
+)
+from ottla.interbroker.calls import (
+    AlterPartitionRequest,
+    ElectionType,
+    IsrChange,
+    IsrMember,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    NewTopic,
+    PartitionOutcome,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
 from ottla.interbroker.local import Call, Perform
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
 
@@ -239,6 +260,45 @@ def test_a_deletion_waits_for_a_broker_that_is_away_also_over_a_change_of_contro
     run(scenario)
 
 
+def test_a_deletion_that_an_older_controller_could_not_name_is_performed_by_the_next_controller() -> None:
+    """During a rolling upgrade the former release is the controller last, and brokers of this one refuse a delete without a topic id."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start_three()
+        topic = await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
+        refused: dict[BrokerId, int] = {TWO: 0, THREE: 0}
+        named: set[UUID | None] = set()
+
+        def of_this_release(broker_id: BrokerId) -> Callable[[StopReplicaRequest], Awaitable[StopReplicaResponse]]:
+            stop_replica = cluster.brokers[broker_id].stop_replica
+
+            async def answer(request: StopReplicaRequest) -> StopReplicaResponse:
+                if request.controller_id != ONE:
+                    named.update(each.topic_id for each in request.partitions)
+                    return await stop_replica(request)
+                refused[broker_id] += len(request.partitions)  # as if it had named no topic
+                return StopReplicaResponse({each.topic_partition: InconsistentTopicId.code for each in request.partitions})
+
+            return answer
+
+        for broker_id in refused:
+            cluster.brokers[broker_id].stop_replica = of_this_release(broker_id)  # type: ignore[method-assign, assignment]
+        await cluster.controller.delete_topic("a", timeout_seconds=5)
+        assert refused == {TWO: 6, THREE: 6}
+        assert len(cluster.brokers[ONE].stopped) == 6
+        with pytest.raises(TopicAlreadyExists):
+            await cluster.services[TWO].create_topic(NewTopic("a"))
+        await cluster.kill(ONE)
+        await until(lambda: all(len(cluster.brokers[each].stopped) == 6 for each in (TWO, THREE)))
+        assert named == {topic.topic_id}
+        assert await cluster.paths("/admin/delete_topics") == ["/admin/delete_topics/a"]
+        await cluster.start(ONE)
+        await cluster.gone("/admin/delete_topics/a")
+        assert (await cluster.services[THREE].create_topic(NewTopic("a"))).name == "a"
+
+    run(scenario)
+
+
 def test_a_broker_that_stops_hands_over_first_and_then_leaves_at_once() -> None:
     async def scenario(cluster: Cluster) -> None:
         one, two, _ = await cluster.start_three()
@@ -313,6 +373,118 @@ def test_replicas_of_a_failed_log_directory_lead_no_more() -> None:
         assert await cluster.paths("/log_dir_event_notification") == []
 
     run(scenario)
+
+
+def test_a_replica_that_a_full_disk_refused_follows_again_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker answers with the same error as for a failed disk, and never registers again."""
+    quick_questions(monkeypatch)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start_three()
+        key, broker = TopicPartition("a", 0), cluster.brokers[TWO]
+        broker.errors[key] = KafkaStorageError.code
+        await cluster.controller.create_topic(NewTopic("a", assignments={0: (TWO, ONE, THREE)}))
+        await until(lambda: cluster.brokers[ONE].leads() == [key])
+        await until(lambda: 2 not in cluster.brokers[THREE].metadata[key].state.isr)
+        assert key not in broker.replicas
+        del broker.errors[key]
+        await until(lambda: key in broker.replicas and broker.replicas[key].state.leader == 1)
+        leader = cluster.brokers[ONE].replicas[key]
+        registrations = cluster.brokers[ONE].brokers
+        members = tuple(IsrMember(each, registrations[each].broker_epoch) for each in (TWO, ONE, THREE))
+        change = IsrChange(key, leader.state.leader_epoch, leader.partition_epoch, members)
+        one = cluster.services[ONE]
+        response = await one.alter_partition(AlterPartitionRequest(ONE, registrations[ONE].broker_epoch, (change,)))
+        assert response.partitions[key].error == 0, "it may be in sync again"
+
+    run(scenario)
+
+
+def test_the_only_replica_that_a_full_disk_refused_leads_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_questions(monkeypatch)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start_three()
+        key, broker = TopicPartition("a", 0), cluster.brokers[THREE]
+        broker.errors[key] = KafkaStorageError.code
+        await cluster.controller.create_topic(NewTopic("a", assignments={0: (THREE,)}))
+        await until(lambda: cluster.brokers[ONE].metadata[key].state.leader == NO_LEADER)
+        del broker.errors[key]
+        await cluster.settled(3)
+
+    run(scenario)
+
+
+def test_a_log_directory_that_has_failed_stays_offline_however_often_its_broker_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_questions(monkeypatch)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start_three()
+        await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
+        broker, key = cluster.brokers[TWO], TopicPartition("a", 1)
+        broker.errors[key] = KafkaStorageError.code
+        await cluster.services[TWO].log_directory_failed()
+        await until(lambda: 2 not in cluster.brokers[ONE].metadata[key].state.isr)
+        asked, elsewhere = broker.requests, cluster.brokers[THREE].requests
+        await until(lambda: broker.requests >= asked + 3)
+        described = cluster.brokers[ONE].metadata[key].state
+        assert (described.leader, described.leader_epoch, 2 in described.isr) == (3, 1, False)
+        assert cluster.brokers[THREE].requests == elsewhere, "only those who have such a replica are asked"
+
+    run(scenario)
+
+
+def test_a_topic_is_deleted_where_a_full_disk_refused_its_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics are deleted to make room."""
+    quick_questions(monkeypatch)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start_three()
+        key, broker = TopicPartition("a", 0), cluster.brokers[TWO]
+        broker.errors[key] = KafkaStorageError.code
+        await cluster.controller.create_topic(NewTopic("a", assignments={0: (ONE, TWO)}))
+        await until(lambda: 2 not in cluster.brokers[THREE].metadata[key].state.isr)
+        await cluster.controller.delete_topic("a")
+        del broker.errors[key]
+        await cluster.gone("/brokers/topics/a")
+        assert broker.stopped == [(key, True)]
+        assert key not in broker.replicas
+
+    run(scenario)
+
+
+def test_a_replica_that_is_there_again_learns_what_has_changed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader changes while the broker does what it is asked again."""
+    quick_questions(monkeypatch)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start_three()
+        key, broker = TopicPartition("a", 0), cluster.brokers[THREE]
+        broker.errors[key] = KafkaStorageError.code
+        await cluster.controller.create_topic(NewTopic("a", assignments={0: (TWO, ONE, THREE)}))
+        await until(lambda: 3 not in cluster.brokers[ONE].metadata[key].state.isr)
+        answer, may_answer, is_asked = broker.leader_and_isr, asyncio.Event(), asyncio.Event()
+
+        async def slow(request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+            broker.errors.pop(key, None)
+            answered = await answer(request)
+            is_asked.set()
+            await may_answer.wait()
+            return answered
+
+        monkeypatch.setattr(broker, "leader_and_isr", slow)
+        await is_asked.wait()
+        await cluster.kill(TWO)
+        await until(lambda: cluster.brokers[ONE].leads() == [key])
+        may_answer.set()
+        await until(lambda: broker.replicas[key].state.leader == 1)
+
+    run(scenario)
+
+
+def quick_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(active, "_FIRST_OFFLINE_REPLICAS_SECONDS", 0.02)
+    monkeypatch.setattr(active, "_LONGEST_OFFLINE_REPLICAS_SECONDS", 0.05)
 
 
 def test_replicas_move_to_other_brokers_and_are_given_up_where_they_were() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tests.unit.storage.brokers import CLICKS, Broker, run
+from tests.unit.storage.brokers import CLICKS, Broker, found_in, run
 from tests.unit.storage.failing_calls import failing
 from tests.unit.storage.logs import batch_of
 
@@ -127,5 +128,31 @@ def test_producers_that_a_truncation_could_not_read_are_read_before_it_leads(tmp
         assert set((await it.replicas.apply(assigned(HERE, 6), ())).values()) == {0}
         assert {state.producer_id: state.next_sequence for state in cut.log.producers} == {8: 4}
         await it.logs.shutdown(clean=False)
+
+    run(scene)
+
+
+@pytest.mark.parametrize("call", ["open", "mkdir", "write"])
+def test_a_replica_that_a_full_disk_refuses_is_made_by_a_later_try_and_the_tries_leave_nothing(
+    tmp_path: Path, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The controller tries again and again; each try may get as far as the directory."""
+
+    async def scene() -> None:
+        logs = Broker(tmp_path).manager()
+        replicas = ReplicaManager(HERE, logs, Purgatory(), Purgatory())
+        await logs.start()
+        before = found_in(tmp_path, "*")
+        with failing(call, lambda path: "/clicks-" in path and (call == "mkdir" or "." in path.rpartition("/")[2]), errno.ENOSPC):
+            for _ in range(4):
+                assert set((await replicas.apply(assigned(HERE, 2), ())).values()) == {KafkaStorageError.code}
+        assert not logs.offline_directories
+        assert found_in(tmp_path, "*") == before
+        refusals = [record for record in caplog.records if "cannot do what the controller says" in record.getMessage()]
+        assert len(refusals) == len(INDEXES), "once a partition"
+        assert all(os.strerror(errno.ENOSPC) in record.getMessage() for record in refusals)
+        assert set((await replicas.apply(assigned(HERE, 3), ())).values()) == {0}
+        lead(replicas.get("clicks", INDEXES[0]), 3)
+        await logs.shutdown(clean=True)
 
     run(scene)
