@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from ottla.config.broker import names_of_settings
+from ottla.config.broker import BrokerSettings
 
 CHART = Path(__file__).parent / "ottla"
 BEGIN, END = "<!-- values: made by `make docs` -->", "<!-- end of values -->"
@@ -80,7 +80,7 @@ def readme(text: str, values: str) -> str:
 def schema(text: str) -> str:
     """The schema with the names of the settings that there are."""
     loaded = json.loads(text)
-    loaded["$defs"]["settings"]["properties"] = dict.fromkeys(sorted(names_of_settings()), True)
+    loaded["$defs"]["settings"]["properties"] = dict.fromkeys(sorted(BrokerSettings.definitions_by_any_name()), True)
     return json.dumps(loaded, indent=2, ensure_ascii=False) + "\n"
 
 
