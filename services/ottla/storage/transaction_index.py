@@ -88,7 +88,8 @@ class TransactionIndex:
         Raises:
             OSError: the file can not be cut.
         """
-        size = self._first_ending_at(offset) * ENTRY_SIZE
+        # Before all offsets there is nothing, whatever a torn file says.
+        size = self._first_ending_at(offset) * ENTRY_SIZE if offset > 0 else 0
         if size == len(self._entries):
             return
         del self._entries[size:]

@@ -255,6 +255,19 @@ def test_a_segment_that_rolled_at_the_recovery_point_has_whole_indexes_after_a_c
     asyncio.run(scene())
 
 
+def test_garbage_behind_what_was_synced_of_aborted_transactions_does_not_outlast_a_recovery(make_log: LogMaker) -> None:
+    """After a loss of power a file may have the size that it had, and blocks that were never written: offsets below 0 here."""
+    log = make_log()
+    append(log, *_aborted())
+    expected = list(log.segments[0].transaction_index)
+    path = Path(log.segments[0].path(".txnindex"))
+    asyncio.run(log.abandon())
+    path.write_bytes(b"\xc1" * path.stat().st_size)
+    again = make_log()
+    assert list(again.segments[0].transaction_index) == expected
+    assert path.stat().st_size == 34
+
+
 def test_what_a_recovery_made_of_the_segment_that_rolled_at_the_recovery_point_is_synced_too(
     make_log: LogMaker, files: FailingFiles
 ) -> None:
