@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from ottla.cli.main import run
+from ottla.model import INTERNAL_TOPICS
 from ottla.testing import EmbeddedCluster
 from ottla.testing.zookeeper import ZooKeeperServer
 
@@ -24,7 +25,12 @@ Ottla = Callable[..., str]
 
 @pytest.fixture
 def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(brokers=3, settings={"auto.leader.rebalance.enable": "false"}) as three:
+    settings = {
+        "auto.leader.rebalance.enable": "false",
+        "offsets.topic.num.partitions": "2",
+        "transaction.state.log.num.partitions": "1",
+    }
+    with EmbeddedCluster(brokers=3, settings=settings) as three:
         yield three
 
 
@@ -77,15 +83,15 @@ def test_a_broker_that_is_gone_is_seen_at_a_glance(cluster: EmbeddedCluster, ott
     until(lambda: gone not in cluster.isr("copied", 0), "the ISR is without the broker")
     facts = json.loads(ottla(cluster, "cluster", "--json"))
     assert [each["broker_id"] for each in facts["brokers"]] == [each for each in (1, 2, 3) if each != gone]
-    assert {each["topic"] for each in facts["under_replicated"]} == {"copied"}
+    assert {each["topic"] for each in facts["under_replicated"]} == {"copied", *INTERNAL_TOPICS}  # made before a broker goes
     assert len(facts["under_min_isr"]) == 3
     assert [each["topic"] for each in facts["offline"]] == ["alone"]
-    assert facts["missing_brokers"] == [{"broker_id": gone, "replica_count": 4}]
+    assert facts["missing_brokers"] == [{"broker_id": gone, "replica_count": 7}]
     complaint = ottla(cluster, "cluster", "--check", code=1)
-    wrong = ["1 of 6 partitions offline", "3 of 6 partitions under min.insync.replicas", "3 of 6 partitions under-replicated"]
+    wrong = ["1 of 9 partitions offline", "3 of 9 partitions under min.insync.replicas", "6 of 9 partitions under-replicated"]
     assert f"{'; '.join(wrong)}; no sign of broker {gone}" in complaint
-    (described,) = json.loads(ottla(cluster, "topics", "describe", "--under-replicated", "--json"))
-    assert described["topic"] == "copied" and len(described["partitions"]) == 3
+    described = json.loads(ottla(cluster, "topics", "describe", "--under-replicated", "--json"))
+    assert {each["topic"]: len(each["partitions"]) for each in described}["copied"] == 3
     assert "alone-" not in ottla(cluster, "topics", "describe", "alone")  # a partition without a leader is shown, and hides nothing
 
     cluster.start_broker(gone)

@@ -435,13 +435,14 @@ def first_to_recover(segments: Sequence[Segment], recovery_point: int) -> int:
 def first_apart(segments: Sequence[Segment], cleaned_up_to: int) -> tuple[Segment, str] | None:
     """The first segment that does not end where the next one begins, and how that was seen; None when all join.
 
-    Only the batches after each segment's last index entry are looked at. Where a compaction was there may be gaps.
+    Only the batches after each segment's last index entry are looked at. Where a compaction was there may be gaps. A segment whose
+    end is damaged says nothing: to cut the log there would take sound batches behind it away, and readers meet the damage by itself.
     """
     for segment, following in pairwise(segments):
         end = _end_of(segment, LeaderEpochCache())
         if end.reason is not None:
-            return segment, f"the segment at {segment.base_offset}: {end.reason}"
-        if not joins(end.next_offset, following.base_offset, cleaned_up_to):
+            log.error("%s is damaged, and stays as it is: %s", segment, end.reason)
+        elif not joins(end.next_offset, following.base_offset, cleaned_up_to):
             return segment, f"offset {end.next_offset} is next, and a segment begins at {following.base_offset}"
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import struct
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -166,18 +167,41 @@ def test_segments_behind_a_cut_are_renamed(make_log: LogMaker, is_clean: bool, c
     filled = fill(log, 12)
     asyncio.run(log.close())
     path = log_file(log, 1)
-    path.write_bytes(path.read_bytes()[:-1])
+    # After a clean stop a torn batch is no evidence of a hole, and a missing one is.
+    path.write_bytes(path.read_bytes()[: -size if is_clean else -1])
     log = make_log(clean=is_clean, segment_bytes=3 * size)
     assert [segment.base_offset for segment in log.segments] == [0, 3]
     behind = {f"{6:020d}.log.stray": b"".join(filled[6:9]), f"{9:020d}.log.stray": b"".join(filled[9:])}
     assert strays(make_log.directory) == behind
     assert not [path for suffix in ("index", "timeindex", "snapshot") for path in make_log.directory.glob(f"*[6-9].{suffix}")]
     said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert [line for line in said if f"{9:020d}.log.stray" in line and f"{3 * size} bytes" in line and "cut at offset 5" in line]
+    assert [line for line in said if f"{9:020d}.log.stray" in line and f"{3 * size} bytes" in line and "at offset 5" in line]
     check(log, b"".join(filled[:5]), 5)
     log = make_log()
     assert strays(make_log.directory) == behind, "a start loads none of them and removes none"
     assert log.log_end_offset == 7
+
+
+def test_damage_inside_a_segment_after_a_clean_stop_leaves_the_sound_batches_behind_it_in_the_log(
+    make_log: LogMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A clean start reads no batches, and a length that a bad disk has changed must not cost all that follows."""
+    size = len(batch_of(0))
+    log = make_log(segment_bytes=3 * size)
+    filled = fill(log, 12)
+    asyncio.run(log.close())
+    path = log_file(log, 1)
+    content = bytearray(path.read_bytes())
+    struct.pack_into(">i", content, 8, 1_000_000_000)  # the length of the first batch
+    path.write_bytes(content)
+    log = make_log(clean=True, segment_bytes=3 * size)
+    assert [segment.base_offset for segment in log.segments] == [0, 3, 6, 9]
+    assert strays(make_log.directory) == {}
+    assert log.log_end_offset == 12
+    region = log.read(6, 1 << 20, 12, True)
+    assert region is not None
+    assert region.read() == b"".join(filled[6:9])
+    assert [record for record in caplog.records if record.levelname == "ERROR" and "is damaged, and stays as it is" in record.getMessage()]
 
 
 def test_segments_that_do_not_join_after_a_clean_stop_are_renamed_and_the_empty_ones_removed(make_log: LogMaker) -> None:
