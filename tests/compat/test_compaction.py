@@ -263,7 +263,10 @@ def _last_offset(directory: Path) -> int:
 
 def _has_gaps(cluster: EmbeddedCluster, name: str) -> bool:
     """Whether something of the partition's first segments was cleaned away."""
-    sizes = [path.stat().st_size for path in sorted((cluster.data_directory / "log" / name).glob("*.log"))]
+    try:
+        sizes = [path.stat().st_size for path in sorted((cluster.data_directory / "log" / name).glob("*.log"))]
+    except FileNotFoundError:
+        return False  # it is cleaned at this moment
     return len(sizes) > 1 and _last_offset(cluster.data_directory / "log" / name) > 0 and sizes[0] < 4000 and len(sizes) < 12
 
 
@@ -297,6 +300,11 @@ def test_a_broker_that_is_killed_while_it_cleans_loses_no_last_value(tmp_path: P
             assert {each.key: each.value for each in found} == expected
             assert [each.offset for each in found] == sorted({each.offset for each in found})
         assert in_the_middle, "no kill came while a segment was being written"
-        assert len(found) < 5 * len(puts) / 2, "and in between it is cleaned"
+        # The cleaner gives way to everything else on the machine, so it may take its time.
+        deadline = time.monotonic() + 60
+        while len(found) >= 5 * len(puts) / 2:
+            assert time.monotonic() < deadline, "and in between it is cleaned"
+            found = read_to_the_end(broker.address, "killed")
+        assert {each.key: each.value for each in found} == expected
     finally:
         broker.close()
