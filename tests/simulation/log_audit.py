@@ -286,7 +286,8 @@ def _producer_findings(content: LogContent, producers_expire: bool) -> Iterator[
         if remembered is None:
             if not producers_expire:
                 yield f"producer {state.producer_id} has batches up to offset {state.last_offset} in the log, and is not known"
-        elif not (remembered.has_unwritten and not remembered.batches):
+        elif remembered.batches or remembered.unwritten_epoch is None or not producers_expire:
+            # Else it had expired, and the first batch that came again could not be written.
             yield from _state_findings(state, remembered, first_offset)
     for remembered in log.producers:
         state_or_none = replayed.get(remembered.producer_id)

@@ -25,7 +25,7 @@ from crc32c import crc32c
 from ottla.config.topic import TopicSettings
 from ottla.errors import ApiError, CorruptMessage, KafkaStorageError, RecordListTooLarge
 from ottla.model import TopicPartition
-from ottla.record.batch import CRC_START, HEADER_SIZE, PREFIX_SIZE, batches, read_header
+from ottla.record.batch import CRC_START, HEADER_SIZE, PREFIX_SIZE, BatchHeader, batches, read_header
 from ottla.storage.delayed_deletes import rename_to_deleted
 from ottla.storage.indexes import OFFSET_ENTRY_SIZE, TAIL, TIME_ENTRY_SIZE
 from ottla.storage.leader_epochs import LeaderEpochCache
@@ -70,6 +70,7 @@ class AppendingLog:
         "_owes",
         "_producers_unknown",
         "_reader",
+        "_received",
         "_roll_at",
         "_roll_offset",
         "_roll_timestamp",
@@ -113,6 +114,7 @@ class AppendingLog:
         self.recovery_point = loaded.recovery_point
         self.leader_epochs: Final[LeaderEpochCache] = loaded.leader_epochs
         self.producers: Final[ProducerStates] = loaded.producers
+        self.producers.note_written()
         self.last_flush_ms = context.clock.time_ms()
         self.appended_bytes = 0  # since it was opened, and the next alike
         self.appended_messages = self.appended_batches = 0
@@ -140,6 +142,8 @@ class AppendingLog:
         self._staged: list[bytes | memoryview] = []
         self._staged_entries: list[tuple[int, int, int, int]] = []
         self._staged_aborted: list[AbortedTransaction] = []
+        # Batches of idempotent producers that a follower has staged: the producers' states have them once they are written.
+        self._received: list[tuple[BatchHeader, memoryview]] = []
         self._lost_group: KafkaStorageError | None = None
         self._active = self._segments.active
         self._staged_position = self._active.size
@@ -211,11 +215,15 @@ class AppendingLog:
         self.log_end_offset = self.next_offset
         if self._staged_entries:
             self._note_entries()
+        if self._received:
+            self._note_received()
+        if self.producers.former:
+            self.producers.note_written()
         if self._staged_aborted:
             self._note_aborted()
 
     def transaction_ended(self, completed: CompletedTransaction) -> None:
-        """The batch that was staged last is a marker that has ended a transaction, and the producers' states know."""
+        """The batch that the producers' states noted last is a marker that has ended a transaction."""
         if completed.is_aborted:
             self._staged_aborted.append(aborted_transaction(completed, self.producers))
 
@@ -251,9 +259,7 @@ class AppendingLog:
                 if header.leader_epoch > self.leader_epochs.latest_epoch:
                     self.leader_epochs.assign(header.leader_epoch, header.base_offset)
                 if header.producer_id >= 0:
-                    completed = note_batch(self.producers, header, batch)
-                    if completed is not None:
-                        self.transaction_ended(completed)
+                    self._received.append((header, batch))
         finally:
             self.write_staged()
 
@@ -404,6 +410,13 @@ class AppendingLog:
         if self._indexes_full(segment):
             self._roll_at = NOW
 
+    def _note_received(self) -> None:
+        for header, batch in self._received:
+            completed = note_batch(self.producers, header, batch)
+            if completed is not None:
+                self.transaction_ended(completed)
+        self._received.clear()
+
     def _note_aborted(self) -> None:
         index = self._active.transaction_index
         for each in self._staged_aborted:
@@ -428,6 +441,7 @@ class AppendingLog:
         self._staged.clear()
         self._staged_entries.clear()
         self._staged_aborted.clear()
+        self._received.clear()
         self._staged_position = segment.size
         self.next_offset = self.log_end_offset
         segment.forget_max_timestamp()

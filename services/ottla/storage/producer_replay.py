@@ -81,6 +81,7 @@ def restore_producers(
         start_offset = offset
         break
     replay_batches(producers, views, start_offset, end_offset)
+    producers.note_written()
     return start_offset
 
 

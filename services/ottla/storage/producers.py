@@ -5,13 +5,14 @@ requests in flight, so whatever it can send again is among those five. In one ep
 and wrap from 2^31-1 to 0; a new epoch starts at 0.
 
     states.check(header)     before an append by a client: raises, or names the batch that this one repeats
-    states.update(header, …) after it was staged, and for every batch that a follower or recovery reads
+    states.update(header, …) after it was staged, and for every batch that a follower has written or recovery reads
 
 and for markers and what coordinators write in transactions: `check_marker` and `check_epoch` instead of `check`.
 
-Both are on the produce path: plain attributes, and no object a batch but one tuple. An append that failed after its
-update is undone by `forget_from`; a log that is cut further back does `restore` from the last snapshot before its end
-and another pass over the batches after it.
+Both are on the produce path: plain attributes, and no object a batch but one tuple. A leader updates before its group
+is written, as the next batch of the group is checked against it: a group that failed is undone by `forget_from`, one that
+is in the log is confirmed by `note_written`. A log that is cut further back does `restore` from the last snapshot before
+its end and another pass over the batches after it.
 
 A transaction is open here from its first batch to its marker. Before that first batch the coordinator is asked whether
 it knows of the transaction (KIP-890); what it said is kept until the next marker, behind which a late batch of the same
@@ -97,6 +98,17 @@ class ProducerSnapshotEntry:
     current_transaction_first_offset: int
 
 
+class FormerState(NamedTuple):
+    """What a batch of a new epoch, or a marker, makes a producer's state forget, until it is written."""
+
+    producer_epoch: int
+    next_sequence: int
+    batches: tuple[tuple[int, int, int, int, int], ...]
+    last_timestamp: int
+    coordinator_epoch: int
+    unwritten_epoch: int | None
+
+
 class Verification:
     """A question to a coordinator, for all who wait for its answer. The next marker makes it void."""
 
@@ -112,7 +124,6 @@ class ProducerState:
     __slots__ = (
         "batches",
         "coordinator_epoch",
-        "has_unwritten",
         "last_timestamp",
         "next_sequence",
         "producer_epoch",
@@ -120,13 +131,15 @@ class ProducerState:
         "seen_ms",
         "seen_offset",
         "transaction_first_offset",
+        "unwritten_epoch",
     )
 
     def __init__(self, producer_id: int) -> None:
         self.producer_id: Final = producer_id
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.next_sequence = 0
-        self.has_unwritten = False  # the batch that comes next has been here and could not be written
+        # The epoch of a batch that has been here and could not be written; it comes next, as the first of a newer epoch too.
+        self.unwritten_epoch: int | None = None
         # (base_sequence, last_sequence, base_offset, last_offset, timestamp): plain tuples, a named one costs 0.2 µs more
         self.batches: deque[tuple[int, int, int, int, int]] = deque(maxlen=REMEMBERED_BATCHES)
         self.last_timestamp = NO_TIMESTAMP
@@ -148,19 +161,39 @@ class ProducerState:
         self.producer_epoch = producer_epoch
         self.batches.clear()
         self.next_sequence = 0
-        self.has_unwritten = False
+        self.unwritten_epoch = None
+
+    def forget_from(self, offset: int) -> None:
+        """Takes back the batches at `offset` and later, which could not be written."""
+        while self.batches and self.batches[-1][2] >= offset:
+            base_sequence = self.batches.pop()[0]
+            if base_sequence == NO_SEQUENCE:  # a coordinator's: none comes next either
+                continue
+            self.next_sequence = base_sequence
+            self.unwritten_epoch = self.producer_epoch
+        if self.batches:
+            self.last_timestamp = self.batches[-1][4]
+
+    def restore(self, former: FormerState) -> None:
+        """Becomes what it was. That a batch of a newer epoch could not be written stays known."""
+        self.producer_epoch, self.next_sequence, batches, self.last_timestamp, self.coordinator_epoch, unwritten_epoch = former
+        if self.unwritten_epoch is None:
+            self.unwritten_epoch = unwritten_epoch
+        self.batches.clear()
+        self.batches.extend(batches)
 
 
 class ProducerStates:
     """The producers of one partition by producer id."""
 
-    __slots__ = ("_completed", "_first_open", "_ongoing", "_states", "_verified", "_verifying")
+    __slots__ = ("_completed", "_first_open", "_ongoing", "_states", "_verified", "_verifying", "former")
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
         self._ongoing: dict[int, int] = {}  # first offset of each open transaction -> its producer
         # (marker's offset, first offset, producer) of those whose marker the high watermark has yet to pass, by markers
         self._completed: deque[tuple[int, int, int]] = deque()
+        self.former: Final[dict[int, FormerState]] = {}  # by producer, from before the group that is being staged
         self._verifying: dict[int, Verification] = {}  # by producer, until the answer or the next marker
         self._verified: dict[int, int] = {}  # producer -> its epoch
         # Producer -> the first of its transactions that may still be open here: those before it have ended, for good.
@@ -201,11 +234,8 @@ class ProducerStates:
                 if batch[0] == base_sequence and batch[1] == last_sequence:
                     return Duplicate(*batch[2:])
             ahead = (base_sequence - state.next_sequence) & SEQUENCE_MASK
-            if state.has_unwritten and 0 < ahead <= SEQUENCE_MASK >> 1:
-                raise EarlierBatchNotWritten(
-                    f"producer {producer_id}: the batch of sequence {state.next_sequence} could not be written, and has to come before "
-                    f"{base_sequence}"
-                )
+            if state.unwritten_epoch == epoch and 0 < ahead <= SEQUENCE_MASK >> 1:
+                raise _earlier_batch_not_written(producer_id, state.next_sequence, base_sequence)
             if ahead:
                 raise OutOfOrderSequenceNumber(
                     f"producer {producer_id}, epoch {epoch}: sequence {base_sequence} came, {state.next_sequence} is expected"
@@ -213,6 +243,8 @@ class ProducerStates:
         elif epoch < state.producer_epoch:
             raise InvalidProducerEpoch(f"producer {producer_id}: epoch {epoch} came, {state.producer_epoch} has written already")
         elif base_sequence != 0:
+            if epoch == state.unwritten_epoch:
+                raise _earlier_batch_not_written(producer_id, 0, base_sequence)
             raise OutOfOrderSequenceNumber(
                 f"producer {producer_id}: new epoch {epoch} (was {state.producer_epoch}) starts at sequence {base_sequence}, not 0"
             )
@@ -244,12 +276,13 @@ class ProducerStates:
         if attributes & CONTROL_MASK:
             return None if marker is None else self._end_transaction(state, header.producer_epoch, last_offset, timestamp, marker)
         if header.producer_epoch != state.producer_epoch:
+            self._remember_former(state)
             state.begin_epoch(header.producer_epoch)
         base_sequence = header.base_sequence
         next_sequence = base_sequence + header.last_offset_delta + 1
         state.batches.append((base_sequence, (next_sequence - 1) & SEQUENCE_MASK, base_offset, last_offset, timestamp))
         state.next_sequence = next_sequence & SEQUENCE_MASK
-        state.has_unwritten = False
+        state.unwritten_epoch = None
         state.last_timestamp = timestamp
         if attributes & TRANSACTIONAL_MASK:
             if base_sequence < 0:  # a coordinator's, which has none
@@ -263,6 +296,7 @@ class ProducerStates:
     def _end_transaction(
         self, state: ProducerState, producer_epoch: int, last_offset: int, timestamp: int, marker: EndTransactionMarker
     ) -> CompletedTransaction | None:
+        self._remember_former(state)
         if producer_epoch != state.producer_epoch:
             state.begin_epoch(producer_epoch)
         self._verifying.pop(state.producer_id, None)
@@ -390,33 +424,52 @@ class ProducerStates:
             self._first_open.pop(producer_id, None)
         return len(expired)
 
+    def _remember_former(self, state: ProducerState) -> None:
+        if state.producer_epoch != NO_PRODUCER_EPOCH and state.producer_id not in self.former:
+            self.former[state.producer_id] = FormerState(
+                state.producer_epoch,
+                state.next_sequence,
+                tuple(state.batches),
+                state.last_timestamp,
+                state.coordinator_epoch,
+                state.unwritten_epoch,
+            )
+
+    def note_written(self) -> None:
+        """What `update` has noted so far is in the log: `forget_from` takes none of it back."""
+        self.former.clear()
+
     def forget_from(self, offset: int) -> None:
-        """Takes back what `update` noted of batches at `offset` and later, which could not be written after all.
+        """Takes back what `update` noted since `note_written`: batches at `offset` and later, which could not be written after all.
 
         What a client can send again is among its last five batches, those taken back included, so nothing that is
         still needed was pushed out by them. The sequence that comes next is that of the first batch taken back, also
-        for a producer that has nothing else here: what it sent after the failed batch must not overtake it.
+        for a producer that has nothing else here: what it sent after the failed batch must not overtake it. A producer
+        whose new epoch has begun with what is taken back is in its former one again, with that one's batches.
         """
-        while self._completed and self._completed[-1][0] >= offset:
-            _, first_offset, producer_id = self._completed.pop()
-            if producer_id in self._states:
-                self._ongoing[first_offset] = producer_id
-                self._states[producer_id].transaction_first_offset = first_offset
         for state in self._states.values():
-            while state.batches and state.batches[-1][2] >= offset:
-                state.next_sequence = state.batches.pop()[0]
-                state.has_unwritten = True
-            if state.batches:
-                state.last_timestamp = state.batches[-1][4]
             if state.transaction_first_offset >= offset:
                 del self._ongoing[state.transaction_first_offset]
                 state.transaction_first_offset = NO_OFFSET
+        while self._completed and self._completed[-1][0] >= offset:
+            _, first_offset, producer_id = self._completed.pop()
+            if first_offset < offset and producer_id in self._states:
+                self._ongoing[first_offset] = producer_id
+                self._states[producer_id].transaction_first_offset = first_offset
+        for producer_id, state in self._states.items():
+            state.forget_from(offset)
+            former = self.former.get(producer_id)
+            if former is not None:
+                state.restore(former)
+                state.forget_from(offset)
+        self.former.clear()
 
     def clear(self) -> None:
         """Forgets all: the log starts anew."""
         self._states.clear()
         self._ongoing.clear()
         self._completed.clear()
+        self.former.clear()
         self._verifying.clear()
         self._verified.clear()
         self._first_open.clear()
@@ -451,7 +504,7 @@ class ProducerStates:
                 base_offset = entry.last_offset - entry.offset_delta
                 state.batches.append((base_sequence, entry.last_sequence, base_offset, entry.last_offset, entry.timestamp))
             state.next_sequence = (entry.last_sequence + 1) & SEQUENCE_MASK
-            state.has_unwritten = entry.last_offset < 0 and state.next_sequence > 0
+            state.unwritten_epoch = entry.producer_epoch if entry.last_offset < 0 and state.next_sequence > 0 else None
             if entry.current_transaction_first_offset >= 0:
                 state.transaction_first_offset = entry.current_transaction_first_offset
                 self._ongoing[entry.current_transaction_first_offset] = entry.producer_id
@@ -473,3 +526,9 @@ class ProducerStates:
 
     def __contains__(self, producer_id: int) -> bool:
         return producer_id in self._states
+
+
+def _earlier_batch_not_written(producer_id: int, sequence: int, base_sequence: int) -> EarlierBatchNotWritten:
+    return EarlierBatchNotWritten(
+        f"producer {producer_id}: the batch of sequence {sequence} could not be written, and has to come before {base_sequence}"
+    )
