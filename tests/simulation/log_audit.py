@@ -154,9 +154,15 @@ def _batch_findings(content: LogContent, checks_bytes: bool) -> Iterator[str]:
         yield f"starts at {log.log_start_offset}, ends at {log.log_end_offset}, recovery point {log.recovery_point}"
 
 
+def _condemned(log: Log) -> set[str]:
+    """The files that are the log's no more and still have their names."""
+    return {Path(path).name for path in log._condemned}
+
+
 def _name_findings(log: Log) -> Iterator[str]:
     listed = {Path(segment.path()).name for segment in log._segments.all}
-    there = {name for name in os.listdir(log.directory) if name.endswith(LOG_SUFFIX)}  # noqa: PTH208
+    # What a full disk did not let be renamed is remembered; until it is, the stop is no clean one (decision 17).
+    there = {name for name in os.listdir(log.directory) if name.endswith(LOG_SUFFIX)} - _condemned(log)  # noqa: PTH208
     if there != listed:
         yield f"the directory has the segments {sorted(there - listed)} more and {sorted(listed - there)} less than the log's list"
 
@@ -263,7 +269,7 @@ def _producer_findings(content: LogContent, producers_expire: bool) -> Iterator[
     first_offset = log._segments.all[0].base_offset
     # Before it, batches may be gone that a state remembers.
     known_from = max(first_offset, _cleaned_up_to(log))
-    snapshots = snapshot_offsets(log.directory)
+    snapshots = [offset for offset in snapshot_offsets(log.directory) if snapshot_path(log.directory, offset).name not in _condemned(log)]
     for offset in snapshots:
         if offset > log.log_end_offset:
             yield f"there is a snapshot of the producers at {offset}, and the log ends at {log.log_end_offset}"
