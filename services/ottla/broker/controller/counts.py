@@ -26,6 +26,7 @@ _EVENTS: Final[Mapping[str, str]] = {
     "moving partitions": "reassign",
     "giving leaderships back": "rebalance",
     "hearing what": "answers",
+    "asking for replicas": "offline_replicas",
     "looking at topic": "topics",
     "watching topics": "topics",
     "looking for partitions to move": "reassign",
