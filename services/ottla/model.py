@@ -24,13 +24,17 @@ INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"}
 
 
 class TransactionNumber(NamedTuple):
-    """Which of a producer's transactions: they are counted by its coordinator, from 1 in each of its epochs, so they are ordered."""
+    """Which of a producer's transactions, so that they are ordered.
+
+    The number is the offset behind what its coordinator has written of the transaction last: it grows within a transaction, and what
+    is known of the next one is larger than what the marker of this one has.
+    """
 
     coordinator_epoch: int
     number: int
 
 
-# A former release's coordinator does not count, and who writes a marker by hand does not know.
+# A former release's coordinator does not say, and who writes a marker by hand does not know.
 UNKNOWN_TRANSACTION: Final = TransactionNumber(-1, 0)
 
 

@@ -167,7 +167,7 @@ class _Producer:
         # Of the group's offset: the last that is known to be committed, and those that may be.
         self._next_offset = 0
         self._committed = NO_OFFSET
-        self._committed_ms = 0
+        self._stored_ms = 0  # when the group was asked to take it, which it expires after, however late the transaction ends
         self._unknown: set[int] = set()
         self._retention_ms: Final = int(stage.plan.broker_settings["offsets.retention.minutes"]) * 60_000
 
@@ -209,13 +209,14 @@ class _Producer:
         for _ in range(random.choice((1, 1, 2, 4))):
             await self._send(transaction, random.choice(partitions))
         offset = None
+        stored_ms = stage.time_ms()
         if random.random() < 0.4:
             offset = await self._commit_offset()
         if random.random() < 0.1:
             await asyncio.sleep(random.uniform(0.0, 1.5 * self._timeout_ms / 1000))
         if random.random() < 0.05:
             raise _GivenUp("it leaves a transaction open")
-        await self._end(transaction, offset, commits=random.random() < 0.7)
+        await self._end(transaction, offset, stored_ms, commits=random.random() < 0.7)
 
     async def _send(self, transaction: Transaction, partition: int) -> None:
         place, name = transaction.send(f"{TOPIC}-{partition}")
@@ -248,7 +249,7 @@ class _Producer:
         )
         return offset
 
-    async def _end(self, transaction: Transaction, offset: int | None, *, commits: bool) -> None:
+    async def _end(self, transaction: Transaction, offset: int | None, stored_ms: int, *, commits: bool) -> None:
         if commits:
             transaction.commit_asked_ms, transaction.end = self._stage.time_ms(), End.UNKNOWN
             if offset is not None:
@@ -258,7 +259,7 @@ class _Producer:
         if commits:
             transaction.end = End.COMMITTED
             if offset is not None:
-                self._committed, self._committed_ms, self._unknown = offset, transaction.commit_asked_ms, set()
+                self._committed, self._stored_ms, self._unknown = offset, stored_ms, set()
         if self._random.random() < 0.3:
             await self._read_offset()
 
@@ -270,7 +271,7 @@ class _Producer:
             return False
         if error:
             return False
-        age_ms = self._stage.time_ms() - self._committed_ms
+        age_ms = self._stage.time_ms() - self._stored_ms
         may_be_expired = age_ms + self._stage.cluster.clock_difference_ms + SLACK_MS >= self._retention_ms
         if offset == NO_OFFSET and may_be_expired:
             return True

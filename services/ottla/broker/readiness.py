@@ -9,8 +9,8 @@ starts has to come to:
 - **replicas_in_sync**: its replicas are in the ISR, all at the same moment, once since the start. Later a replica may lag:
   taking the broker out of service then would make an outage of a burst of load.
 
-- **disks_have_space**: no log directory's disk is full. Its partitions refuse what is produced, and a rollout that goes on
-  to the next broker would take away one that does not.
+A full disk is said and changes nothing: its partitions refuse what is produced and are read as before, and where the disks of all
+brokers are full, consumers would find none to begin with.
 
 A replica that nobody leads, that has just been added by a reassignment or whose disk has failed is not waited for:
 waiting would not bring it back.
@@ -81,16 +81,13 @@ class Readiness:
             "registered": self.registered,
             "controller_known": self.controller_known,
             "replicas_in_sync": self.replicas_in_sync,
-            "disks_have_space": not self.full_directories,
         }
 
     @property
     def reason(self) -> str:
         """Why it is not ready, in words; nothing of one that is."""
         reasons = [f"it is {self.phase.name.lower()}"] if self.phase is not Phase.RUNNING else []
-        reasons += missing({name: holds for name, holds in self.conditions.items() if name != "disks_have_space"})
-        reasons += [f"the disk of {path} is full" for path in self.full_directories]
-        return ", ".join(reasons)
+        return ", ".join([*reasons, *missing(self.conditions)])
 
 
 def judge(facts: Facts) -> Readiness:

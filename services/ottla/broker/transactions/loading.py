@@ -57,14 +57,14 @@ class TransactionsLoader:
         """Takes note of records that are not in any chunk, since no batch could be made out there."""
         self.corrupt_records += count
 
-    def transactions(self) -> list[Transaction]:
-        """What there is, once everything has been fed."""
-        found: list[Transaction] = []
+    def transactions(self) -> list[tuple[Transaction, int]]:
+        """What there is, once everything has been fed: each with the offset behind its record."""
+        found: list[tuple[Transaction, int]] = []
         for key, (offset, value) in self._values.items():
             try:
                 transactional_id = decode_key(key)
                 if transactional_id is not None:
-                    found.append(decode(transactional_id, value))
+                    found.append((decode(transactional_id, value), offset + 1))
             except ApiError as error:
                 self._skip(offset, error)
         return found

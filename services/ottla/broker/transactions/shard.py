@@ -14,7 +14,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Final
 
 from ottla.broker.replication.internal_topics import InternalTopics
@@ -68,7 +67,7 @@ class TransactionLimits:
 class _Entry:
     transaction: Transaction
     is_busy: bool = False  # a change of it is being written
-    number: int = 0  # of the transaction that is open or being ended, among those of this coordinator in its epoch
+    end_offset: int = 0  # behind the record of the transaction as it is now
 
 
 class TransactionPartition:
@@ -105,7 +104,6 @@ class TransactionPartition:
         self._limits = limits
         self._counts = counts or TransactionCounts()
         self._entries: dict[str, _Entry] = {}
-        self._numbers = count(1)
         self._is_closed = False
         self._beside: set[asyncio.Task[None]] = set()
 
@@ -124,7 +122,7 @@ class TransactionPartition:
         self.corrupt_records = loader.corrupt_records
         if self._is_closed:
             return
-        self._entries = {each.transactional_id: _Entry(each, number=next(self._numbers)) for each in transactions}
+        self._entries = {each.transactional_id: _Entry(each, end_offset=end_offset) for each, end_offset in transactions}
         self.is_loaded = True
         self._counts.records_corrupt += loader.corrupt_records
         prepared = [each for each in self._entries.values() if each.transaction.state in PREPARED]
@@ -210,8 +208,12 @@ class TransactionPartition:
         }
 
     def transaction(self, transactional_id: str) -> TransactionNumber:
-        """Which transaction the id has open, or had last. Raises InvalidProducerIdMapping."""
-        return TransactionNumber(self.leader_epoch, self._known(transactional_id).number)
+        """Which transaction the id has open, or had last: its marker has this number or a larger one. Raises InvalidProducerIdMapping.
+
+        The number is a place in the log, and not counted here: a broker that comes to lead again in the same epoch, as after a
+        session that has expired, continues where it was.
+        """
+        return TransactionNumber(self.leader_epoch, self._known(transactional_id).end_offset)
 
     async def end(self, transactional_id: str, producer_id: int, epoch: int, is_commit: bool) -> None:
         """EndTxn: returns when the decision is written; the markers follow. Raises as `decisions.ended`."""
@@ -310,7 +312,7 @@ class TransactionPartition:
             decided.state is TransactionState.PREPARE_COMMIT,
             self.leader_epoch,
             tuple(sorted(decided.partitions)),
-            entry.number,
+            entry.end_offset,
         )
         while True:
             try:
@@ -365,7 +367,7 @@ class TransactionPartition:
         entry.is_busy = False
         partition, end_offset = self._append(changed.transactional_id, encode(changed))
         if self._internal.is_committed(partition, end_offset):
-            self._take_in(entry, changed)
+            self._take_in(entry, changed, end_offset)
             return None
         entry.is_busy = True
         return self._begin_beside(self._carry(entry, changed, partition, end_offset, too_late))
@@ -395,13 +397,11 @@ class TransactionPartition:
                 raise NotCoordinator(f"{self.key} is not led here any more")
         finally:
             entry.is_busy = False
-        self._take_in(entry, changed)
+        self._take_in(entry, changed, end_offset)
 
-    def _take_in(self, entry: _Entry, changed: Transaction) -> None:
+    def _take_in(self, entry: _Entry, changed: Transaction, end_offset: int) -> None:
         """The change is committed: it holds, and what follows from it begins."""
-        if changed.state is TransactionState.ONGOING and entry.transaction.state is not TransactionState.ONGOING:
-            entry.number = next(self._numbers)
-        entry.transaction = changed
+        entry.transaction, entry.end_offset = changed, end_offset
         if changed.state in PREPARED:
             self._begin_beside(self._complete(entry))
 

@@ -33,6 +33,7 @@ from ottla.interbroker.calls import TransactionMarker
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
 from ottla.record.batch import HEADER_SIZE
+from ottla.storage.producers import ProducerStates
 from ottla.testing.clock import ManualClock
 
 KEY = TopicPartition("__transaction_state", 3)
@@ -98,7 +99,7 @@ def test_an_end_is_answered_when_it_is_written_and_then_every_partition_is_told(
         world.gate.clear()
         await shard.end("t", producer_id, epoch, is_commit)
         await asyncio.sleep(0)
-        assert world.sent == [TransactionMarker(producer_id, epoch, is_commit, 5, (CLICKS, VIEWS), 1)]
+        assert world.sent == [TransactionMarker(producer_id, epoch, is_commit, 5, (CLICKS, VIEWS), 3)]
         with pytest.raises(ConcurrentTransactions):
             await shard.add_partitions("t", producer_id, epoch, [CLICKS])
         world.gate.set()
@@ -128,6 +129,69 @@ def test_a_new_coordinator_completes_what_was_decided_and_leaves_what_was_not() 
         assert [(each.producer_id, each.coordinator_epoch) for each in world.sent] == [(producer_id, 1), (producer_id, 2)]
         assert second.describe("other").state is TransactionState.ONGOING
         assert second.describe("other").partitions == frozenset({VIEWS})
+
+    run(test)
+
+
+def test_a_coordinator_that_leads_again_in_the_same_epoch_numbers_on_from_where_it_was() -> None:
+    """A broker whose session has expired, and who is back before a controller has seen that, leads in the epoch of before.
+
+    What the partitions know of its former numbers must not make them take the markers of its next transactions for late ones.
+    """
+
+    async def test(world: World) -> None:
+        known = ProducerStates()
+        shard = await world.coordinator(epoch=4)
+        producer_id, epoch = await shard.initialise("t", MINUTE_MS, None)
+
+        async def transact() -> None:
+            await shard.add_partitions("t", producer_id, epoch, [CLICKS])
+            known.end_verification(producer_id, epoch, known.begin_verification(producer_id), True, shard.transaction("t"))
+            await shard.end("t", producer_id, epoch, True)
+            await settled(shard)
+
+        for _ in range(3):
+            await transact()
+            assert not known.has_ended(producer_id, world.sent[-1].transaction)
+            known.note_ended(producer_id, world.sent[-1].transaction)
+        for _ in range(2):
+            shard.close()
+            await shard.ended()
+            shard = await world.coordinator(epoch=4)
+            await transact()
+            assert not known.has_ended(producer_id, world.sent[-1].transaction), "this is the first marker of the transaction"
+            known.note_ended(producer_id, world.sent[-1].transaction)
+            assert known.has_ended(producer_id, world.sent[-2].transaction)
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_decided", [True, False])
+def test_a_transaction_that_is_found_again_in_the_same_epoch_is_still_to_be_ended(is_decided: bool) -> None:
+    """Open or decided: the partitions have heard of it, by the number that it had then."""
+
+    async def test(world: World) -> None:
+        known = ProducerStates()
+        first = await world.coordinator(epoch=4)
+        for other in ("a", "b", "c"):
+            await first.initialise(other, MINUTE_MS, None)
+        producer_id, epoch = await ongoing(first)
+        known.end_verification(producer_id, epoch, known.begin_verification(producer_id), True, first.transaction("t"))
+        world.gate.clear()
+        if is_decided:
+            await first.end("t", producer_id, epoch, True)
+            await asyncio.sleep(0)
+        first.close()
+        await first.ended()
+        world.gate.set()
+        second = await world.coordinator(epoch=4)
+        if not is_decided:
+            await second.end("t", producer_id, epoch, True)
+        await settled(second)
+        assert len({each.transaction for each in world.sent}) == 1, "both coordinators mean the same"
+        assert not known.has_ended(producer_id, world.sent[-1].transaction)
+        known.note_ended(producer_id, world.sent[0].transaction)
+        assert known.has_ended(producer_id, world.sent[-1].transaction)
 
     run(test)
 
