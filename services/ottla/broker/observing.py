@@ -130,6 +130,8 @@ class Observation:
         }
         if readiness.controller_known and not readiness.replicas_in_sync:
             said["replicas_behind"] = self.health.replicas_behind
+        if readiness.full_directories:
+            said["full_log_directories"] = list(readiness.full_directories)
         if not readiness.is_ready:
             said["reason"] = readiness.reason
         return readiness.is_ready, said

@@ -29,7 +29,7 @@ READY = Facts(Phase.RUNNING, broker_epoch=5, told_epoch=5, were_in_sync=True)
         (replace(READY, broker_epoch=-1), "not registered, not controller known"),
         (replace(READY, told_epoch=4), "not controller known"),
         (replace(READY, were_in_sync=False), "not replicas in sync"),
-        (replace(READY, full_directories=("/a", "/b")), "the disk of /a is full, the disk of /b is full"),
+        (replace(READY, full_directories=("/a", "/b")), ""),  # it is read from as before
         (replace(READY, drained_epoch=5), "it is draining"),
         (replace(READY, drained_epoch=4), ""),  # it has registered anew since, and is given something to lead again
         (Facts(Phase.STARTING), "it is starting, not registered, not controller known, not replicas in sync"),
