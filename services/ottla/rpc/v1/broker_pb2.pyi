@@ -668,8 +668,9 @@ class WriteTransactionMarkerRequest(_message.Message):
     coordinator_epoch: _builtins.int
     """Of the coordinator; an older one than the partition has seen is refused with TRANSACTION_COORDINATOR_FENCED (52)."""
     transaction_number: _builtins.int
-    """Which of the producer's transactions has ended: counted by the coordinator, and growing within its epoch. 0 says that it
-    is not known. A marker of an earlier one than the partition knows of came late: it is answered with 0 and not written.
+    """Which of the producer's transactions has ended: the offset behind the coordinator's record of it, which grows from one to
+    the next within the coordinator's epoch. 0 says that it is not known. A marker of an earlier one than the partition knows
+    of came late: it is answered with 0 and not written.
     """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicPartition]: ...
@@ -750,7 +751,7 @@ class VerifyTransactionResponse(_message.Message):
     COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     TRANSACTION_NUMBER_FIELD_NUMBER: _builtins.int
     coordinator_epoch: _builtins.int
-    """Which transaction is ongoing: as its marker is going to name it, or a later coordinator by a larger epoch."""
+    """Which transaction is ongoing: its marker is going to have this number or a larger one, or a larger epoch."""
     transaction_number: _builtins.int
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PartitionError]:
