@@ -228,6 +228,18 @@ class InvalidTimestamp(ApiError):
     code, retriable = 32, False
 
 
+class UnsupportedSaslMechanism(ApiError):
+    """The broker does not have the SASL mechanism."""
+
+    code, retriable = 33, False
+
+
+class IllegalSaslState(ApiError):
+    """The request does not belong into this step of the authentication."""
+
+    code, retriable = 34, False
+
+
 class UnsupportedVersion(ApiError):
     """The API or this version of it is not served."""
 
@@ -271,13 +283,13 @@ class NotController(ApiError):
 
 
 class InvalidRequest(ApiError):
-    """The request contradicts itself or can not be read."""
+    """The request contradicts itself or cannot be read."""
 
     code, retriable = 42, False
 
 
 class UnsupportedForMessageFormat(ApiError):
-    """The record format (magic) is one that can not be stored or does not support the request."""
+    """The record format (magic) is one that cannot be stored or does not support the request."""
 
     code, retriable = 43, False
 
@@ -366,6 +378,12 @@ class LogDirNotFound(ApiError):
     code, retriable = 57, False
 
 
+class SaslAuthenticationFailed(ApiError):
+    """The credentials are wrong, or the other side could not prove that it knows them."""
+
+    code, retriable = 58, False
+
+
 class UnknownProducerId(ApiError):
     """The broker has no state of that producer id."""
 
@@ -379,7 +397,7 @@ class ReassignmentInProgress(ApiError):
 
 
 class NonEmptyGroup(ApiError):
-    """The group has members, so it can not be deleted."""
+    """The group has members, so it cannot be deleted."""
 
     code, retriable = 68, False
 
@@ -433,13 +451,13 @@ class UnsupportedCompressionType(ApiError):
 
 
 class StaleBrokerEpoch(ApiError):
-    """The broker that the epoch stands for has registered anew since."""
+    """The broker that the epoch stands for has registered again since."""
 
     code, retriable = 77, False
 
 
 class OffsetNotAvailable(ApiError):
-    """A new leader can not answer yet what the latest offset is (KIP-207), or a follower has not got so far (KIP-392)."""
+    """A new leader cannot answer yet what the latest offset is (KIP-207), or a follower has not got so far (KIP-392)."""
 
     code, retriable = 78, True
 
@@ -487,7 +505,7 @@ class NoReassignmentInProgress(ApiError):
 
 
 class GroupSubscribedToTopic(ApiError):
-    """A member of the group is subscribed to the topic, so its offsets can not be deleted."""
+    """A member of the group is subscribed to the topic, so its offsets cannot be deleted."""
 
     code, retriable = 86, False
 
@@ -561,7 +579,7 @@ class FetchSessionTopicIdError(ApiError):
 
 
 class IneligibleReplica(ApiError):
-    """The replica may not join the ISR: its broker is stopping, fenced or has started anew (KIP-841, KIP-903)."""
+    """The replica may not join the ISR: its broker is stopping, fenced or has started again (KIP-841, KIP-903)."""
 
     code, retriable = 107, False
 
@@ -609,13 +627,13 @@ class UnsupportedEndpointType(ApiError):
 
 
 class TransactionAbortable(ApiError):
-    """The transaction can not go on; its producer has to abort it, and may go on with another one."""
+    """The transaction cannot continue; its producer has to abort it, and may continue with another one."""
 
     code, retriable = 120, False
 
 
 class InvalidRegularExpression(ApiError):
-    """The subscription's regular expression can not be read (KIP-848)."""
+    """The subscription's regular expression cannot be read (KIP-848)."""
 
     code, retriable = 128, False
 
@@ -630,4 +648,4 @@ def error_of(code: int, message: str = "") -> ApiError:
     return _BY_CODE.get(code, UnknownServerError)(message or f"error code {code}")
 
 
-_BY_CODE: Final = {each.code: each for each in ApiError.__subclasses__()}
+_BY_CODE: Final = {subclass.code: subclass for subclass in ApiError.__subclasses__()}

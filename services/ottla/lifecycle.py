@@ -1,24 +1,43 @@
-"""Starting, stopping, and work that must leave the event loop.
+"""Starting, stopping, work that must leave the event loop, and work that must get into one.
 
 A broker is one loop; what would block it (fsync, deletes, recovery, bulk decoding, a cold read) is handed to an
-`Offload`. It comes in as an argument, so that a simulation can run the same code with no thread at all.
+`Offload`. It comes in as an argument, so that a simulation can run the same code with no thread at all. A program that has no
+loop makes blocking calls to one in a thread, a `LoopThread`. Work that must not take the whole program with it, or
+its CPU, runs in a `ChildProcess`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
-from typing import Final, ParamSpec, Protocol, TypeVar
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar
+
+import ottla
+from ottla.errors import OttlaError
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Whose work this is, for log lines: tasks, callbacks and offloaded functions have it from whoever began them.
+EXIT_SECONDS: Final = 5.0
+LOWEST_PRIORITY: Final = 19
+LINE_SIZE: Final = 64 * 1024  # asyncio's own bound
+
+# Whose work this is, for log lines: tasks, callbacks and offloaded functions have it from their starter.
 speaking_broker: Final[ContextVar[int | None]] = ContextVar("speaking_broker", default=None)
+
+_CLOSE_SECONDS: Final = 30.0
 
 # Which service this is, likewise; None in a program that embeds one.
 speaking_service: Final[ContextVar[str | None]] = ContextVar("speaking_service", default=None)
@@ -44,6 +63,22 @@ def speaking(broker_id: int) -> Iterator[None]:
         speaking_broker.reset(token)
 
 
+class Tasks(set[asyncio.Task[Any]]):
+    """Tasks that run beside others, kept until they end: the loop itself holds no more than weak references."""
+
+    def begin(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
+        """Runs the work in a task, which is forgotten when it has ended."""
+        task: asyncio.Task[Any] = asyncio.ensure_future(work)
+        self.add(task)
+        task.add_done_callback(self.discard)
+        return task
+
+    def cancel(self) -> None:
+        """Cancels all; they end in later turns of the loop."""
+        for task in list(self):
+            task.cancel()
+
+
 class Offload(Protocol):
     """`await offload(function, *arguments)`: runs a blocking function beside the loop and gives its result."""
 
@@ -51,10 +86,14 @@ class Offload(Protocol):
 
 
 class ThreadOffload:
-    """An `Offload` with a thread pool of its own, so that `close` can wait for what still runs."""
+    """An `Offload` with a thread pool of its own, so that `close` can wait for what still runs.
 
-    def __init__(self, threads: int, name: str) -> None:
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+    Args:
+        nice: by how much the threads give way to the program's others.
+    """
+
+    def __init__(self, threads: int, name: str, nice: int = 0) -> None:
+        self._executor = ThreadPoolExecutor(threads, name, os.nice, (nice,))  # to Linux a thread has a niceness of its own
 
     def __call__(self, function: Callable[P, R], /, *arguments: P.args, **keywords: P.kwargs) -> Awaitable[R]:
         context = copy_context()
@@ -70,6 +109,186 @@ async def offload_nothing(function: Callable[P, R], /, *arguments: P.args, **key
     return function(*arguments, **keywords)
 
 
+class LoopThreadUnusable(OttlaError):
+    """The thread's loop cannot run anything for this caller: it has ended, is the caller's own, or stayed in the parent process."""
+
+
+class LoopThread:
+    """An event loop in a thread of its own, for callers that block. It runs from construction until `close`.
+
+    Any thread may call. What runs in the loop belongs to the loop: make it, use it and close it through `call`.
+
+    Args:
+        name: the thread's.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._process_id = os.getpid()
+        self._loop: asyncio.AbstractEventLoop
+        self._stopped: asyncio.Event
+        is_ready = threading.Event()
+        # A daemon: a program that is interrupted before it closes must still be able to end.
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(is_ready)), name=name, daemon=True)
+        self._thread.start()
+        is_ready.wait()
+
+    def call(self, coroutine: Coroutine[Any, Any, R], timeout_seconds: float) -> R:
+        """Runs a coroutine in the loop and gives its result, or raises what it raised. Who is interrupted while waiting cancels it.
+
+        Raises:
+            TimeoutError: it was not done in time and is cancelled.
+            LoopThreadUnusable: the loop cannot run it; it was not begun.
+        """
+        try:
+            self._check_usable()
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except BaseException as error:
+            coroutine.close()
+            if isinstance(error, RuntimeError):  # the loop was closed meanwhile
+                raise LoopThreadUnusable(f"{self._thread.name} has ended") from None
+            raise
+        try:
+            return future.result(timeout_seconds)
+        except TimeoutError:
+            if future.done():
+                raise  # its own
+            raise TimeoutError(f"it was not done after {timeout_seconds:g} s") from None
+        finally:
+            future.cancel()  # nothing, once it is done
+
+    def close(self, timeout_seconds: float) -> None:
+        """Cancels what still runs and waits for the thread to end. It may be closed twice; in a forked child there is nothing to close.
+
+        Raises:
+            TimeoutError: something that was cancelled continues.
+        """
+        if os.getpid() != self._process_id or not self._thread.is_alive():
+            return
+        with suppress(RuntimeError):  # the loop has been closed and the thread is about to end
+            self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join(timeout_seconds)
+        if self._thread.is_alive():
+            raise TimeoutError(f"{self._thread.name} did not end within {timeout_seconds:g} s")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close(_CLOSE_SECONDS)
+
+    async def _serve(self, is_ready: threading.Event) -> None:
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        is_ready.set()
+        await self._stopped.wait()
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._process_id:
+            raise LoopThreadUnusable(f"{self._thread.name} runs in process {self._process_id}, of which this is a forked child")
+        if threading.current_thread() is self._thread:
+            raise LoopThreadUnusable(f"{self._thread.name} would wait for itself: a blocking call came from its own loop")
+        if not self._thread.is_alive():
+            raise LoopThreadUnusable(f"{self._thread.name} has ended")
+
+
+class ChildProcess:
+    """This Python once more, with one module, that is given a line and answers with lines.
+
+    No fork of a program with its threads, and no second run of whatever program this one is in. The process goes when the pipe to it
+    is closed. Its owner ends it when it says nothing, or when the answer is not wanted any more: `kill` waits until it has gone.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process: Final = process
+        self._input: Final = process.stdin
+        self._output: Final = process.stdout
+
+    @classmethod
+    async def start(cls, module: str, *, gives_way: bool = False, line_size: int = LINE_SIZE) -> ChildProcess:
+        """Starts one.
+
+        Args:
+            module: its name; run as `python -m` does.
+            gives_way: anyone else who wants the CPU has it at once.
+            line_size: bound of a line of its answers.
+
+        Raises:
+            OSError: there can be no further process.
+        """
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", module, stdin=pipe, stdout=pipe, env=_environment_of_children(), limit=line_size
+        )
+        if gives_way:
+            _let_give_way(process.pid)
+        return cls(process)
+
+    @property
+    def process_id(self) -> int:
+        """Its number."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it went, or None while it is there."""
+        return self._process.returncode
+
+    async def write(self, line: bytes) -> None:
+        """Gives it a line, with its end.
+
+        Raises:
+            OSError: it does not listen.
+        """
+        self._input.write(line)
+        await self._input.drain()
+
+    async def read(self) -> bytes:
+        """A line of its answers, or nothing when it has died.
+
+        Raises:
+            OSError, ValueError: the pipe is broken, or the line has no end.
+        """
+        return await self._output.readline()
+
+    async def read_exactly(self, size: int) -> bytes:
+        """So many bytes of its answers.
+
+        Raises:
+            OSError, EOFError: the pipe is broken, or the process has died.
+        """
+        return await self._output.readexactly(size)
+
+    async def kill(self) -> None:
+        """Ends it, and waits until it has gone: until then it may write."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        self._input.close()
+        try:
+            async with asyncio.timeout(EXIT_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            log.error("process %d was killed and has not ended", self._process.pid)
+
+
+def _let_give_way(process_id: int) -> None:
+    """Said from here, so that it holds while the process still imports its modules.
+
+    Linux has a policy for that; a low priority alone still takes turns of milliseconds. Where neither may be said it is not.
+    """
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, process_id, LOWEST_PRIORITY)
+        if sys.platform == "linux":
+            os.sched_setscheduler(process_id, os.SCHED_IDLE, os.sched_param(0))
+
+
+def _environment_of_children() -> dict[str, str]:
+    """This program's own, with the place that this package was imported from first."""
+    package = str(Path(ottla.__file__).parent.parent)
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
 async def until_stopped() -> str:
     """Waits for SIGINT or SIGTERM and gives the signal's name."""
     loop = asyncio.get_running_loop()
@@ -80,10 +299,10 @@ async def until_stopped() -> str:
             stopped.set_result(name)
 
     signals = (signal.SIGINT, signal.SIGTERM)
-    for each in signals:
-        loop.add_signal_handler(each, stop, each.name)
+    for wanted in signals:
+        loop.add_signal_handler(wanted, stop, wanted.name)
     try:
         return await stopped
     finally:
-        for each in signals:
-            loop.remove_signal_handler(each)
+        for wanted in signals:
+            loop.remove_signal_handler(wanted)

@@ -5,7 +5,7 @@ Nothing here does I/O or knows a wire format.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, NewType
 from uuid import UUID
 
@@ -76,10 +76,13 @@ class BrokerRegistration:
     control_endpoint: str | None = None  # host:port at which other brokers call it
     # The epoch that its last life ended cleanly under; -1 after an unclean stop, and when it has none behind it.
     previous_broker_epoch: int = -1
+    is_foreign: bool = False  # whether another implementation wrote it: Kafka
+    # What a caller in plain text has to know; it does not travel with the registration from broker to broker.
+    control_secret: str | None = field(default=None, repr=False, compare=False)
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
         """The endpoint of that listener, or None when the broker does not have it."""
-        return next((each for each in self.endpoints if each.listener_name == listener_name), None)
+        return next((endpoint for endpoint in self.endpoints if endpoint.listener_name == listener_name), None)
 
 
 @dataclass(frozen=True, slots=True)

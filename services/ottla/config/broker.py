@@ -2,7 +2,7 @@
 
     settings = BrokerSettings.from_properties(properties.load("server.properties"))
 
-Whatever is wrong is told at once, each with its file and line; a broker does not start with half of a
+All errors are reported at once, each with its file and line; a broker does not start with half of a
 configuration. What can change while it runs is a new object made by `with_changes`: nothing here is written to.
 """
 
@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from ottla.config import control as control_module
 from ottla.config import listeners as listeners_module
+from ottla.config.audit import AuditReportSettings
 from ottla.config.cleaner import CleanerSettings
-from ottla.config.cluster import IdentitySettings, ReplicationSettings
+from ottla.config.cluster import IdentitySettings, ReplicationSettings, release_of
 from ottla.config.control import ControlSettings
 from ottla.config.groups import GroupSettings, TransactionSettings
 from ottla.config.http import HttpSettings
@@ -45,13 +46,18 @@ PARTS: Final[Mapping[str, type[Settings]]] = {
     "Log cleaner": CleanerSettings,
     "Consumer groups": GroupSettings,
     "Transactions": TransactionSettings,
+    "Audit": AuditReportSettings,
 }
 
+# In `takeover.accept`: settings in znodes that mean nothing here are ignored.
+DYNAMIC_SETTINGS: Final = "dynamic-settings"
 
-# The parts have neither slots (several slotted bases can not be joined) nor an __init__, __repr__ and __eq__ of their
+
+# The parts have neither slots (several slotted bases cannot be joined) nor an __init__, __repr__ and __eq__ of their
 # own: each of those is source text that `dataclass` compiles at every import.
 @dataclass(frozen=True, kw_only=True)
 class BrokerSettings(
+    AuditReportSettings,
     TransactionSettings,
     GroupSettings,
     CleanerSettings,
@@ -76,7 +82,7 @@ class BrokerSettings(
             cluster_wide: whether they are meant for all brokers; then what may only differ by broker is refused.
 
         Raises:
-            ConfigurationError: one is unknown, can not change while the broker runs, or has a bad value.
+            ConfigurationError: one is unknown, cannot change while the broker runs, or has a bad value.
         """
         values: dict[str, Any] = {}
         for name, text in changes.items():
@@ -84,7 +90,7 @@ class BrokerSettings(
             scopes: tuple[Dynamic, ...] = ("cluster-wide",) if cluster_wide else ("cluster-wide", "per-broker")
             if definition.dynamic not in scopes:
                 raise ConfigurationError(
-                    f"{name} is {definition.dynamic}: it can not be changed {'for all brokers ' if cluster_wide else ''}here"
+                    f"{name} is {definition.dynamic}: it cannot be changed {'for all brokers ' if cluster_wide else ''}here"
                 )
             values[definition.attribute] = definition.parse(text)
         changed = dataclasses.replace(self, **values)
@@ -92,15 +98,28 @@ class BrokerSettings(
             raise ConfigurationError(f"{name}: {error}")
         return changed
 
+    def unusable(self, name: str, text: str, *, for_all: bool) -> str:
+        """Why a setting cannot be changed to that while the broker runs, by itself; "" where it can."""
+        try:
+            self.with_changes({name: text}, cluster_wide=for_all)
+        except ConfigurationError as error:
+            return str(error)
+        return ""
+
     @cached_property
     def log_directories(self) -> tuple[Path, ...]:
         """Where the logs lie: `log.dirs`, else `log.dir`."""
-        return tuple(Path(each.strip()) for each in (self.log_dirs or self.log_dir).split(",") if each.strip())
+        return tuple(Path(directory.strip()) for directory in (self.log_dirs or self.log_dir).split(",") if directory.strip())
 
     @cached_property
     def coordination_path(self) -> Path:
         """Where the embedded coordination keeps its state."""
         return Path(self.coordination_directory) if self.coordination_directory else self.log_directories[0] / "coordination"
+
+    @cached_property
+    def protocol_release(self) -> tuple[int, int]:
+        """`inter.broker.protocol.version` as (major, minor): the oldest Kafka that is to read what is written."""
+        return release_of(self.inter_broker_protocol_version)
 
     @cached_property
     def accepted_listeners(self) -> tuple[Listener, ...]:
@@ -111,9 +130,13 @@ class BrokerSettings(
     def inter_broker_listener(self) -> Listener:
         """The listener that other brokers use."""
         wanted = self.inter_broker_listener_name
-        for each in self.accepted_listeners:
-            if each.name == wanted.upper() if wanted else each.security_protocol == self.security_inter_broker_protocol:
-                return each
+        for accepted_listener in self.accepted_listeners:
+            if (
+                accepted_listener.name == wanted.upper()
+                if wanted
+                else accepted_listener.security_protocol == self.security_inter_broker_protocol
+            ):
+                return accepted_listener
         raise ConfigurationError(
             f"inter.broker.listener.name: {wanted} is not one of listeners"
             if wanted
@@ -124,7 +147,7 @@ class BrokerSettings(
     def connections_per_address(self) -> Mapping[str, int]:
         """`max.connections.per.ip.overrides`, by address."""
         bounds: dict[str, int] = {}
-        for entry in filter(None, (each.strip() for each in self.max_connections_per_ip_overrides.split(","))):
+        for entry in filter(None, (override.strip() for override in self.max_connections_per_ip_overrides.split(","))):
             address, _, count = entry.rpartition(":")
             if not address or not count.strip().isdigit():
                 raise ConfigurationError(f"max.connections.per.ip.overrides: '{entry}' is not address:count")
@@ -132,7 +155,7 @@ class BrokerSettings(
         return bounds
 
     def advertised_endpoints(self, host: str = "localhost", bound_ports: Mapping[str, int] | None = None) -> tuple[Endpoint, ...]:
-        """What clients are told to connect to.
+        """The addresses that clients connect to.
 
         Args:
             host: this machine's name, for a listener on every interface.
@@ -142,18 +165,27 @@ class BrokerSettings(
 
     @property
     def needs_host_name(self) -> bool:
-        """Whether an address is to be told to others that only the machine's name can be in."""
-        return any(each.host in listeners_module.ANY_HOST for each in self._advertised or self.accepted_listeners)
+        """Whether an advertised address needs the machine's name."""
+        return any(listener.host in listeners_module.ANY_HOST for listener in self._advertised or self.accepted_listeners)
 
     @cached_property
     def control_address(self) -> Listener:
         """Where other brokers call this one by gRPC."""
         if self.control_listener is None:
-            return Listener(control_module.LISTENER_NAME, self.inter_broker_listener.host, 0, self.control_security_protocol)
-        return control_module.listener_of("control.listener", self.control_listener, self.control_security_protocol)
+            return Listener(control_module.LISTENER_NAME, self.inter_broker_listener.host, 0, self._control_protocol)
+        return control_module.listener_of("control.listener", self.control_listener, self._control_protocol)
+
+    def for_control(self) -> BrokerSettings:
+        """These settings as `control.listener` sees them: what is set for it alone, over what the listener it follows has."""
+        followed = self if self.control_security_protocol else self.for_listener(self.inter_broker_listener.name)
+        return followed.for_listener(control_module.LISTENER_NAME)
+
+    @property
+    def _control_protocol(self) -> str:
+        return self.control_security_protocol or ("SSL" if self.inter_broker_listener.is_tls else "PLAINTEXT")
 
     def advertised_control_endpoint(self, host: str, bound_port: int) -> str:
-        """The `host:port` that other brokers are told to call.
+        """The `host:port` that other brokers call.
 
         Args:
             host: this machine's name, for a listener on every interface.
@@ -164,7 +196,7 @@ class BrokerSettings(
             host, bound_port = advertised.host, advertised.port
         else:
             name = self.inter_broker_listener.name
-            host = next((each.host for each in self.advertised_endpoints(host) if each.listener_name == name), host)
+            host = next((endpoint.host for endpoint in self.advertised_endpoints(host) if endpoint.listener_name == name), host)
         return f"[{host}]:{bound_port}" if ":" in host else f"{host}:{bound_port}"
 
     @cached_property
@@ -179,7 +211,7 @@ class BrokerSettings(
     @cached_property
     def _advertised_control(self) -> Listener:
         text = self.control_advertised_listener or ""
-        advertised = control_module.listener_of("control.advertised.listener", text, self.control_security_protocol)
+        advertised = control_module.listener_of("control.advertised.listener", text, self._control_protocol)
         control_module.check_advertised(advertised)
         return advertised
 
@@ -204,7 +236,7 @@ class BrokerSettings(
 
     def _check_advertised_to_brokers(self) -> None:
         wanted = self.inter_broker_listener.name
-        if self._advertised and all(each.name != wanted for each in self._advertised):
+        if self._advertised and all(listener.name != wanted for listener in self._advertised):
             raise ConfigurationError(
                 f"advertised.listeners = {self.advertised_listeners!r}: {wanted} is missing, by which other brokers reach this one"
             )
@@ -212,7 +244,7 @@ class BrokerSettings(
     def _check_directories(self) -> None:
         if not self.log_directories:
             raise ConfigurationError("log.dirs names no directory")
-        if len({each.absolute() for each in self.log_directories}) < len(self.log_directories):
+        if len({directory.absolute() for directory in self.log_directories}) < len(self.log_directories):
             raise ConfigurationError(f"log.dirs = {self.log_dirs!r}: a directory is there twice")
 
     def _check_broker_id(self) -> None:
@@ -253,7 +285,7 @@ class BrokerSettings(
             _ = self._advertised_control
         if not address.is_tls:
             return
-        seen = self.for_listener(control_module.LISTENER_NAME)
+        seen = self.for_control()
         if not seen.ssl_keystore_location and not (seen.ssl_keystore_certificate_chain and seen.ssl_keystore_key):
             raise ConfigurationError(f"{address}: set ssl.keystore.location, or both ssl.keystore.certificate.chain and ssl.keystore.key")
         if not seen.ssl_truststore_location and not seen.ssl_truststore_certificates:

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
 from ottla.config.settings import LONG_MAX, MIB, Settings, setting
 
-# Kafka's own classes, which are known by their names here; others can not be loaded.
+# Kafka's own classes, which are known by their names here; others cannot be loaded.
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+
+_RELEASE: Final = re.compile(r"(\d+)\.(\d+)(?:\.\d+)?(?:-IV\d+)?")
+
+
+def release_of(text: str) -> tuple[int, int]:
+    """(3, 9) of `3.9-IV0`, `3.9` or `3.9.1`. Raises ValueError."""
+    match = _RELEASE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no release of Kafka, such as 3.9 or 3.9-IV0")
+    return int(match[1]), int(match[2])
+
+
+def _no_release(text: str) -> str:
+    try:
+        release_of(text)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -41,6 +61,13 @@ class IdentitySettings(Settings):
         default=None,
         doc="Ottla's own: where the embedded twin of ZooKeeper keeps topics, configurations and partition states. "
         "Unset: `coordination` in the first log directory.",
+    )
+    takeover_accept: tuple[str, ...] = setting(
+        "takeover.accept",
+        "list",
+        default=(),
+        doc="Ottla's own: what of a Kafka cluster may be given up when this broker takes it over, by the names that `ottla takeover check` "
+        "gives, and settings of Kafka that are refused, by their own names, which are then ignored.",
     )
 
 
@@ -160,6 +187,7 @@ class ReplicationSettings(Settings):
         "inter.broker.protocol.version",
         "string",
         default="3.9-IV0",
-        without_effect="Brokers fetch from each other by Kafka 3.9's protocol, and control each other by Ottla's own.",
-        doc="The Kafka release whose protocol brokers speak to each other.",
+        check=_no_release,
+        doc="The oldest Kafka release that must be able to read what is written: below 3.5, committed offsets are stored without their "
+        "topic's id. Brokers speak to each other by Kafka 3.9's protocol and by Ottla's own, whatever it is.",
     )

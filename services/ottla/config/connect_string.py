@@ -25,9 +25,9 @@ class ConnectString:
         """Reads it as ZooKeeper does: the chroot follows the last server. Raises ConfigurationError."""
         servers, slash, rest = text.strip().partition("/")
         chroot = (slash + rest).rstrip("/")
-        if not chroot.isprintable() or any(each in ("", ".", "..") for each in chroot.split("/")[1:]):
+        if not chroot.isprintable() or any(name in ("", ".", "..") for name in chroot.split("/")[1:]):
             raise ConfigurationError(f"{chroot!r} is no path of a znode")
-        return cls(tuple(_server(each.strip()) for each in servers.split(",")), chroot)
+        return cls(tuple(_server(server.strip()) for server in servers.split(",")), chroot)
 
     @property
     def hosts(self) -> str:

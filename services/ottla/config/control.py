@@ -28,17 +28,25 @@ class ControlSettings(Settings):
         "control.advertised.listener",
         "string",
         default=None,
-        doc="Ottla's own: the `host:port` that other brokers are told to call, through ZooKeeper. "
+        doc="Ottla's own: the `host:port` that other brokers call, published in ZooKeeper. "
         "Unset: the host that the inter-broker listener advertises, and the port that is listened at.",
     )
-    control_security_protocol: str = setting(
+    control_security_protocol: str | None = setting(
         "control.security.protocol",
         "string",
-        default="PLAINTEXT",
+        default=None,
         choices=["PLAINTEXT", "SSL"],
-        doc="Ottla's own: what `control.listener` speaks. SSL is mutual: a broker without a certificate that the truststore's "
-        "authorities signed is turned away. Key and authorities are `ssl.…`, or `listener.name.control.ssl.…` for this listener alone. "
+        doc="Ottla's own: what `control.listener` speaks. Unset: SSL if brokers fetch from each other by SSL. SSL is mutual: a broker "
+        "without a certificate that the truststore's authorities signed is turned away. Key and authorities are `ssl.…`, or "
+        "`listener.name.control.ssl.…` for this listener alone. "
         "All brokers of a cluster speak the same.",
+    )
+    control_allowed_principals: tuple[str, ...] = setting(
+        "control.allowed.principals",
+        "list",
+        default=(),
+        doc="Ottla's own: whose certificates may call `control.listener` over SSL, by common name (the first alternative name where there "
+        "is none). Unset: the name of this broker's own certificate, so that brokers which share a name let each other in.",
     )
     control_message_max_bytes: int = setting(
         "control.message.max.bytes",
@@ -65,4 +73,4 @@ def listener_of(setting_name: str, text: str, security_protocol: str) -> Listene
 def check_advertised(advertised: Listener) -> None:
     """Refuses an advertised address that no broker could call."""
     if advertised.host in ANY_HOST or advertised.port == 0:
-        raise ConfigurationError(f"control.advertised.listener: brokers can not call {advertised}; give a host and a port")
+        raise ConfigurationError(f"control.advertised.listener: brokers cannot call {advertised}; give a host and a port")

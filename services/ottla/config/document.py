@@ -10,19 +10,29 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from ottla.config.audit import PARTS as AUDIT_PARTS
 from ottla.config.broker import PARTS
+from ottla.config.client import ConsumerSettings, ProducerSettings
+from ottla.config.mirror import PARTS as MIRROR_PARTS
+from ottla.config.registry import PARTS as REGISTRY_PARTS
 from ottla.config.settings import INT_MAX, LONG_MAX, SettingDefinition, Settings
 from ottla.config.topic import TopicSettings
 
 # A section for each service, of the parts that its settings are made of.
-SERVICES: Final[Mapping[str, Mapping[str, type[Settings]]]] = {"Brokers": PARTS}
+SERVICES: Final[Mapping[str, Mapping[str, type[Settings]]]] = {
+    "Brokers": PARTS,
+    "Clients": {"Consumer connector": ConsumerSettings, "Producer": ProducerSettings},
+    "Schema registry": REGISTRY_PARTS,
+    "Audit counter": AUDIT_PARTS,
+    "Mirror maker": MIRROR_PARTS,
+}
 _INTRODUCTION: Final = """\
 # Configuration
 
 <!-- Made from the declarations in services/ottla/config by `make docs`. Change those, not this page. -->
 
-Ottla's settings are Kafka 3.9's, by name, type, default and bounds; `coordination.directory`, `control.…`,
-`zookeeper.digest.…`, `http.listener` and `metrics.partition.enabled` are Ottla's own.
+Ottla's settings are Kafka 3.9's, by name, type, default and bounds; `coordination.directory`,
+`coordination.listener`, `control.…`, `zookeeper.digest.…`, `http.listener` and `metrics.partition.enabled` are Ottla's own.
 `ottla broker --config FILE` reads them from a Java properties file. A name that is unknown, a name that is given twice
 and a value out of bounds are refused with file and line, and with the nearest right name:
 
@@ -38,7 +48,7 @@ containers are given theirs, and then `--config` may be left out:
 `--override NAME=VALUE` is over a variable, and a variable is over the file. `OTTLA_LOG_LEVEL` (debug, info, warning, error)
 and `OTTLA_LOG_FORMAT` (text, or json: one object a line) stand for `--log-level` and `--log-format`.
 
-What Kafka knows and Ottla can not do (KRaft, Java classes, and what this release does not have yet) is refused with the
+What Kafka knows and Ottla cannot do (KRaft, Java classes, and what this release does not have yet) is refused with the
 reason. A setting that is only accepted so that a file written for Kafka loads says **No effect** here, and the broker
 says so at its start.
 
@@ -66,14 +76,15 @@ def page() -> str:
 def _table(settings: type[Settings], *, for_topics: bool) -> Iterator[str]:
     yield f"| name | meaning | type | default | allowed | {'from the broker' if for_topics else 'changes'} |"
     yield "|---|---|---|---|---|---|"
-    for each in settings.definitions().values():
-        meaning = each.doc
-        if each.aliases:
-            meaning += f" Also: {_names(each.aliases)}."
-        if each.without_effect:
-            meaning += f" **No effect**: {each.without_effect}"
-        last = _names(synonym.name for synonym in each.synonyms) if for_topics else each.dynamic
-        yield f"| `{each.name}` | {_cell(meaning)} | {each.kind} | {_default(each)} | {_cell(_allowed(each))} | {last} |"
+    for definition in settings.definitions().values():
+        meaning = definition.doc
+        if definition.aliases:
+            meaning += f" Also: {_names(definition.aliases)}."
+        if definition.without_effect:
+            meaning += f" **No effect**: {definition.without_effect}"
+        last = _names(synonym.name for synonym in definition.synonyms) if for_topics else definition.dynamic
+        allowed = _cell(_allowed(definition))
+        yield f"| `{definition.name}` | {_cell(meaning)} | {definition.kind} | {_default(definition)} | {allowed} | {last} |"
 
 
 def _default(definition: SettingDefinition) -> str:
@@ -94,7 +105,7 @@ def _allowed(definition: SettingDefinition) -> str:
 
 
 def _names(names: Iterable[str]) -> str:
-    return ", ".join(f"`{each}`" for each in names)
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _cell(text: str) -> str:

@@ -3,8 +3,9 @@
     OTTLA_SETTING_ZOOKEEPER_CONNECT=zookeeper:2181                 zookeeper.connect
     OTTLA_SETTING_LISTENER_NAME_EXTERNAL_SSL_KEYSTORE_LOCATION=…   listener.name.external.ssl.keystore.location
 
-The name is in upper case with `_` for `.`. That can be undone, as no two settings differ in these alone. A variable that
-stands for no setting is refused as an unknown name in a file is: one that was ignored would be found out much later.
+The name is in upper case with `_` for `.`. That can be undone, as no two settings differ in these alone. A service whose settings have
+names that a person chooses (the mirror maker's clusters) says itself which variables there are beside. A variable that stands for no
+setting is refused as an unknown name in a file is: one that was ignored would be found out much later.
 """
 
 from __future__ import annotations
@@ -35,17 +36,22 @@ class Placed(Properties):
         return self._places[name]
 
 
-def from_environment(service: type[ServiceSettings], environment: Mapping[str, str]) -> Properties:
+def from_environment(service: type[ServiceSettings], environment: Mapping[str, str], file: Mapping[str, str] | None = None) -> Properties:
     """The settings of a service that variables give; other variables are not looked at.
+
+    Args:
+        file: what the file gives, over which these go.
 
     Raises:
         ConfigurationError: with one line for each variable that stands for no setting, or for one that another gives too.
     """
-    known = _names_by_variable(service)
+    known = dict(_names_by_variable(service))
+    plain = {name: environment[PREFIX + variable] for variable, name in known.items() if PREFIX + variable in environment}
+    known |= service.names_by_more_variables({**(file or {}), **plain})
     values: dict[str, str] = {}
     places: dict[str, str] = {}
     problems: list[str] = []
-    for variable in sorted(each for each in environment if each.startswith(PREFIX)):
+    for variable in sorted(name for name in environment if name.startswith(PREFIX)):
         name = _name_of(known, variable.removeprefix(PREFIX))
         if name is None:
             problems.append(_unknown(known, variable))
@@ -62,12 +68,12 @@ def layered(service: type[ServiceSettings], layers: Iterable[Properties]) -> Pro
     sources: list[str] = []
     for layer in layers:
         given = {service.name_meant(name) for name in layer}
-        found = {name: each for name, each in found.items() if service.name_meant(name) not in given}
+        found = {name: placed for name, placed in found.items() if service.name_meant(name) not in given}
         found.update({name: (layer[name], layer.place_of(name)) for name in layer})
         if layer:
             sources.append(layer.source)
-    values = {name: each[0] for name, each in found.items()}
-    return Placed(values, {name: each[1] for name, each in found.items()}, " and ".join(sources) or "the command line")
+    values = {name: placed[0] for name, placed in found.items()}
+    return Placed(values, {name: placed[1] for name, placed in found.items()}, " and ".join(sources) or "the command line")
 
 
 def _name_of(known: Mapping[str, str], text: str) -> str | None:
@@ -92,8 +98,8 @@ def _unknown(names: Mapping[str, str], variable: str) -> str:
     listener, found, plain = text.removeprefix(_LISTENER).partition(f"_{_FOR_ONE_LISTENER}")
     if text.startswith(_LISTENER) and found:
         begin, text = f"{PREFIX}{_LISTENER}{listener}_", f"{_FOR_ONE_LISTENER}{plain}"
-        known = [each for each in known if each.startswith(_FOR_ONE_LISTENER)]
-    return f"{variable}: there is no such setting{nearest((begin + text).upper(), [begin + each for each in known])}"
+        known = [name for name in known if name.startswith(_FOR_ONE_LISTENER)]
+    return f"{variable}: there is no such setting{nearest((begin + text).upper(), [begin + name for name in known])}"
 
 
 def _names_by_variable(service: type[ServiceSettings]) -> Mapping[str, str]:

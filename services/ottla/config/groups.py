@@ -23,12 +23,12 @@ CONSUMER = "consumer"
 
 
 def _check_policy(policy: str) -> str:
-    known = [each.value for each in MigrationPolicy]
+    known = [policy.value for policy in MigrationPolicy]
     return "" if policy.lower() in known else f"must be one of {', '.join(known)}"
 
 
 def _check_protocols(protocols: tuple[str, ...]) -> str:
-    return "" if CLASSIC in protocols else "must list classic, which can not be disabled"
+    return "" if CLASSIC in protocols else "must list classic, which cannot be disabled"
 
 
 def _check_assignors(assignors: tuple[str, ...]) -> str:
@@ -89,7 +89,7 @@ class GroupSettings(Settings):
         "int",
         default=5_000,
         at_least=1,
-        doc="How often members of consumer groups are told to send heartbeats.",
+        doc="The interval at which members of consumer groups send heartbeats.",
     )
     group_consumer_min_heartbeat_interval_ms: int = setting(
         "group.consumer.min.heartbeat.interval.ms",

@@ -49,7 +49,7 @@ def parse_protocol_map(text: str) -> Mapping[str, str]:
     """Reads `listener.security.protocol.map`."""
     protocols: dict[str, str] = {}
     for entry in _entries(text):
-        name, separator, protocol = (each.strip().upper() for each in entry.partition(":"))
+        name, separator, protocol = (part.strip().upper() for part in entry.partition(":"))
         if not separator or not name:
             raise ConfigurationError(f"listener.security.protocol.map = {text!r}: '{entry}' is not NAME:PROTOCOL")
         if protocol not in SECURITY_PROTOCOLS:
@@ -104,20 +104,20 @@ def check_served(listeners: tuple[Listener, ...]) -> None:
 
 def check_advertised(listeners: tuple[Listener, ...], advertised: tuple[Listener, ...]) -> None:
     """Refuses advertised listeners that no client could use."""
-    names = [each.name for each in listeners]
-    for each in advertised:
-        if each.name not in names:
+    names = [listener.name for listener in listeners]
+    for endpoint in advertised:
+        if endpoint.name not in names:
             raise ConfigurationError(
-                f"advertised.listeners: {each} has no counterpart in listeners ({', '.join(names)}){nearest(each.name, names)}"
+                f"advertised.listeners: {endpoint} has no counterpart in listeners ({', '.join(names)}){nearest(endpoint.name, names)}"
             )
-        if each.host in ANY_HOST:
-            raise ConfigurationError(f"advertised.listeners: clients can not connect to {each}; give the host name that they use")
+        if endpoint.host in ANY_HOST:
+            raise ConfigurationError(f"advertised.listeners: clients cannot connect to {endpoint}; give the host name that they use")
 
 
 def advertise(
     listeners: tuple[Listener, ...], advertised: tuple[Listener, ...], host: str, bound_ports: Mapping[str, int]
 ) -> tuple[Endpoint, ...]:
-    """What is told to clients: the advertised listeners, or the listeners where none are given.
+    """What clients connect to: the advertised listeners, or the listeners where none are given.
 
     Args:
         listeners: where the broker listens.
@@ -128,26 +128,26 @@ def advertise(
     chosen = advertised or listeners
     return tuple(
         Endpoint(
-            each.name,
-            host if each.host in ANY_HOST else each.host,
-            each.port or bound_ports.get(each.name, 0),
-            each.security_protocol,
+            listener.name,
+            host if listener.host in ANY_HOST else listener.host,
+            listener.port or bound_ports.get(listener.name, 0),
+            listener.security_protocol,
         )
-        for each in chosen
+        for listener in chosen
     )
 
 
 def _entries(text: str) -> list[str]:
-    return [each for each in (entry.strip() for entry in text.split(",")) if each]
+    return [entry for entry in (entry.strip() for entry in text.split(",")) if entry]
 
 
 def _refuse_repetition(setting_name: str, text: str, listeners: list[Listener]) -> None:
     names: set[str] = set()
     addresses: set[tuple[str, int]] = set()
-    for each in listeners:
-        if each.name in names:
-            raise ConfigurationError(f"{setting_name} = {text!r}: {each.name} is there twice")
-        if setting_name == "listeners" and each.port and (each.host, each.port) in addresses:
-            raise ConfigurationError(f"{setting_name} = {text!r}: two listeners at {each.host}:{each.port}")
-        names.add(each.name)
-        addresses.add((each.host, each.port))
+    for listener in listeners:
+        if listener.name in names:
+            raise ConfigurationError(f"{setting_name} = {text!r}: {listener.name} is there twice")
+        if setting_name == "listeners" and listener.port and (listener.host, listener.port) in addresses:
+            raise ConfigurationError(f"{setting_name} = {text!r}: two listeners at {listener.host}:{listener.port}")
+        names.add(listener.name)
+        addresses.add((listener.host, listener.port))

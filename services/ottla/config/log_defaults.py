@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
-from ottla.config.settings import DAY_MS, GIB, INT_MAX, KIB, LONG_MAX, MIB, MINUTE_MS, Settings, setting
+from ottla.config.settings import DAY_MS, GIB, INT_MAX, KIB, LONG_MAX, MIB, MINUTE_MS, Password, Settings, setting
 from ottla.config.topic import COMPRESSION_TYPES, NO_DOWN_CONVERSION, gzip_level_complaint
 
 
@@ -25,7 +26,7 @@ class LogDefaults(Settings):
         "string",
         default=None,
         doc="Comma-separated directories that hold the logs, best each on a disk of its own. A new partition goes to the one with the "
-        "fewest; when one fails, the others go on.",
+        "fewest; when one fails, the others continue.",
     )
     num_recovery_threads_per_data_dir: int = setting(
         "num.recovery.threads.per.data.dir",
@@ -289,10 +290,26 @@ class LogDefaults(Settings):
     )
 
 
+def _registries_complaint(urls: tuple[str, ...]) -> str:
+    wrong = [url for url in urls if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname]
+    return f"'{wrong[0]}' is not http://host:port" if wrong else ""
+
+
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class TopicManagement(Settings):
-    """Who may make and delete topics, and with what replicas."""
+    """Who may make and delete topics, with what replicas, and with which schemas."""
 
+    confluent_schema_registry_url: tuple[str, ...] = setting(
+        "confluent.schema.registry.url",
+        "list",
+        default=(),
+        check=_registries_complaint,
+        doc="Schema registries that are asked for ids where a topic has `confluent.value.schema.validation` or "
+        "`confluent.key.schema.validation`: any with Confluent's API, the first that answers.",
+    )
+    confluent_basic_auth_user_info: Password | None = setting(
+        "confluent.basic.auth.user.info", "password", default=None, doc="Who asks them: `user:password`, where they want to know."
+    )
     auto_create_topics_enable: bool = setting(
         "auto.create.topics.enable",
         "boolean",

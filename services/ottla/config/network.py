@@ -25,7 +25,7 @@ class NetworkSettings(Settings):
         "string",
         default=None,
         dynamic="per-broker",
-        doc="What clients are told to connect to, where that differs from listeners (containers, NAT). Unset: the listeners, "
+        doc="The addresses that clients connect to, where they differ from listeners (containers, NAT). Unset: the listeners, "
         "with this machine's name for one on every interface.",
     )
     listener_security_protocol_map: str = setting(
@@ -82,7 +82,8 @@ class NetworkSettings(Settings):
         at_least=0,
         dynamic="cluster-wide",
         aliases=["connections.max"],
-        doc="Connections of the whole broker; one over it is closed as soon as it is accepted.",
+        doc="Connections of the whole broker; one over it is closed as soon as it is accepted. By default what the process may open "
+        "(`ulimit -n`), less the half that is for files.",
     )
     max_connections_per_ip: int = setting(
         "max.connections.per.ip",
@@ -90,7 +91,8 @@ class NetworkSettings(Settings):
         default=INT_MAX,
         at_least=0,
         dynamic="cluster-wide",
-        doc="Connections from one address; one over it is closed as soon as it is accepted.",
+        doc="Connections from one address; one over it is closed as soon as it is accepted. While `max.connections` has its default, a "
+        "quarter of those.",
     )
     max_connections_per_ip_overrides: str = setting(
         "max.connections.per.ip.overrides",
@@ -112,7 +114,7 @@ class NetworkSettings(Settings):
         "connections.max.idle.ms",
         "long",
         default=10 * MINUTE_MS,
-        doc="Close a connection on which nothing came for this long; a negative time never does.",
+        doc="Close a connection that is idle for this long; a negative time never does.",
     )
     queued_max_requests: int = setting(
         "queued.max.requests",
@@ -126,7 +128,8 @@ class NetworkSettings(Settings):
         "long",
         default=-1,
         at_least=-1,
-        doc="Bytes of requests that may be in progress; at it the broker stops reading from its sockets. -1 sets no bound.",
+        doc="Bytes of requests that may be in progress, unfinished ones too; at it the broker stops reading from its sockets. One address "
+        "has a quarter of them at most. -1 sets no bound.",
     )
     num_network_threads: int = setting(
         "num.network.threads",

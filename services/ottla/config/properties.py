@@ -42,9 +42,13 @@ class Properties(Mapping[str, str]):
         """`file:line` of a name."""
         return f"{self.source}:{self._lines[name]}"
 
+    def with_values(self, values: Mapping[str, str]) -> Properties:
+        """The same file as if it had these values, at the lines where their names stand."""
+        return Properties(values, self._lines, self.source)
+
 
 def load(path: Path | str) -> Properties:
-    """Reads a file; ConfigurationError when it can not be read or names a setting twice."""
+    """Reads a file; ConfigurationError when it cannot be read or names a setting twice."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:

@@ -4,7 +4,7 @@
 
     settings = MirrorSettings.from_properties(properties.load("mirror.properties"))
 
-Whatever is wrong is told at once, each with its file and line; a service does not start with half of a configuration. An `ssl.…` setting
+All errors are reported at once, each with its file and line; a service does not start with half of a configuration. An `ssl.…` setting
 can be given for one listener, by `listener.name.<name>.` before it.
 """
 
@@ -22,6 +22,7 @@ from ottla.config.settings import SettingDefinition, Settings, unknown_setting
 from ottla.errors import ConfigurationError
 
 LISTENER_PREFIX: Final = "listener.name."
+ACCEPT: Final = "takeover.accept"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,7 @@ class ServiceSettings(Settings):
 
     given: frozenset[str] = field(default=frozenset(), compare=False)  # the names that were set, by their Kafka names
     listener_overrides: tuple[tuple[str, str, Any], ...] = ()  # listener, setting, value
+    ignored: frozenset[str] = field(default=frozenset(), compare=False)  # refused names that `takeover.accept` has
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
@@ -42,7 +44,10 @@ class ServiceSettings(Settings):
         given: set[str] = set()
         overrides: list[tuple[str, str, Any]] = []
         problems: list[str] = []
+        ignored = cls._accepted_losses(properties)
         for name, text in properties.items():
+            if name in ignored:
+                continue
             try:
                 listener, definition = cls.definition_of(name)
                 if definition.name in given and not listener:
@@ -56,17 +61,30 @@ class ServiceSettings(Settings):
             else:
                 values[definition.attribute] = value
                 given.add(definition.name)
-        settings = cls(**values, given=frozenset(given), listener_overrides=tuple(overrides))
+        settings = cls(**values, given=frozenset(given), listener_overrides=tuple(overrides), ignored=ignored)
         problems += [_placed(properties, name, error) for name, error in settings.contradictions()]
         if problems:
             raise ConfigurationError("\n".join(problems))
         return settings
 
     @classmethod
+    def _accepted_losses(cls, properties: Mapping[str, str]) -> frozenset[str]:
+        """Kafka's settings that are refused, and are given up by name: a file that Kafka is to have back can stay as it is."""
+        if ACCEPT not in cls.definitions_by_any_name():
+            return frozenset()
+        accepted = {name.strip() for name in properties.get(ACCEPT, "").split(",")}
+        return frozenset(name for name in properties if name in accepted and why_refused(name))
+
+    @classmethod
     @cache
     def definitions_by_any_name(cls) -> Mapping[str, SettingDefinition]:
         """By every name under which a setting can be given, but for those of one listener."""
-        return {name: each for each in cls.definitions().values() for name in (each.name, *each.aliases)}
+        return {name: definition for definition in cls.definitions().values() for name in (definition.name, *definition.aliases)}
+
+    @classmethod
+    def names_by_more_variables(cls, _given: Mapping[str, str]) -> Mapping[str, str]:
+        """Of settings whose names depend on what others say (`given`): `REMOTE_BOOTSTRAP_SERVERS` is remote.bootstrap.servers."""
+        return {}
 
     @classmethod
     def name_meant(cls, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Kafka's settings that are known and refused, with what to do instead.
+"""Kafka's settings, and those of Confluent's schema registry, that are known and refused, with what to do instead.
 
 Running on without what a setting asks for would be worse than not starting: a file that sets up SASL and a
 broker that lets everybody in, for one. A broker says so and names the line.
@@ -44,11 +44,25 @@ _REASONS: Final = {
     "metrics.": "Ottla's metrics are not Kafka's JMX beans; remove it",
     "metric.reporters": "Kafka's reporters are Java classes",
     "kafka.metrics.": "Kafka's reporters are Java classes",
-    "principal.builder.class": "Java classes can not be loaded",
-    "create.topic.policy.class.name": "Java classes can not be loaded",
-    "alter.config.policy.class.name": "Java classes can not be loaded",
-    "ssl.engine.factory.class": "Java classes can not be loaded",
-    "security.providers": "Java classes can not be loaded",
+    "principal.builder.class": "Java classes cannot be loaded",
+    "create.topic.policy.class.name": "Java classes cannot be loaded",
+    "alter.config.policy.class.name": "Java classes cannot be loaded",
+    "ssl.engine.factory.class": "Java classes cannot be loaded",
+    "security.providers": "Java classes cannot be loaded",
+    "kafkastore.connection.url": "schemas are reached by kafkastore.bootstrap.servers, and a leader is elected by zookeeper.connect",
+    "kafkastore.sasl.": "this release has no SASL; kafkastore.security.protocol=SSL with a certificate is what it has",
+    "kafkastore.update.handlers": "Java classes cannot be loaded",
+    "schema.providers": "Java classes cannot be loaded; Avro, JSON Schema and Protobuf are there",
+    "schema.registry.resource.extension.class": "Java classes cannot be loaded",
+    "resource.extension.class": "Java classes cannot be loaded",
+    "init.resource.extension.class": "Java classes cannot be loaded",
+    "rest.servlet.initializor.classes": "Java classes cannot be loaded",
+    "websocket.servlet.initializor.classes": "Java classes cannot be loaded",
+    "metadata.encoder.": "sensitive properties of metadata are not encrypted",
+    "schema.canonicalize.on.consume": "schemas are taken from the topic as they are",
+    "resource.static.locations": "no files are served",
+    "enable.fips": "Python's ssl module decides",
+    "confluent.": "it belongs to Confluent's licensed software",
 }
 
 
@@ -56,5 +70,5 @@ def why_refused(name: str) -> str:
     """Why a setting of Kafka's is not accepted, or an empty text when this module does not know it."""
     for prefix, reason in _REASONS.items():
         if name == prefix or (prefix.endswith(".") and name.startswith(prefix)):
-            return f"{name} can not be set: {reason}"
+            return f"{name} cannot be set: {reason}"
     return ""

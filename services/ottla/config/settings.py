@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import isnan
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -75,7 +76,7 @@ class SettingDefinition:
     @property
     def attribute(self) -> str:
         """The name that it has in Python."""
-        return self.name.replace(".", "_")
+        return self.name.replace(".", "_").replace("-", "_")
 
     @property
     def sensitive(self) -> bool:
@@ -112,14 +113,14 @@ class SettingDefinition:
         """What is wrong with a value of the right kind, or an empty text."""
         if self.kind in _INTEGER_BITS and not -(1 << _INTEGER_BITS[self.kind] - 1) <= value < 1 << _INTEGER_BITS[self.kind] - 1:
             return f"does not fit in {_INTEGER_BITS[self.kind]} bits"
-        if self.at_least is not None and value < self.at_least:
+        if self.at_least is not None and not value >= self.at_least:  # which is not so of NaN either
             return f"must be at least {self.at_least}"
-        if self.at_most is not None and value > self.at_most:
+        if self.at_most is not None and not value <= self.at_most:
             return f"must be at most {self.at_most}"
         if self.choices:
-            for each in value if isinstance(value, tuple) else (value,):
-                if each not in self.choices:
-                    return f"must be one of {', '.join(self.choices)}{nearest(each, self.choices)}"
+            for item in value if isinstance(value, tuple) else (value,):
+                if item not in self.choices:
+                    return f"must be one of {', '.join(self.choices)}{nearest(item, self.choices)}"
         return self.check(value) if self.check else ""
 
     def _shown(self, text: str) -> str:
@@ -173,7 +174,7 @@ class Settings:
     def definitions(cls) -> Mapping[str, SettingDefinition]:
         """Each setting of this class by its name, in the order of declaration."""
         found = (field.metadata.get(_METADATA_KEY) for field in dataclasses.fields(cls))  # type: ignore[arg-type]
-        return MappingProxyType({each.name: each for each in found if each is not None})
+        return MappingProxyType({declared.name: declared for declared in found if declared is not None})
 
     def value_of(self, name: str) -> Any:
         """The value under Kafka's name."""
@@ -189,8 +190,14 @@ def unknown_setting(name: str, known: Iterable[str]) -> str:
     return f"unknown setting '{name}'{nearest(name, known)}"
 
 
+# What is longer is no misspelt name; comparing costs as much as it is long.
+MAX_MISSPELT: Final = 100
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean '…'?`, or nothing when no known word is near."""
+    if len(word) > MAX_MISSPELT:
+        return ""
     from difflib import get_close_matches  # imported late: only a mistake needs it
 
     matches = get_close_matches(word.lower(), list(known), n=1, cutoff=0.6) or get_close_matches(word, list(known), n=1, cutoff=0.5)
@@ -213,22 +220,29 @@ def _integer(text: str) -> int:
     return int(text)
 
 
+def _double(text: str) -> float:
+    number = float(text)
+    if isnan(number):  # of which no bound says that it is outside
+        raise ValueError(text)
+    return number
+
+
 def _list(text: str) -> tuple[str, ...]:
-    return tuple(each.strip() for each in text.split(",")) if text else ()
+    return tuple(item.strip() for item in text.split(",")) if text else ()
 
 
 @cache
 def _topic_names_by_broker_name() -> Mapping[str, str]:
     from ottla.config.topic import TopicSettings  # imported late: it is made of this module
 
-    return {synonym.name: each.name for each in TopicSettings.definitions().values() for synonym in each.synonyms}
+    return {synonym.name: definition.name for definition in TopicSettings.definitions().values() for synonym in definition.synonyms}
 
 
 _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "boolean": _boolean,
     "int": _integer,
     "long": _integer,
-    "double": float,
+    "double": _double,
     "string": str,
     "list": _list,
     "password": Password,

@@ -82,7 +82,7 @@ class TlsSettings(Settings):
         "ssl.principal.mapping.rules",
         "string",
         default="DEFAULT",
-        without_effect="The principal is the certificate's whole distinguished name.",
+        without_effect="Clients have no principal from a certificate yet: all are ANONYMOUS.",
         doc="How a certificate's name becomes a principal.",
     )
     ssl_keymanager_algorithm: str = setting(
@@ -94,4 +94,26 @@ class TlsSettings(Settings):
     ssl_provider: str | None = setting("ssl.provider", "string", default=None, without_effect=JAVA_ONLY, doc="Java's TLS provider.")
     ssl_secure_random_implementation: str | None = setting(
         "ssl.secure.random.implementation", "string", default=None, without_effect=JAVA_ONLY, doc="Java's random generator."
+    )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class ClusterTlsSettings(Settings):
+    """`ssl.*` of a service that is a client of brokers."""
+
+    ssl_keystore_location: str | None = setting(
+        "ssl.keystore.location", "string", default=None, doc="A PEM file with the private key and the certificate chain."
+    )
+    ssl_keystore_type: str = setting("ssl.keystore.type", "string", default="PEM", choices=["PEM"], doc="Its format.")
+    ssl_key_password: Password | None = setting("ssl.key.password", "password", default=None, doc="Of the private key.")
+    ssl_truststore_location: str | None = setting(
+        "ssl.truststore.location", "string", default=None, doc="A PEM file with the authorities that are trusted. Unset: the system's."
+    )
+    ssl_truststore_type: str = setting("ssl.truststore.type", "string", default="PEM", choices=["PEM"], doc="Its format.")
+    ssl_endpoint_identification_algorithm: str = setting(
+        "ssl.endpoint.identification.algorithm",
+        "string",
+        default="https",
+        choices=["https", ""],
+        doc="Whether a broker's certificate must be for its host: `https`, or empty for no.",
     )

@@ -2,16 +2,17 @@
 
 What a topic does not set it takes from its broker: each setting names the broker's settings that it falls back
 to, in order (`segment.ms`: `log.roll.ms`, then `log.roll.hours`). A thousand topics with the same overrides
-share one object.
+share one object, which goes with the last of them: what was only asked for is not kept.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 from ottla.config.refused import why_refused
 from ottla.config.settings import (
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 NO_DOWN_CONVERSION: Final = "Records are stored as magic 2 only and never converted down."
 
+SUBJECT_NAME_STRATEGIES: Final = ("TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy")
+_STRATEGY_PACKAGE: Final = "io.confluent.kafka.serializers.subject."
+
 _THROTTLED: Final = re.compile(r"(\*|\d+:\d+(,\d+:\d+)*)?")
 
 
@@ -47,7 +51,16 @@ def gzip_level_complaint(level: int) -> str:
     return "" if level == -1 or 1 <= level <= 9 else "must be -1 or from 1 to 9"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def subject_name_strategy_complaint(strategy: str) -> str:
+    """Checks Confluent's names, with their Java package or without."""
+    return (
+        ""
+        if strategy.removeprefix(_STRATEGY_PACKAGE) in SUBJECT_NAME_STRATEGIES
+        else f"must be one of {', '.join(SUBJECT_NAME_STRATEGIES)}"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class TopicSettings(Settings):
     """One attribute for each setting that a topic can override."""
 
@@ -302,6 +315,45 @@ class TopicSettings(Settings):
         without_effect=NO_DOWN_CONVERSION,
         doc="Convert records for consumers that ask for an older format.",
     )
+    ottla_audit: bool = setting(
+        "ottla.audit",
+        "boolean",
+        default=True,
+        doc="Count the topic's messages for the audit, where `audit.enable` is true. Internal topics are never counted.",
+    )
+    confluent_key_schema_validation: bool = setting(
+        "confluent.key.schema.validation",
+        "boolean",
+        default=False,
+        doc="Refuse records whose key has no schema id, or one that `confluent.schema.registry.url` does not know under its subject.",
+    )
+    confluent_key_subject_name_strategy: str = setting(
+        "confluent.key.subject.name.strategy",
+        "string",
+        default=f"{_STRATEGY_PACKAGE}TopicNameStrategy",
+        check=subject_name_strategy_complaint,
+        doc="Under which subject that is: `[topic]-key`; with RecordNameStrategy any, with TopicRecordNameStrategy one that begins "
+        "with the topic.",
+    )
+    confluent_value_schema_validation: bool = setting(
+        "confluent.value.schema.validation",
+        "boolean",
+        default=False,
+        doc="Refuse records whose value has no schema id, or one that `confluent.schema.registry.url` does not know under its subject.",
+    )
+    confluent_value_subject_name_strategy: str = setting(
+        "confluent.value.subject.name.strategy",
+        "string",
+        default=f"{_STRATEGY_PACKAGE}TopicNameStrategy",
+        check=subject_name_strategy_complaint,
+        doc="Under which subject that is: `[topic]-value`; with RecordNameStrategy any, with TopicRecordNameStrategy one that begins "
+        "with the topic.",
+    )
+
+    @property
+    def validates_schema_ids(self) -> bool:
+        """Whether a record's schema ids are looked at."""
+        return self.confluent_value_schema_validation or self.confluent_key_schema_validation
 
     @property
     def is_compacted(self) -> bool:
@@ -310,7 +362,7 @@ class TopicSettings(Settings):
 
     @property
     def roll_ms(self) -> int:
-        """After what time a segment is rolled: a record that must be compacted by then can not stay in an active one."""
+        """After what time a segment is rolled: a record that must be compacted by then cannot stay in an active one."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
@@ -341,11 +393,21 @@ class TopicSettings(Settings):
         Raises:
             InvalidConfig: a name is unknown or a value is not acceptable.
         """
-        return _of(broker, frozenset(overrides.items()))
+        defaults = _defaults(broker)
+        if not overrides:
+            return defaults
+        key = broker, frozenset(overrides.items())
+        settings = _shared.get(key)
+        if settings is None:
+            settings = _shared[key] = _with_overrides(defaults, overrides)
+        return settings
 
 
-@lru_cache(maxsize=4096)
-def _of(broker: BrokerSettings, overrides: frozenset[tuple[str, str]]) -> TopicSettings:
+_shared: Final[WeakValueDictionary[tuple[BrokerSettings, frozenset[tuple[str, str]]], TopicSettings]] = WeakValueDictionary()
+
+
+@lru_cache(maxsize=4)
+def _defaults(broker: BrokerSettings) -> TopicSettings:
     definitions = TopicSettings.definitions()
     values: dict[str, Any] = {}
     for definition in definitions.values():
@@ -355,14 +417,23 @@ def _of(broker: BrokerSettings, overrides: frozenset[tuple[str, str]]) -> TopicS
                 # -1 stands for "no limit" in every unit.
                 values[definition.attribute] = value * synonym.factor if synonym.factor != 1 and value >= 0 else value
                 break
-    for name, text in sorted(overrides):
+    return _checked(TopicSettings(**values))
+
+
+def _with_overrides(defaults: TopicSettings, overrides: Mapping[str, str]) -> TopicSettings:
+    definitions = TopicSettings.definitions()
+    values: dict[str, Any] = {}
+    for name, text in sorted(overrides.items()):
         if name not in definitions:
             raise InvalidConfig(why_refused(name) or unknown_setting(name, definitions))
         try:
             values[definitions[name].attribute] = definitions[name].parse(text)
         except ConfigurationError as error:
             raise InvalidConfig(str(error)) from None
-    settings = TopicSettings(**values)
+    return _checked(replace(defaults, **values))
+
+
+def _checked(settings: TopicSettings) -> TopicSettings:
     if settings.min_compaction_lag_ms > settings.max_compaction_lag_ms:
         raise InvalidConfig(
             f"min.compaction.lag.ms = {settings.min_compaction_lag_ms}: over max.compaction.lag.ms = {settings.max_compaction_lag_ms}"

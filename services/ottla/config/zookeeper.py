@@ -21,6 +21,13 @@ def _no_connect_string(text: str | None) -> str:
     return ""
 
 
+def _no_address(text: str | None) -> str:
+    if text is None:
+        return ""
+    host, _, port = text.rpartition(":")
+    return "" if host and port.isascii() and port.isdigit() and int(port) < 1 << 16 else "is not host:port"
+
+
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ZooKeeperSettings(Settings):
     """Where ZooKeeper is, and who this broker is to it."""
@@ -32,6 +39,15 @@ class ZooKeeperSettings(Settings):
         check=_no_connect_string,
         doc="The ZooKeeper servers, `host1:port1,host2:port2`, and after the last of them the path under which this cluster lives, "
         "`/chroot`; it is made when it is missing. Unset: the embedded twin, in `coordination.directory`. Needs `ottla[server]`.",
+    )
+    coordination_listener: str | None = setting(
+        "coordination.listener",
+        "string",
+        default=None,
+        check=_no_address,
+        doc="Ottla's own: `host:port` at which the embedded twin answers ZooKeeper's own protocol, for consumers that meet there; port 0 "
+        "is any free one. Anyone who connects may change every znode, unless `zookeeper.digest.…` is set, which clients have to give then. "
+        "If the port is in use a broker logs it and continues. Unset: none.",
     )
     zookeeper_session_timeout_ms: int = setting(
         "zookeeper.session.timeout.ms",

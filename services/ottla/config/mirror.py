@@ -1,0 +1,438 @@
+"""The settings of the mirror maker, under the names of MirrorMaker 2 where it has them: its `mm2.properties` loads.
+
+    clusters = A, B
+    A.bootstrap.servers = …          of one cluster: `ClusterSettings`
+    A->B.enabled = true              of one link: `LinkSettings`, each of which stands for all links when no link is before it
+    http.listener = …                of the worker
+
+As variables the first three are OTTLA_SETTING_CLUSTERS, OTTLA_SETTING_A_BOOTSTRAP_SERVERS and OTTLA_SETTING_A_TO_B_ENABLED.
+
+MirrorMaker 2 runs on Kafka Connect. What tunes Connect's workers, tasks and topics has no effect and says so; what tunes the Java clients
+inside it (`A.producer.…`) is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final, Self
+
+from ottla.config.audit import audit_window_ms
+from ottla.config.environment import Placed
+from ottla.config.http import HttpSettings
+from ottla.config.listeners import Listener, parse_listeners
+from ottla.config.properties import Properties
+from ottla.config.reading import ServiceSettings
+from ottla.config.settings import Password, Settings, setting
+from ottla.config.tls import ClusterTlsSettings
+from ottla.config.zookeeper import ZooKeeperSettings
+from ottla.errors import ConfigurationError
+
+PREFIX_POLICY: Final = "org.apache.kafka.connect.mirror.DefaultReplicationPolicy"
+IDENTITY_POLICY: Final = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
+# Of a topic, and its cluster's own affair; MirrorMaker 2's `DefaultConfigPropertyFilter`.
+OWN_PROPERTIES: Final = (
+    r"follower\.replication\.throttled\.replicas",
+    r"leader\.replication\.throttled\.replicas",
+    r"message\.timestamp\.difference\.max\.ms",
+    r"message\.timestamp\.before\.max\.ms",
+    r"message\.timestamp\.after\.max\.ms",
+    r"message\.timestamp\.type",
+    r"unclean\.leader\.election\.enable",
+    r"min\.insync\.replicas",
+)
+_ALIAS: Final = re.compile(r"[A-Za-z0-9_-]+")
+_JAAS: Final = re.compile(r'(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
+_NO_CONNECT: Final = "There is no Kafka Connect below."
+_NO_ACLS: Final = "Brokers have no ACLs yet."
+_JAVA_CLIENTS: Final = ("producer", "consumer", "admin", "source", "target")
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class LinkSettings(Settings):
+    """What is copied from one cluster to another, and how. `A->B.` before a name sets it for that link."""
+
+    enabled: bool = setting("enabled", "boolean", default=False, doc="Whether the link copies: `A->B.enabled = true`.")
+    topics: tuple[str, ...] = setting("topics", "list", default=(".*",), doc="Patterns of the topics that are copied.")
+    topics_exclude: tuple[str, ...] = setting(
+        "topics.exclude",
+        "list",
+        default=(),
+        aliases=["topics.blacklist"],
+        doc="Patterns of topics that are not, beside those that are internal to a cluster.",
+    )
+    groups: tuple[str, ...] = setting("groups", "list", default=(".*",), doc="Patterns of the groups whose offsets are translated.")
+    groups_exclude: tuple[str, ...] = setting(
+        "groups.exclude", "list", default=(), aliases=["groups.blacklist"], doc="Patterns of groups whose are not."
+    )
+    replication_policy_class: str = setting(
+        "replication.policy.class",
+        "string",
+        default=PREFIX_POLICY,
+        choices=[PREFIX_POLICY, IDENTITY_POLICY],
+        doc="MirrorMaker 2's way to say `naming`: with the prefix of the source's alias, or the same names.",
+    )
+    replication_policy_separator: str = setting(
+        "replication.policy.separator", "string", default=".", choices=[".", "_", "-"], doc="Between alias and topic."
+    )
+    naming: str | None = setting(
+        "naming",
+        "string",
+        default=None,
+        choices=["prefix", "identity", "regex"],
+        doc="Ottla's own: what topics are called in the target. Unset: as `replication.policy.class` says.",
+    )
+    naming_pattern: str = setting(
+        "naming.pattern", "string", default="(.*)", doc="Ottla's own: with `naming=regex` what a topic's whole name must match."
+    )
+    naming_replacement: str = setting("naming.replacement", "string", default=r"\1", doc="Ottla's own: and what it becomes.")
+    replication_factor: int = setting("replication.factor", "int", default=-1, doc="Of topics that are made; -1 is the target's default.")
+    refresh_topics_interval_seconds: int = setting(
+        "refresh.topics.interval.seconds", "int", default=5, at_least=1, doc="How often new topics and partitions are looked for."
+    )
+    sync_topic_configs_enabled: bool = setting(
+        "sync.topic.configs.enabled", "boolean", default=True, doc="Whether settings of topics follow those of the source."
+    )
+    config_properties_exclude: tuple[str, ...] = setting(
+        "config.properties.exclude",
+        "list",
+        default=OWN_PROPERTIES,
+        aliases=["config.properties.blacklist"],
+        doc="Patterns of settings that do not.",
+    )
+    sync_group_offsets_enabled: bool = setting(
+        "sync.group.offsets.enabled", "boolean", default=True, doc="Whether groups without members in the target get their offsets there."
+    )
+    sync_schemas_enabled: bool = setting(
+        "sync.schemas.enabled",
+        "boolean",
+        default=True,
+        doc="Ottla's own: whether schemas follow, with their ids, where both clusters have a `schema.registry.url`.",
+    )
+    sync_schemas_interval_seconds: int = setting(
+        "sync.schemas.interval.seconds", "int", default=5, at_least=1, doc="Ottla's own: how often new schemas are looked for."
+    )
+    subjects: tuple[str, ...] = setting(
+        "subjects",
+        "list",
+        default=(".*",),
+        doc="Ottla's own: patterns of the source's subjects that follow. Those of topics that are not copied never do.",
+    )
+    emit_checkpoints_enabled: bool = setting(
+        "emit.checkpoints.enabled", "boolean", default=True, doc="Whether translated offsets are written to `A.checkpoints.internal`."
+    )
+    emit_checkpoints_interval_seconds: int = setting(
+        "emit.checkpoints.interval.seconds",
+        "int",
+        default=5,
+        at_least=1,
+        aliases=["sync.group.offsets.interval.seconds"],
+        doc="How often offsets of groups are translated.",
+    )
+    emit_heartbeats_enabled: bool = setting(
+        "emit.heartbeats.enabled", "boolean", default=True, doc="Whether the target's topic `heartbeats` says that the link lives."
+    )
+    emit_heartbeats_interval_seconds: int = setting("emit.heartbeats.interval.seconds", "int", default=1, at_least=1, doc="How often.")
+    partition_by: str = setting(
+        "partition.by",
+        "string",
+        default="number",
+        choices=["number", "key"],
+        doc="Ottla's own: whether a partition keeps its number, or records go by the hash of their keys, where the target has others.",
+    )
+    provenance: str = setting(
+        "provenance",
+        "string",
+        default="batch",
+        choices=["batch", "record"],
+        doc="Ottla's own: whether each record gets a header that says where it is from. Then every batch is opened.",
+    )
+    throttle_bytes_per_second: int = setting(
+        "throttle.bytes.per.second", "long", default=0, at_least=0, doc="Ottla's own: of one worker and link; 0 is no limit."
+    )
+    on_source_truncation: str = setting(
+        "on.source.truncation",
+        "string",
+        default="fail",
+        choices=["fail", "gap"],
+        doc="Ottla's own: a partition whose source has lost records before they were copied fails, or goes on behind a gap that the "
+        "map records.",
+    )
+    audit_enable: bool = setting(
+        "audit.enable",
+        "boolean",
+        default=False,
+        doc="Ottla's own: whether what is read and written is counted and said to `__audit` of both clusters. Needs the extra `audit`.",
+    )
+    audit_window_ms: int = audit_window_ms()
+    slots: int = setting(
+        "slots",
+        "int",
+        default=32,
+        at_least=1,
+        at_most=1024,
+        doc="Ottla's own: what workers share; it cannot change once a link has copied.",
+    )
+    tasks_max: int = setting("tasks.max", "int", default=1, without_effect=_NO_CONNECT, doc="Connect's tasks.")
+    refresh_topics_enabled: bool = setting(
+        "refresh.topics.enabled", "boolean", default=True, without_effect="They always are.", doc="Whether new topics are looked for."
+    )
+    refresh_groups_enabled: bool = setting(
+        "refresh.groups.enabled", "boolean", default=True, without_effect="They always are.", doc="Whether new groups are looked for."
+    )
+    refresh_groups_interval_seconds: int = setting(
+        "refresh.groups.interval.seconds", "int", default=600, without_effect="Each translation asks for the groups.", doc="How often."
+    )
+    sync_topic_acls_enabled: bool = setting("sync.topic.acls.enabled", "boolean", default=True, without_effect=_NO_ACLS, doc="ACLs.")
+    offset_lag_max: int = setting(
+        "offset.lag.max", "int", default=100, without_effect="The map of offsets is exact.", doc="How wrong a translation may be."
+    )
+    offset_syncs_topic_location: str = setting(
+        "offset-syncs.topic.location", "string", default="source", without_effect="The map is in the target.", doc="Where syncs are."
+    )
+    offset_syncs_topic_replication_factor: int = setting(
+        "offset-syncs.topic.replication.factor", "int", default=3, without_effect="See `replication.factor`.", doc="Of a topic."
+    )
+    checkpoints_topic_replication_factor: int = setting(
+        "checkpoints.topic.replication.factor", "int", default=3, without_effect="See `replication.factor`.", doc="Of a topic."
+    )
+    heartbeats_topic_replication_factor: int = setting(
+        "heartbeats.topic.replication.factor", "int", default=3, without_effect="See `replication.factor`.", doc="Of a topic."
+    )
+    offset_storage_replication_factor: int = setting(
+        "offset.storage.replication.factor", "int", default=3, without_effect=_NO_CONNECT, doc="Of a topic."
+    )
+    status_storage_replication_factor: int = setting(
+        "status.storage.replication.factor", "int", default=3, without_effect=_NO_CONNECT, doc="Of a topic."
+    )
+    config_storage_replication_factor: int = setting(
+        "config.storage.replication.factor", "int", default=3, without_effect=_NO_CONNECT, doc="Of a topic."
+    )
+    exactly_once_source_support: str = setting(
+        "exactly.once.source.support", "string", default="enabled", without_effect="It always is.", doc="Whether copies are exactly once."
+    )
+    dedicated_mode_enable_internal_rest: bool = setting(
+        "dedicated.mode.enable.internal.rest", "boolean", default=False, without_effect=_NO_CONNECT, doc="Between Connect's workers."
+    )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class _ClusterSettings(Settings):
+    """Without `ssl.*`, which come behind these."""
+
+    bootstrap_servers: str = setting("bootstrap.servers", "string", default="", doc="`host:port,…` of some of its brokers.")
+    security_protocol: str = setting(
+        "security.protocol",
+        "string",
+        default="PLAINTEXT",
+        choices=["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
+        doc="What its brokers speak.",
+    )
+    sasl_mechanism: str = setting(
+        "sasl.mechanism", "string", default="PLAIN", choices=["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"], doc="How one says who one is."
+    )
+    sasl_jaas_config: Password | None = setting(
+        "sasl.jaas.config", "password", default=None, doc='As Java has it; `username="…"` and `password="…"` are read of it.'
+    )
+    schema_registry_url: tuple[str, ...] = setting(
+        "schema.registry.url",
+        "list",
+        default=(),
+        doc="Its schema registry: `http://host:port`, of each node. Unset: schemas are not copied.",
+    )
+    schema_registry_basic_auth_user_info: Password | None = setting(
+        "schema.registry.basic.auth.user.info", "password", default=None, doc="`name:password` for it."
+    )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class ClusterSettings(ClusterTlsSettings, _ClusterSettings):
+    """One cluster, its alias before each name: `A.bootstrap.servers`."""
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class WorkerSettings(Settings):
+    """The process itself."""
+
+    clusters: tuple[str, ...] = setting("clusters", "list", default=(), doc="The aliases of the clusters.")
+    rpc_listener: str | None = setting(
+        "rpc.listener",
+        "string",
+        default=None,
+        doc="Ottla's own: `host:port` at which `ottla mirror` asks a worker by gRPC, without a password: for the operators' network. "
+        "Unset: none.",
+    )
+
+
+PARTS: Final[Mapping[str, type[Settings]]] = {
+    "The mirror maker's worker": WorkerSettings,
+    "The mirror maker's clusters": ClusterSettings,
+    "The mirror maker's links": LinkSettings,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MirrorCluster(ClusterSettings, ServiceSettings):
+    """One cluster of the file."""
+
+    alias: str = ""
+
+    @cached_property
+    def credentials(self) -> tuple[str, str] | None:
+        """Name and password, where SASL is spoken."""
+        if not self.security_protocol.startswith("SASL_"):
+            return None
+        found = dict(_JAAS.findall(self.sasl_jaas_config.value)) if self.sasl_jaas_config is not None else {}
+        if found.keys() != {"username", "password"}:
+            raise ConfigurationError(f'{self.alias}.sasl.jaas.config: username="…" and password="…" are needed')
+        return tuple(re.sub(r"\\(.)", r"\1", found[name]) for name in ("username", "password"))  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MirrorLink(LinkSettings, ServiceSettings):
+    """One link of the file."""
+
+    source: str = ""
+    target: str = ""
+
+    @property
+    def name(self) -> str:
+        """As topics, transactional ids and znodes have it; `>` may stand in none of them."""
+        return f"{self.source}-{self.target}"
+
+    @property
+    def naming_policy(self) -> str:
+        """prefix, identity or regex."""
+        return self.naming or ("identity" if self.replication_policy_class == IDENTITY_POLICY else "prefix")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MirrorSettings(LinkSettings, WorkerSettings, HttpSettings, ZooKeeperSettings, ServiceSettings):
+    """All settings of a worker. Those of ZooKeeper, by which workers share the slots, are as a broker has them."""
+
+    sides: Mapping[str, MirrorCluster] = field(default_factory=dict, compare=False)
+    links: tuple[MirrorLink, ...] = ()
+    ways: Mapping[str, Mapping[str, str]] = field(default_factory=dict, compare=False)  # by `A->B`, what a link made there begins with
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+        """As `ServiceSettings.from_properties`; the settings of clusters and links are told apart by what is before their names."""
+        aliases = _aliases(properties)
+        wrong = [alias for alias in aliases if not _ALIAS.fullmatch(alias)]
+        if wrong or len(set(aliases)) < len(aliases) or len(aliases) < 2:
+            reason = f"'{wrong[0]}': letters, digits, _ and -" if wrong else "two or more, each once"
+            raise ConfigurationError(f"clusters = {properties.get('clusters', '')!r}: {reason}")
+        ways = {f"{source}->{target}": (source, target) for source in aliases for target in aliases}
+        parts: dict[str, dict[str, str]] = {"": {}}
+        for name in properties:
+            before = next((prefix for prefix in (*ways, *aliases) if name.startswith(f"{prefix}.")), "")
+            parts.setdefault(before, {})[name[len(before) + 1 :] if before else name] = name
+        common = parts.pop("")
+        settings = super().from_properties(_part(properties, common, ""))
+        problems: list[str] = []
+        sides, links, begins = {}, [], {}
+        inherited = {name: given for name, given in common.items() if name in LinkSettings.definitions() or cls._is_link_alias(name)}
+        for alias in aliases:
+            own = parts.get(alias, {})
+            try:
+                client = next((name for name in own if name.split(".")[0] in _JAVA_CLIENTS), None)
+                if client is not None:
+                    raise ConfigurationError(f"{alias}.{client}: it tunes a Java client, and there is none; remove it")
+                side = replace(MirrorCluster.from_properties(_part(properties, own, f"{alias}.")), alias=alias)
+                if not side.bootstrap_servers:
+                    raise ConfigurationError(f"{alias}.bootstrap.servers is not set")
+                _ = side.credentials
+                sides[alias] = side
+            except ConfigurationError as error:
+                problems.append(str(error))
+        for before, (source, target) in ways.items():
+            own = parts.get(before, {})
+            given = {**{name: place for name, place in inherited.items() if name != "enabled"}, **own}
+            if source != target:
+                begins[before] = {name: properties[place] for name, place in given.items() if name != "enabled"}
+            try:
+                link = replace(MirrorLink.from_properties(_part(properties, given, f"{before}.")), source=source, target=target)
+            except ConfigurationError as error:
+                problems += str(error).splitlines() if own else []
+                continue
+            if link.enabled and source == target:
+                problems.append(f"{before}.enabled: a cluster is not copied to itself")
+            elif link.enabled:
+                links.append(link)
+        names = [link.name for link in links]
+        if len(set(names)) < len(names):
+            problems.append(f"links {', '.join(names)}: two have the same name; call a cluster differently")
+        if problems:
+            raise ConfigurationError("\n".join(dict.fromkeys(problems)))
+        return replace(settings, sides=sides, links=tuple(links), ways=begins)
+
+    def made_link(self, name: str, given: Mapping[str, str]) -> MirrorLink:
+        """A link that is not in the file, with what the file says of all links and of that way.
+
+        Args:
+            name: `A->B`, or `A-B`.
+            given: as in the file behind `A->B.`.
+
+        Raises:
+            ConfigurationError: the file names no such clusters, or a setting is wrong.
+        """
+        found = [way for way in self.ways if name in (way, way.replace("->", "-"))]
+        if len(found) != 1:
+            raise ConfigurationError(f"{name!r} is not of the form A->B, with two of the file's clusters: {', '.join(self.sides)}")
+        source, target = found[0].split("->")
+        return replace(MirrorLink.from_properties({**self.ways[found[0]], **given, "enabled": "true"}), source=source, target=target)
+
+    @classmethod
+    def names_by_more_variables(cls, given: Mapping[str, str]) -> Mapping[str, str]:
+        """`A_BOOTSTRAP_SERVERS` and `A_TO_B_ENABLED`, in capitals and with `_` for what no variable's name may have."""
+        aliases = _aliases(given)
+        names = [f"{alias}.{name}" for alias in aliases for name in MirrorCluster.definitions_by_any_name()]
+        ways = [f"{source}->{target}" for source in aliases for target in aliases if source != target]
+        found: dict[str, str] = {}
+        for name in [*names, *(f"{way}.{name}" for way in ways for name in MirrorLink.definitions_by_any_name())]:
+            variable = re.sub("[.-]", "_", name.replace("->", "_TO_")).upper()
+            if variable in found:
+                both = f"{found[variable]} and {name} would be one variable, {variable}"
+                raise ConfigurationError(f"clusters = {given['clusters']!r}: {both}")
+            found[variable] = name
+        return found
+
+    @classmethod
+    def _is_link_alias(cls, name: str) -> bool:
+        return any(name in definition.aliases for definition in LinkSettings.definitions().values())
+
+    @cached_property
+    def rpc_address(self) -> Listener | None:
+        """Where gRPC is; None for nowhere."""
+        if self.rpc_listener is None:
+            return None
+        try:
+            return parse_listeners("rpc.listener", f"RPC://{self.rpc_listener.strip()}", {"RPC": "PLAINTEXT"})[0]
+        except ConfigurationError as error:
+            raise ConfigurationError(str(error).replace("RPC://", "")) from None
+
+    def checks(self) -> Iterable[tuple[str, Callable[[], object]]]:
+        """What has to hold between settings."""
+        return (
+            ("rpc.listener", lambda: self.rpc_address),
+            ("http.listener", lambda: self.http_address),
+            ("zookeeper.connect", self.check_zookeeper),
+        )
+
+
+def _aliases(given: Mapping[str, str]) -> list[str]:
+    return [alias.strip() for alias in given.get("clusters", "").split(",") if alias.strip()]
+
+
+def _part(properties: Mapping[str, str], names: Mapping[str, str], prefix: str) -> Mapping[str, str]:
+    """Some of the properties, under the names that they have without what is before them."""
+    values: dict[str, Any] = {name: properties[given] for name, given in names.items()}
+    if not isinstance(properties, Properties):
+        return values
+    return Placed(
+        values,
+        {name: f"{properties.place_of(given)} ({prefix})" if prefix else properties.place_of(given) for name, given in names.items()},
+        properties.source,
+    )

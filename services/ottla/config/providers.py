@@ -1,0 +1,115 @@
+"""Values that stand elsewhere than in the file of settings: in another file, in a directory of files, in the environment (KIP-297).
+
+    config.providers=file,dir,env
+    config.providers.file.class=org.apache.kafka.common.config.provider.FileConfigProvider
+    config.providers.file.param.allowed.paths=/run/secrets
+    zookeeper.digest.password=${file:/run/secrets/broker.properties:digest}
+
+A class is known by its name; Java's own cannot be loaded. Unlike Kafka, which leaves a variable as it stands where it finds nothing, a
+broker says so and does not start: the text of the variable would be the password.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from ottla.config import properties
+from ottla.config.properties import Properties
+from ottla.errors import ConfigurationError
+
+Lookup = Callable[[str, str], str]
+
+PROVIDERS: Final = "config.providers"
+_VARIABLE: Final = re.compile(r"\$\{([^}:]*):(?:([^}]*):)?([^}:]*)\}")
+_PACKAGE: Final = "org.apache.kafka.common.config.provider."
+# A file with a secret is small.
+_MAX_BYTES: Final = 1024 * 1024
+
+
+def _from_file(path: str, key: str) -> str:
+    values = properties.load(path)
+    if key not in values:
+        raise ConfigurationError(f"{path} has no {key}")
+    return values[key]
+
+
+def _from_directory(path: str, key: str) -> str:
+    if key != Path(key).name or key in ("", os.pardir):
+        raise ConfigurationError(f"{key!r} is not the name of a file")
+    try:
+        with Path(path, key).open("rb") as file:
+            return file.read(_MAX_BYTES).decode()
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path}/{key}: {error}") from error
+
+
+def _from_environment(path: str, key: str) -> str:
+    if path:
+        raise ConfigurationError(f"a variable of the environment has no path, such as {path}")
+    if key not in os.environ:
+        raise ConfigurationError(f"the environment has no {key}")
+    return os.environ[key]
+
+
+_CLASSES: Final[Mapping[str, Lookup]] = {
+    "FileConfigProvider": _from_file,
+    "DirectoryConfigProvider": _from_directory,
+    "EnvVarConfigProvider": _from_environment,
+}
+
+
+def load(path: Path | str) -> Properties:
+    """A file of settings with its variables replaced, without the settings of the providers.
+
+    Raises:
+        ConfigurationError: with one line for everything that is wrong; none of them has a value that was looked up.
+    """
+    given = properties.load(path)
+    names = [name.strip() for name in given.get(PROVIDERS, "").split(",") if name.strip()]
+    if not names:
+        return given
+    problems: list[str] = []
+    providers: dict[str, Lookup] = {}
+    for name in names:
+        key = f"{PROVIDERS}.{name}.class"
+        kind = given.get(key, "").strip()
+        if (lookup := _CLASSES.get(kind.removeprefix(_PACKAGE))) is None:
+            place = given.place_of(key if key in given else PROVIDERS)
+            problems.append(f"{place}: {key} = '{kind}': there are {', '.join(_PACKAGE + known for known in _CLASSES)}")
+        else:
+            providers[name] = _within(given.get(f"{PROVIDERS}.{name}.param.allowed.paths", ""), lookup)
+    found: dict[str, str] = {}
+    for name, text in given.items():
+        if name == PROVIDERS or name.startswith(f"{PROVIDERS}."):
+            continue
+        try:
+            found[name] = _replaced(text, providers)
+        except ConfigurationError as error:
+            problems.append(f"{given.place_of(name)}: {name}: {error}")
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    return given.with_values(found)
+
+
+def _within(allowed: str, lookup: Lookup) -> Lookup:
+    """A provider that looks below these paths alone; without any it looks everywhere, as Kafka's do."""
+    roots = [Path(directory.strip()).resolve() for directory in allowed.split(",") if directory.strip()]
+
+    def look(path: str, key: str) -> str:
+        if roots and path and not any(Path(path).resolve().is_relative_to(root) for root in roots):
+            raise ConfigurationError(f"{path} is outside of allowed.paths")
+        return lookup(path, key)
+
+    return look
+
+
+def _replaced(text: str, providers: Mapping[str, Lookup]) -> str:
+    def value(match: re.Match[str]) -> str:
+        provider, path, key = match.groups()
+        return match[0] if provider not in providers else providers[provider](path or "", key)
+
+    return _VARIABLE.sub(value, text)
