@@ -6,76 +6,113 @@ read leaves incomplete is kept per connection. That is what makes thousands of i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 # Small enough to stay in a core's second-level cache between the receive, the checksum and the write.
 SHARED_SIZE: Final = 256 * 1024
 IDLE_BYTES: Final = 16 * 1024 * 1024
+_NO_ADDRESS: Final = "none"  # an address that holds nothing
 
 
 class ReceiveBuffers:
     """The shared buffer, and the pool of large ones.
 
     Args:
-        in_use_limit: bytes that large buffers may take together before further connections wait
-            (`queued.max.request.bytes`), or None for no bound.
+        in_use_limit: bytes that large buffers, and the beginnings of small frames, may take together before further
+            connections wait (`queued.max.request.bytes`), or None for no bound.
+        host_limit: the same for the frames of one address; by default as many.
     """
 
-    def __init__(self, in_use_limit: int | None = None) -> None:
+    def __init__(self, in_use_limit: int | None = None, host_limit: int | None = None) -> None:
         self.shared = memoryview(bytearray(SHARED_SIZE))
         self._idle: list[memoryview] = []
         self._idle_bytes = 0
         self._in_use_bytes = 0
         self._in_use_limit = in_use_limit
-        self._waiting: dict[Callable[[], None], int] = {}  # who waits, in order, and for how much
+        self._host_limit = host_limit or in_use_limit or 0
+        self._by_host: Counter[str] = Counter()
+        self._waiting: dict[Callable[[], None], tuple[str, int]] = {}  # who waits, in order, and for how much
 
-    def take(self, size: int, former: memoryview | None = None) -> memoryview | None:
+    @property
+    def is_bounded(self) -> bool:
+        return self._in_use_limit is not None
+
+    def take(self, size: int, former: memoryview | None = None, host: str = "") -> memoryview | None:
         """A buffer of at least `size` bytes, or None when the bound is reached.
 
         Args:
             former: the smaller one that the caller gives back for it, and which therefore does not count.
+            host: the address whose frame is to fill it.
         """
         released = 0 if former is None else len(former)
-        if not self._fits(size, released):
+        if not self._fits(size, host, released):
             return None
-        buffer = self._reuse(size, released) or memoryview(bytearray(size))
-        self._in_use_bytes += len(buffer)
+        buffer = self._reuse(size, host, released) or memoryview(bytearray(size))
+        self._add(host, len(buffer))
         return buffer
 
-    def _reuse(self, size: int, released: int) -> memoryview | None:
-        # Where memory is bounded, what a buffer has too much would be missed by somebody else.
+    def keep(self, host: str, more: int) -> bool:
+        """Counts bytes of an unfinished frame that its connection keeps, unless there is no room for them. Fewer always fit."""
+        if more > 0 and not self._fits(more, host):
+            return False
+        self._add(host, more)
+        if more < 0:
+            self._call_back()
+        return True
+
+    def has_room(self, host: str) -> bool:
+        """Whether a connection may read as much as it likes: a small frame fits whatever its size."""
+        return self._fits(SHARED_SIZE, host)
+
+    def _add(self, host: str, more: int) -> None:
+        self._in_use_bytes += more
+        if self._in_use_limit is not None:
+            self._by_host[host] += more
+            if not self._by_host[host]:
+                del self._by_host[host]
+
+    def _reuse(self, size: int, host: str, released: int) -> memoryview | None:
+        # Where memory is bounded, what a buffer has too much another connection could use.
         most = None if self._in_use_limit is None else size + size // 4
         for index, idle in enumerate(self._idle):
-            if len(idle) >= size and (most is None or len(idle) <= most) and self._fits(len(idle), released):
+            if len(idle) >= size and (most is None or len(idle) <= most) and self._fits(len(idle), host, released):
                 self._idle_bytes -= len(idle)
                 return self._idle.pop(index)
         return None
 
-    def give_back(self, buffer: memoryview) -> None:
-        """Takes a large buffer back; those who wait for memory are told as far as there is some for them."""
-        self._in_use_bytes -= len(buffer)
+    def give_back(self, buffer: memoryview, host: str = "") -> None:
+        """Takes a large buffer back; connections that wait for memory get theirs as far as there is some."""
+        self._add(host, -len(buffer))
         if self._idle_bytes + len(buffer) <= IDLE_BYTES:
             self._idle.append(buffer)
             self._idle.sort(key=len)
             self._idle_bytes += len(buffer)
-        # One after the other, as each may take what it was told of or leave it to the next. None is told twice, though
+        self._call_back()
+
+    def _call_back(self) -> None:
+        # One after the other, as each may take the memory or leave it to the next. None is called twice, though
         # one that finds too little waits again.
-        for callback, size in list(self._waiting.items()):
-            if not self._fits(size):
+        for callback, (host, size) in list(self._waiting.items()):
+            if not self._fits(size, host):
+                if self._fits(size, _NO_ADDRESS):
+                    continue  # its address has had its part, and another one may have not
                 return
             if self._waiting.pop(callback, None) is not None:
                 callback()
 
-    def when_available(self, size: int, callback: Callable[[], None]) -> None:
+    def when_available(self, size: int, callback: Callable[[], None], host: str = "") -> None:
         """Calls back once there is room for `size` bytes. Who waits already keeps the place."""
-        self._waiting[callback] = size
+        self._waiting[callback] = host, size
 
     def stop_waiting(self, callback: Callable[[], None]) -> None:
         """Forgets a callback whose connection has gone."""
         self._waiting.pop(callback, None)
 
-    def _fits(self, size: int, released: int = 0) -> bool:
+    def _fits(self, size: int, host: str, released: int = 0) -> bool:
+        if self._in_use_limit is None:
+            return True
         # A single frame may be larger than the bound, as in Kafka; it then comes alone.
-        others = self._in_use_bytes - released
-        return self._in_use_limit is None or others == 0 or others + size <= self._in_use_limit
+        others, of_host = self._in_use_bytes - released, self._by_host[host] - released
+        return (others == 0 or others + size <= self._in_use_limit) and (of_host == 0 or of_host + size <= self._host_limit)

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from ottla.lifecycle import Offload
 from ottla.network.buffers import SHARED_SIZE, ReceiveBuffers
+from ottla.network.complaints import Complaints
 from ottla.network.send import Piece, Sender
 from ottla.network.traffic import CloseReason, Traffic
 from ottla.protocol.primitives import INT32
@@ -28,6 +29,8 @@ LARGE_FRAME: Final = SHARED_SIZE // 2
 WRITE_HIGH_MARK: Final = 1024 * 1024
 # What is allocated at first for an announced size, so that announcing costs the announcer as much as us.
 FIRST_ALLOCATION: Final = 1024 * 1024
+# What is read at a time while there is no room for what frames begin with.
+TIGHT_READ: Final = 4 * 1024
 
 
 def _never() -> float:
@@ -71,8 +74,9 @@ class Connection(asyncio.BufferedProtocol):
         max_frame_size: bytes of a frame above which the connection is closed (`socket.request.max.bytes`).
         buffers: shared by all connections of the broker.
         open_receiver: makes the receiver once the peer is known, or returns None to refuse the connection.
-        closed: told when the connection has ended.
+        closed: called when the connection has ended.
         traffic: counts what passes; the listener's.
+        complaints: the broker's log lines about its peers.
     """
 
     __slots__ = (
@@ -81,6 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         "_expects_large",
         "_filled",
         "_held",
+        "_kept",
         "_large",
         "_listener_name",
         "_max_frame_size",
@@ -97,6 +102,8 @@ class Connection(asyncio.BufferedProtocol):
         "_unsent_changed",
         "_write_paused",
         "close_reason",
+        "complaints",
+        "frame_began",
         "last_active",
         "peer",
         "read_pauses",
@@ -111,6 +118,7 @@ class Connection(asyncio.BufferedProtocol):
         open_receiver: Callable[[Connection], FrameReceiver | None],
         closed: Callable[[Connection], None],
         traffic: Traffic,
+        complaints: Complaints,
     ) -> None:
         self._listener_name = listener_name
         self._max_frame_size = max_frame_size
@@ -133,9 +141,17 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_changed = 0.0
         self._time: Callable[[], float] = _never  # the loop's; kept, because asking for the loop costs a system call
         self.peer = Peer("", 0, listener_name)
+        self._kept = 0  # bytes of `_tail` that count for the bound
+        self.complaints = complaints
         self.last_active = 0.0  # when something was last received
+        self.frame_began = 0.0  # when the first byte of a frame came whose last is still to come; 0 for none
         self.read_pauses = 0
         self.close_reason: CloseReason = "client"  # unless we end it
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it is one: a handshake that fails leaves it unmade."""
+        return self._transport is not None
 
     # What asyncio calls.
 
@@ -159,6 +175,7 @@ class Connection(asyncio.BufferedProtocol):
             self._sender.cancel()
         self._buffers.stop_waiting(self.resume)
         self._release_large()
+        self._keep_small(b"")
         self._held = None
         if self._receiver is not None:
             self._receiver.connection_lost()
@@ -167,12 +184,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is None and self._expects_large:
-            self._large = self._buffers.take(self._expects_large)
+            self._large = self._buffers.take(self._expects_large, host=self.peer.host)
             self._filled = len(self._tail)
             self._needed = 0
             if self._large is not None:
                 self._large[: self._filled] = self._tail
-                self._tail = b""
+                self._keep_small(b"")
         if self._large is not None:
             # Not beyond the frame, so that the next one starts at the front of a buffer again; `_grow` follows when
             # the buffer is still shorter than the frame.
@@ -181,8 +198,8 @@ class Connection(asyncio.BufferedProtocol):
         if tail:
             shared = self._buffers.shared
             shared[: len(tail)] = tail
-            return shared[len(tail) :]
-        return self._buffers.shared
+            return shared[len(tail) : len(tail) + TIGHT_READ] if self._is_tight() else shared[len(tail) :]
+        return self._buffers.shared[:TIGHT_READ] if self._is_tight() else self._buffers.shared
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._time()
@@ -240,15 +257,26 @@ class Connection(asyncio.BufferedProtocol):
 
     def _keep(self, buffer: memoryview, position: int, filled: int, needed: int, taken: bool) -> None:
         left = filled - position
+        if position or not left:
+            # What is left has just begun.
+            self.frame_began = self.last_active if left and taken else 0.0
+        elif not self.frame_began and taken:
+            self.frame_began = self.last_active
         if not taken:
-            self._tail = b""
+            self._keep_small(b"")
+            self.frame_began = 0.0
             self._hold(bytes(buffer[position:filled]))
         elif needed > LARGE_FRAME:
             self._expects_large = needed
             self._begin_large(buffer, position, left, needed)
             return
         else:
-            self._tail = bytes(buffer[position:filled]) if left else b""
+            if not self._keep_small(bytes(buffer[position:filled]) if left else b""):
+                self._hold(bytes(buffer[position:filled]))
+                self.frame_began = 0.0
+                self._release_large()
+                self._buffers.when_available(left, self.resume, self.peer.host)
+                return
             if needed or self._large is None or filled < LARGE_FRAME:
                 self._expects_large = 0
         self._release_large()
@@ -260,20 +288,34 @@ class Connection(asyncio.BufferedProtocol):
         else:
             former = self._large
             size = min(needed, max(FIRST_ALLOCATION, 4 * left))
-            larger = self._buffers.take(size, former)
+            larger = self._buffers.take(size, former, self.peer.host)
             if larger is None:
                 self._hold(bytes(buffer[position : position + left]))
-                self._tail = b""
+                self.frame_began = 0.0  # it waits for us
+                self._keep_small(b"")
                 self._release_large()
-                self._buffers.when_available(size, self.resume)
+                self._buffers.when_available(size, self.resume, self.peer.host)
                 return
             larger[:left] = buffer[position : position + left]
             if former is not None:
-                self._buffers.give_back(former)
+                self._buffers.give_back(former, self.peer.host)
             self._large = larger
-        self._tail = b""
+        self._keep_small(b"")
         self._filled = left
         self._needed = needed
+
+    def _is_tight(self) -> bool:
+        return self._buffers.is_bounded and not self._buffers.has_room(self.peer.host)
+
+    def _keep_small(self, tail: bytes) -> bool:
+        """Keeps the beginning of a small frame between two reads, or nothing; says whether there was room for it."""
+        if self._buffers.is_bounded and len(tail) != self._kept:
+            if not self._buffers.keep(self.peer.host, len(tail) - self._kept):
+                self._tail = b""  # what was kept of it before is still, and counts
+                return False
+            self._kept = len(tail)
+        self._tail = tail
+        return True
 
     def _grow(self) -> None:
         """The buffer is full and its frame is not: on to a larger one."""
@@ -282,7 +324,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _release_large(self) -> None:
         if self._large is not None:
-            self._buffers.give_back(self._large)
+            self._buffers.give_back(self._large, self.peer.host)
             self._large = None
         self._filled = self._needed = 0
 
@@ -292,7 +334,9 @@ class Connection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def _refuse(self, size: int) -> None:
-        log.warning(
+        self.complaints.warn(
+            log,
+            self.peer.host,
             "%s:%d on %s announced a frame of %d bytes, socket.request.max.bytes is %d: connection closed",
             self.peer.host,
             self.peer.port,
@@ -310,8 +354,10 @@ class Connection(asyncio.BufferedProtocol):
         wanted = self._held is None and not self._write_paused and waiting <= WRITE_HIGH_MARK
         if wanted and not transport.is_reading():
             transport.resume_reading()
+            self.frame_began = self._time() if self._tail or self._large is not None else 0.0
         elif not wanted and transport.is_reading():
             transport.pause_reading()
+            self.frame_began = 0.0  # while we do not read, its time does not run
             self._traffic.paused_reads += 1
 
     # What the receiver calls.
@@ -333,8 +379,8 @@ class Connection(asyncio.BufferedProtocol):
     def send(self, pieces: Sequence[Piece]) -> None:
         """Sends bytes and file regions after everything sent before."""
         if self._sender is not None and self._transport is not None and not self._transport.is_closing():
-            for each in pieces:
-                self._traffic.sent_bytes += len(each)
+            for piece in pieces:
+                self._traffic.sent_bytes += len(piece)
             self._sender.send(pieces)
             if self._sender.waiting_bytes > WRITE_HIGH_MARK:
                 self._update_reading()

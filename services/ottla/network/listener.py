@@ -1,28 +1,39 @@
 """A bound address that accepts connections, and the bounds on how many there may be.
 
-Kafka stops accepting at `max.connections`; here one connection too many is accepted, told nothing and closed, with a
-line in the log that names the bound: a client that waits for ever in a backlog finds out nothing.
+Kafka stops accepting at `max.connections`; here one connection too many is accepted and closed without an answer, with a
+line in the log that names the bound: a client that waits for ever in a backlog finds out nothing. A connection counts from
+the moment it is accepted, its handshake included. Sockets are accepted here and not by asyncio's server, which answers a full
+table of descriptors with fifty tracebacks a second.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from ottla.lifecycle import Offload
+from ottla.lifecycle import Offload, Tasks, ThreadOffload
 from ottla.network.buffers import ReceiveBuffers
+from ottla.network.complaints import PAUSE_SECONDS, Complaints
 from ottla.network.connection import Connection, FrameReceiver
+from ottla.network.tls import ServerTls
 from ottla.network.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = 1.0
-TLS_HANDSHAKE_SECONDS: Final = 30.0
+# From a frame's first byte to its last.
+FRAME_SECONDS: Final = 60.0
+ACCEPTED_AT_ONCE: Final = 50
+# Until accepting is tried again when the process can open no more sockets.
+ACCEPT_PAUSE_SECONDS: Final = 1.0
+_FULL_TABLE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class ConnectionLimits:
@@ -87,6 +98,7 @@ class Listener:
     Args:
         name: the listener's name, such as PLAINTEXT.
         open_receiver: makes the receiver of a connection's frames.
+        complaints: the broker's log lines about its peers; by default this listener's own.
         idle_seconds: a connection without a request for that long is closed (`connections.max.idle.ms`).
         stall_seconds: a send without progress for that long ends its connection.
     """
@@ -103,6 +115,7 @@ class Listener:
         stall_seconds: float,
         open_receiver: Callable[[Connection], FrameReceiver],
         tls: ssl.SSLContext | None = None,
+        complaints: Complaints | None = None,
     ) -> None:
         self.name = name
         self.traffic = Traffic()
@@ -114,7 +127,13 @@ class Listener:
         self._stall_seconds = stall_seconds
         self._open_receiver = open_receiver
         self._tls = tls
-        self._server: asyncio.Server | None = None
+        # One at a time, as they came, behind the loop where both want one core.
+        self._handshaking = ThreadOffload(1, "ottla-handshakes", nice=10)
+        self._complaints = complaints or Complaints(asyncio.get_running_loop().time)
+        self._sockets: list[socket.socket] = []
+        self._backlog = 0
+        self._handshakes: Final = Tasks()
+        self._is_full_told_at = float("-inf")
         self._connections: set[Connection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event | None = None
@@ -126,74 +145,144 @@ class Listener:
     @property
     def port(self) -> int:
         """The bound port, which differs from the one asked for when that was 0."""
-        assert self._server is not None, "the listener is not bound"
-        port: int = self._server.sockets[0].getsockname()[1]
+        assert self._sockets, "the listener is not bound"
+        port: int = self._sockets[0].getsockname()[1]
         return port
 
     async def bind(self, host: str, port: int, *, backlog: int = 50, receive_buffer_bytes: int = -1, send_buffer_bytes: int = -1) -> None:
         """Binds and listens, but accepts nothing before `start`.
 
         Raises:
-            OSError: the address is taken or can not be used.
+            OSError: the address is taken or cannot be used.
         """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self._protocol,
+        server = await loop.create_server(
+            asyncio.Protocol,
             host or None,
             port,
-            ssl=self._tls,
-            ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS if self._tls else None,
-            backlog=backlog,
             start_serving=False,
             # One family, so that port 0 means one port.
             family=socket.AF_INET if not host else socket.AF_UNSPEC,
         )
-        for each in self._server.sockets:
+        self._sockets = [socket.socket(fileno=os.dup(bound.fileno())) for bound in server.sockets]
+        server.close()
+        self._backlog = backlog
+        for listening in self._sockets:
+            listening.setblocking(False)
             # Set before listen(), accepted sockets inherit both.
             if receive_buffer_bytes > 0:
-                each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
             if send_buffer_bytes > 0:
-                each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
 
     async def start(self) -> None:
         """Accepts connections from now on."""
-        assert self._server is not None, "the listener is not bound"
-        await self._server.start_serving()
+        assert self._sockets, "the listener is not bound"
+        for listening in self._sockets:
+            listening.listen(self._backlog)
+        self._accept_from_now_on()
         self._sweep()
+
+    def _accept_from_now_on(self) -> None:
+        for listening in self._sockets:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _stop_accepting(self) -> None:
+        for listening in self._sockets:
+            asyncio.get_running_loop().remove_reader(listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                accepted, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _FULL_TABLE:
+                    raise
+                self._wait_for_descriptors(error)
+                return
+            host = str(address[0])
+            reason = self._limits.enter(host)
+            if reason is not None:
+                accepted.close()
+                self.traffic.opened += 1
+                self.traffic.closed["refused"] += 1
+                self._complaints.warn(log, host, "%s:%d on %s refused: %s", host, address[1], self.name, reason)
+                continue
+            accepted.setblocking(False)
+            self._handshakes.begin(self._connect(accepted, host))
+
+    def _wait_for_descriptors(self, error: OSError) -> None:
+        """The process can open no more: those that are connected continue, and others wait in the backlog."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._is_full_told_at >= PAUSE_SECONDS:
+            self._is_full_told_at = loop.time()
+            log.error("%s accepts no connections for now: %s", self.name, error)
+        self._stop_accepting()
+        loop.call_later(ACCEPT_PAUSE_SECONDS, self._accept_from_now_on)
+
+    async def _connect(self, accepted: socket.socket, host: str) -> None:
+        """Makes an accepted socket a connection, after its handshake if there is one."""
+        connection = self._protocol()
+        loop = asyncio.get_running_loop()
+        shaken: asyncio.Future[None] = loop.create_future()
+        tls = None if self._tls is None else ServerTls(connection, self._tls, shaken, self._handshaking)
+        try:
+            transport, _ = await loop.connect_accepted_socket(lambda: tls or connection, accepted)
+            try:
+                if tls is not None:
+                    await shaken
+            except BaseException:
+                if not connection.is_made:  # one that is made ends as every other, in `close`
+                    transport.abort()
+                raise
+        except asyncio.CancelledError:
+            connection.close_reason = "stopped"  # it may have been made in this turn of the loop
+            raise
+        except (OSError, TimeoutError) as error:  # an SSLError is one of these
+            self._complaints.warn(log, host, "%s on %s: no connection: %s", host, self.name, error)
+        finally:
+            if not connection.is_made:
+                accepted.close()
+                self._limits.leave(host)
 
     async def close(self) -> None:
         """Stops accepting and closes every connection."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._server is not None:
-            self._server.close()
+        self._close_sockets()
+        self._handshakes.cancel()
+        await asyncio.gather(*self._handshakes, return_exceptions=True)
+        self._handshaking.close()
         connections = list(self._connections)
-        await asyncio.gather(*(each.close() for each in connections))
+        await asyncio.gather(*(connection.close() for connection in connections))
         # close() lets buffered bytes out first, which a peer that does not read would never allow.
-        for each in connections:
-            each.abort("stopped")
+        for connection in connections:
+            connection.abort("stopped")
         if self._connections:
             self._emptied = asyncio.Event()
             await self._emptied.wait()
-        if self._server is not None:
-            await self._server.wait_closed()
+
+    def _close_sockets(self) -> None:
+        sockets, self._sockets = self._sockets, []
+        for listening in sockets:
+            asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
 
     def abort(self) -> None:
         """Stops accepting and cuts every connection at once; what was not sent is dropped. `close` is to follow."""
-        if self._server is not None:
-            self._server.close()
-        for each in list(self._connections):
-            each.abort("stopped")
+        self._close_sockets()
+        for connection in list(self._connections):
+            connection.abort("stopped")
 
     def _protocol(self) -> Connection:
-        return Connection(self.name, self._max_frame_size, self._buffers, self._offload, self._opened, self._closed, self.traffic)
+        return Connection(
+            self.name, self._max_frame_size, self._buffers, self._offload, self._opened, self._closed, self.traffic, self._complaints
+        )
 
-    def _opened(self, connection: Connection) -> FrameReceiver | None:
+    def _opened(self, connection: Connection) -> FrameReceiver:
         self.traffic.opened += 1
-        reason = self._limits.enter(connection.peer.host)
-        if reason is not None:
-            log.warning("%s:%d on %s refused: %s", connection.peer.host, connection.peer.port, self.name, reason)
-            return None
         self._connections.add(connection)
         return self._open_receiver(connection)
 
@@ -209,21 +298,38 @@ class Listener:
         """Ends connections that have been idle, or have not taken what was sent, for too long."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for each in list(self._connections):
-            stalled = each.stalled_since()
+        for connection in list(self._connections):
+            stalled = connection.stalled_since()
             if stalled is not None:
                 if now - stalled > self._stall_seconds:
-                    log.warning(
+                    self._complaints.warn(
+                        log,
+                        connection.peer.host,
                         "%s:%d on %s has read nothing for %.0f s: connection closed",
-                        each.peer.host,
-                        each.peer.port,
+                        connection.peer.host,
+                        connection.peer.port,
                         self.name,
                         now - stalled,
                     )
-                    each.abort("stalled")
-            elif now - each.last_active > self._idle_seconds:
-                log.info(
-                    "%s:%d on %s idle for %.0f s: connection closed", each.peer.host, each.peer.port, self.name, now - each.last_active
+                    connection.abort("stalled")
+            elif connection.frame_began and now - connection.frame_began > FRAME_SECONDS:
+                self._complaints.warn(
+                    log,
+                    connection.peer.host,
+                    "%s:%d on %s has not finished a request for %.0f s: connection closed",
+                    connection.peer.host,
+                    connection.peer.port,
+                    self.name,
+                    now - connection.frame_began,
                 )
-                each.abort("idle")
+                connection.abort("stalled")
+            elif now - connection.last_active > self._idle_seconds:
+                log.info(
+                    "%s:%d on %s idle for %.0f s: connection closed",
+                    connection.peer.host,
+                    connection.peer.port,
+                    self.name,
+                    now - connection.last_active,
+                )
+                connection.abort("idle")
         self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)

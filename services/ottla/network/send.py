@@ -4,7 +4,7 @@ This module alone knows sendfile. The first attempt is one plain non-blocking `o
 costs a fraction of any machinery around it. What the socket does not take at once follows from a callback whenever it
 takes more; only what has to be read from the disk first, or be encrypted, is worth a task.
 
-Invariants: while a region is in flight, whoever sends it owns every write of its connection. A region that can not be sent whole has cut a
+Invariants: while a region is in flight, its sender owns every write of its connection. A region that cannot be sent whole has cut a
 frame, so the connection dies. Nothing that may lie on the disk is touched on the loop: it is brought in by a thread
 first, at most `CHUNK_SIZE` at a time.
 """
@@ -12,6 +12,7 @@ first, at most `CHUNK_SIZE` at a time.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections import deque
@@ -19,7 +20,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ottla.lifecycle import Offload
-from ottla.network.residency import CHUNK_SIZE, bring_in, is_resident
 from ottla.network.traffic import Traffic
 from ottla.record.region import FileRegion, OpenFile
 
@@ -29,6 +29,11 @@ Piece = bytes | FileRegion
 
 # On TLS each byte is copied anyway; this is how much is read at a time.
 TLS_CHUNK_SIZE: Final = 256 * 1024
+
+# Linux reads ahead 128 KiB by default, so pages arrive and mostly leave in such stretches.
+PROBE_STRIDE: Final = 128 * 1024
+CHUNK_SIZE: Final = 1024 * 1024
+_probe = [bytearray(1)]
 
 
 class CutFrame(ConnectionError):
@@ -41,9 +46,9 @@ class Sender:
     Args:
         transport: what bytes are written to.
         offload: runs disk reads beside the loop.
-        encrypted: whether the transport encrypts, so that sendfile can not be used.
+        encrypted: whether the transport encrypts, so that sendfile cannot be used.
         now: the loop's time.
-        idle: told when everything queued has been sent.
+        idle: called when everything queued has been sent.
         traffic: counts what is sent.
     """
 
@@ -110,7 +115,7 @@ class Sender:
 
     def _enqueue(self, pieces: Sequence[Piece]) -> None:
         self._queue.extend(pieces)
-        self.waiting_bytes += sum(len(each) for each in pieces if isinstance(each, bytes))
+        self.waiting_bytes += sum(len(piece) for piece in pieces if isinstance(piece, bytes))
 
     def _drop_queue(self) -> None:
         self._queue.clear()
@@ -121,12 +126,12 @@ class Sender:
         loop = asyncio.get_running_loop()
         self.last_progress = loop.time()
         if not self._encrypted:
-            # The transport watches the socket's own descriptor and asyncio lets nobody else do so, and it closes it
+            # The transport watches the socket's own descriptor and asyncio allows no other watcher, and it closes it
             # when it likes, after which the number may mean another connection. So we work on a duplicate.
             try:
                 self._dup = os.dup(self._fd)
             except OSError as error:
-                log.error("no descriptor to send by, a connection is closed: %s", error)
+                log.error("no file descriptor to send with, connection closed: %s", error)
                 self._drop_queue()
                 self._transport.abort()
                 return
@@ -157,7 +162,7 @@ class Sender:
         return min(self._probed_to - region.position, region.size)
 
     def _pump(self) -> None:
-        """The socket takes more: sends one chunk, so that others have their turn, and goes on at the next call."""
+        """The socket takes more: sends one chunk, so that others have their turn, and continues at the next call."""
         region = self._region
         assert region is not None
         if self._transport.get_write_buffer_size():
@@ -215,7 +220,7 @@ class Sender:
     def _fail(self, error: Exception) -> None:
         """A frame was cut (or the peer is gone): nothing more can be said on this connection."""
         if isinstance(error, CutFrame) or not isinstance(error, ConnectionError):
-            log.error("an answer was cut, its connection is closed: %s", error)
+            log.error("a response was cut off, connection closed: %s", error)
         self._drop_queue()
         self._stop_pump()
         self._close_dup()
@@ -353,7 +358,7 @@ class Sender:
             await asyncio.wait([task])
 
     def cancel(self) -> None:
-        """As `close`, for where nobody can wait: the connection is lost."""
+        """As `close`, without waiting: the connection is lost."""
         self._probed_file = None
         self._drop_queue()
         self._stop_pump()
@@ -361,3 +366,43 @@ class Sender:
             self._task.cancel()
         else:
             self._close_dup()
+
+
+# Is a range of a file in the page cache? And bringing it there, in a thread.
+#
+# sendfile of a page that lies on disk stalls the whole event loop, so nothing is sent before it is known to be in
+# memory. The probe is `preadv` with RWF_NOWAIT of single bytes: it fails where it would have to wait for the disk.
+# It proves only its own page, so probes stand as close as the kernel's read-ahead window.
+
+
+def is_resident(fd: int, position: int, size: int) -> bool:
+    """Whether each probed byte of the range can be read without waiting for the disk.
+
+    A file system that does not know RWF_NOWAIT answers EOPNOTSUPP, and then the range counts as absent: reading it
+    in a thread costs a little where it was in memory and nothing worse.
+    """
+    last = position + size - 1
+    at = position
+    try:
+        while at < last:
+            if os.preadv(fd, _probe, at, os.RWF_NOWAIT) != 1:
+                return False
+            at += PROBE_STRIDE
+        return os.preadv(fd, _probe, last, os.RWF_NOWAIT) == 1
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno == errno.EOPNOTSUPP:
+            return False
+        raise
+
+
+def bring_in(fd: int, position: int, size: int) -> None:
+    """Reads the range once, so that it is in the page cache. Blocks; runs in a thread."""
+    scratch = memoryview(bytearray(min(size, CHUNK_SIZE)))
+    end = position + size
+    while position < end:
+        count = os.preadv(fd, [scratch[: min(len(scratch), end - position)]], position)
+        if count == 0:
+            return
+        position += count

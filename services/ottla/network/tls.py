@@ -1,18 +1,75 @@
-"""TLS contexts from PEM files or PEM text, as `ssl.keystore.type=PEM` has them in Kafka (KIP-651)."""
+"""TLS contexts from PEM files or PEM text, as `ssl.keystore.type=PEM` has them in Kafka (KIP-651), and the server's side of a handshake.
+
+A handshake costs a signature and a key agreement, and a stranger may begin as many as he likes: a thread computes them.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import asyncio.sslproto
 import os
 import ssl
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from ottla.config.tls import ClusterTlsSettings
 from ottla.errors import ConfigurationError
+from ottla.lifecycle import Offload
 
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+# asyncio gives each connection a buffer of a quarter of a megabyte, whatever it is used for; a record has 16 KiB at most.
+TLS_BUFFER_BYTES: Final = 64 * 1024
+asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
+TLS_HANDSHAKE_SECONDS: Final = 30.0
+# What is private in it is the same from Python 3.11 to 3.13; typeshed describes the class as it was before.
+_SslProtocol: Any = asyncio.sslproto.SSLProtocol
+
 _PROTOCOLS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class ServerTls(_SslProtocol):  # type: ignore[misc]
+    """asyncio's TLS under a protocol, whose handshake `offload` computes: a step for each arrival.
+
+    OpenSSL works in the thread without the interpreter's lock, on buffers that are not for two threads: while it computes a step
+    nothing is read, and the loss of the connection waits for its end.
+
+    Args:
+        protocol: its connection is made when the handshake is done.
+        shaken: takes the outcome of the handshake.
+    """
+
+    def __init__(self, protocol: asyncio.BaseProtocol, context: ssl.SSLContext, shaken: asyncio.Future[None], offload: Offload) -> None:
+        super().__init__(shaken.get_loop(), protocol, context, shaken, server_side=True, ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS)
+        self._offload = offload
+        self._step: asyncio.Future[None] | None = None
+        self._lost: list[Exception | None] = []  # with what, if that was during a step
+
+    def _do_handshake(self) -> None:
+        if not self._incoming.pending:
+            return  # the client speaks first
+        self._transport.pause_reading()
+        self._step = asyncio.ensure_future(self._offload(self._sslobj.do_handshake))
+        self._step.add_done_callback(self._stepped)
+
+    def _stepped(self, step: asyncio.Future[None]) -> None:
+        self._step = None
+        error = ConnectionAbortedError("the listener is closed") if step.cancelled() else step.exception()
+        if self._lost:
+            super().connection_lost(self._lost[0])
+        elif not self._transport.is_closing():
+            self._transport.resume_reading()
+            if isinstance(error, ssl.SSLWantReadError):
+                self._process_outgoing()
+            else:
+                self._on_handshake_complete(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._step is None:
+            super().connection_lost(exc)
+        else:
+            self._lost.append(exc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +91,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     """The context that a listener accepts with.
 
     Raises:
-        ConfigurationError: no certificate, or files that can not be read as PEM; says which setting.
+        ConfigurationError: no certificate, or files that cannot be read as PEM; says which setting.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _set_protocols(context, settings)
@@ -48,29 +105,44 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def client_context(settings: TlsSettings, *, check_host_name: bool) -> ssl.SSLContext:
-    """The context that a broker connects to the listener of another one with: its keystore is what it shows there.
+    """The context that one connects to a listener with: the keystore, if there is one, is what is shown there.
 
     Args:
-        settings: of the same listener here. Without a truststore the system's authorities are trusted.
+        settings: a broker's are those of the same listener here. Without a truststore the system's authorities are trusted.
         check_host_name: whether the certificate must name the host (`ssl.endpoint.identification.algorithm`).
 
     Raises:
-        ConfigurationError: files that can not be read as PEM; says which setting.
+        ConfigurationError: files that cannot be read as PEM; says which setting.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = check_host_name
     _set_protocols(context, settings)
-    _load_certificate(context, settings)
+    if settings.keystore_location or settings.keystore_certificate_chain:
+        _load_certificate(context, settings)
     if not _load_truststore(context, settings):
         context.load_default_certs()
     return context
 
 
+def cluster_context(settings: ClusterTlsSettings) -> ssl.SSLContext:
+    """The context that a service connects to brokers with.
+
+    Raises:
+        ConfigurationError: files that cannot be read as PEM; says which setting.
+    """
+    files = TlsSettings(
+        keystore_location=settings.ssl_keystore_location or "",
+        key_password=settings.ssl_key_password.value if settings.ssl_key_password is not None else None,
+        truststore_location=settings.ssl_truststore_location or "",
+    )
+    return client_context(files, check_host_name=bool(settings.ssl_endpoint_identification_algorithm))
+
+
 def _set_protocols(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    unknown = [each for each in settings.enabled_protocols if each not in _PROTOCOLS]
+    unknown = [protocol for protocol in settings.enabled_protocols if protocol not in _PROTOCOLS]
     if unknown or not settings.enabled_protocols:
         raise ConfigurationError(f"ssl.enabled.protocols: {', '.join(unknown) or 'none given'}; {' and '.join(_PROTOCOLS)} are served")
-    versions = [_PROTOCOLS[each] for each in settings.enabled_protocols]
+    versions = [_PROTOCOLS[protocol] for protocol in settings.enabled_protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     if settings.cipher_suites:
         try:
@@ -111,4 +183,4 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
         finally:
             Path(name).unlink()
     except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"ssl.keystore {location or '(given as text)'} can not be used: {error}") from error
+        raise ConfigurationError(f"ssl.keystore {location or '(given as text)'} cannot be used: {error}") from error

@@ -1,6 +1,6 @@
-"""What has passed through one listener: plain numbers that its connections add to, for whoever asks.
+"""What has passed through one listener: plain numbers that its connections add to, for anyone who asks.
 
-Nobody here reads them. Each connection of a listener has the listener's, so that nothing is added up when one ends.
+They are only written here. Each connection of a listener has the listener's, so that nothing is added up when one ends.
 """
 
 from __future__ import annotations

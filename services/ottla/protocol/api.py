@@ -127,6 +127,49 @@ _FIRST_FLEXIBLE_VERSION: Final = {
 }
 _NEVER: Final = 1 << 15
 
+# What one request may name. Those below may name every partition of a cluster, of which one that ZooKeeper coordinates has
+# a hundred thousand or two; those that are one client's affair a few; all others as many things as a tool does at once.
+_PARTITIONS_OF_A_CLUSTER: Final = 200_000
+_THINGS_AT_ONCE: Final = 10_000
+_OF_ONE_CLIENT: Final = 1_000
+_MAX_ELEMENTS: Final = dict.fromkeys(
+    (
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.METADATA,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.OFFSET_DELETE,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        ApiKey.SYNC_GROUP,
+    ),
+    _PARTITIONS_OF_A_CLUSTER,
+) | dict.fromkeys(
+    (
+        ApiKey.API_VERSIONS,
+        ApiKey.FIND_COORDINATOR,
+        ApiKey.HEARTBEAT,
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.JOIN_GROUP,
+        ApiKey.LIST_GROUPS,
+        ApiKey.END_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+    ),
+    _OF_ONE_CLIENT,
+)
+
+
+def max_elements(api_key: ApiKey) -> int:
+    """How many elements the arrays of one request of this API have at most, together."""
+    return _MAX_ELEMENTS.get(api_key, _THINGS_AT_ONCE)
+
 
 def is_flexible(api_key: ApiKey, version: int) -> bool:
     """Whether this version has compact strings and tagged fields, and so request header 2 and response header 1."""

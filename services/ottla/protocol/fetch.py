@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from ottla.errors import InvalidRequest
+from ottla.protocol.api import ApiKey, max_elements
 from ottla.protocol.primitives import (
     INT32,
     INT64,
     compact_string,
     read_array_length,
     read_string,
+    read_tag_count,
     read_uvarint,
     skip_tagged_fields,
     string,
@@ -38,6 +41,8 @@ READ_COMMITTED: Final = 1
 _REPLICA_TAG: Final = 1
 _REPLICA_STATE_SIZE: Final = 13  # id, epoch, no tagged fields
 _DIVERGING_EPOCH_TAG: Final = 0
+
+_MAX_ELEMENTS: Final = max_elements(ApiKey.FETCH)
 
 _LIMITS: Final = struct.Struct(">iiib")  # max_wait_ms, min_bytes, max_bytes, isolation_level
 _SESSION: Final = struct.Struct(">ii")
@@ -123,7 +128,9 @@ def _read_topic(buffer: memoryview, position: int, end: int, version: int) -> tu
     return name or "", position
 
 
-def _partition_struct(version: int) -> struct.Struct:
+@cache
+def partition_struct(version: int) -> struct.Struct:
+    """The fields of a `FetchPartition` that the version has, in a request."""
     fields = ">i"
     fields += "i" if version >= 9 else ""
     fields += "q"
@@ -132,7 +139,7 @@ def _partition_struct(version: int) -> struct.Struct:
     return struct.Struct(fields + "i")
 
 
-_PARTITIONS: Final = {version: _partition_struct(version) for version in range(MIN_VERSION, MAX_VERSION + 1)}
+_PARTITIONS: Final = {version: partition_struct(version) for version in range(MIN_VERSION, MAX_VERSION + 1)}
 
 
 def _fetch_partition(fields: tuple[int, ...], version: int) -> FetchPartition:
@@ -151,7 +158,7 @@ def _fetch_partition(fields: tuple[int, ...], version: int) -> FetchPartition:
 def _read_replica_tag(buffer: memoryview, position: int, end: int) -> tuple[int, int, int]:
     """The tagged fields at the request's end: (replica id, replica epoch, position after them)."""
     replica_id, replica_epoch = CONSUMER_REPLICA_ID, -1
-    count, position = read_uvarint(buffer, position)
+    count, position = read_tag_count(buffer, position)
     for _ in range(count):
         tag, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)
@@ -166,16 +173,33 @@ def _read_replica_tag(buffer: memoryview, position: int, end: int) -> tuple[int,
     return replica_id, replica_epoch, position
 
 
+def is_follower_fetch(buffer: memoryview, start: int, end: int) -> bool:
+    """Whether a frame is a Fetch as Ottla's own followers send it, by its tagged field at the end; nothing else is read."""
+    at = end - _REPLICA_STATE_SIZE - 3  # one tag, which is the replica's state, of its size
+    return (
+        at > start
+        and bytes(buffer[start : start + 2]) == b"\0\1"
+        and bytes(buffer[at : at + 3]) == bytes((1, _REPLICA_TAG, _REPLICA_STATE_SIZE))
+        and INT32.unpack_from(buffer, at + 3)[0] >= 0
+    )
+
+
 def decode_request(body: memoryview, version: int) -> FetchRequest:
     """The request of that version.
 
     Raises:
-        InvalidRequest: lengths or counts that the frame can not hold.
+        InvalidRequest: lengths or counts that the frame cannot hold.
     """
     try:
         return _decode_request(body, version)
     except (struct.error, IndexError) as error:
         raise InvalidRequest(f"Fetch v{version}: the frame ends inside a field") from error
+
+
+def _checked(named: int, version: int) -> int:
+    if named > _MAX_ELEMENTS:
+        raise InvalidRequest(f"Fetch v{version}: more than {_MAX_ELEMENTS} topics and partitions")
+    return named
 
 
 def _decode_request(body: memoryview, version: int) -> FetchRequest:
@@ -195,9 +219,11 @@ def _decode_request(body: memoryview, version: int) -> FetchRequest:
     layout = _PARTITIONS[version]
     topics = []
     topic_count, position = read_array_length(body, position, end, compact=compact, element_size=2)
+    named = _checked(topic_count, version)
     for _ in range(topic_count):
         topic, position = _read_topic(body, position, end, version)
         partition_count, position = read_array_length(body, position, end, compact=compact, element_size=layout.size)
+        named = _checked(named + partition_count, version)
         partitions = []
         for _ in range(partition_count):
             partitions.append(_fetch_partition(layout.unpack_from(body, position), version))
@@ -211,9 +237,11 @@ def _decode_request(body: memoryview, version: int) -> FetchRequest:
     rack = ""
     if version >= 7:
         forgotten_count, position = read_array_length(body, position, end, compact=compact, element_size=2)
+        named = _checked(named + forgotten_count, version)
         for _ in range(forgotten_count):
             topic, position = _read_topic(body, position, end, version)
             count, position = read_array_length(body, position, end, compact=compact, element_size=4)
+            named = _checked(named + count, version)
             indexes = list(struct.unpack_from(f">{max(count, 0)}i", body, position))
             position += 4 * len(indexes)
             if compact:
@@ -226,7 +254,7 @@ def _decode_request(body: memoryview, version: int) -> FetchRequest:
         replica_id, replica_epoch, position = _read_replica_tag(body, position, end)
     elif compact:
         position = skip_tagged_fields(body, position, end)
-    # As Kafka, whatever follows is passed over: some clients send more than their version has.
+    # As Kafka, whatever follows is skipped: some clients send more than their version has.
     return FetchRequest(
         replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topics, forgotten, rack
     )
@@ -298,8 +326,8 @@ def _encode_answer(answer: FetchAnswer, version: int) -> bytes:
         head += b"\0" if compact else b"\xff\xff\xff\xff"
     else:
         head += uvarint(len(aborted) + 1) if compact else INT32.pack(len(aborted))
-        for each in aborted:
-            head += struct.pack(">qq", *each) + (b"\0" if compact else b"")
+        for transaction in aborted:
+            head += struct.pack(">qq", *transaction) + (b"\0" if compact else b"")
     if version >= 11:
         head += INT32.pack(answer.preferred_read_replica)
     return head

@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ottla.errors import InvalidRequest
+from ottla.protocol.api import ApiKey, max_elements
 from ottla.protocol.primitives import INT32, read_array_length, read_string, string
 
+_MAX_ELEMENTS: Final = max_elements(ApiKey.LIST_OFFSETS)
 _PARTITION: Final = struct.Struct(">iqi")
 _PARTITION_AND_ERROR: Final = struct.Struct(">ihi")
 
@@ -47,16 +49,20 @@ def decode_request(body: memoryview) -> ListOffsetsRequestV0:
     """The request in `body`.
 
     Raises:
-        InvalidRequest: counts that the body can not hold, or a body cut short.
+        InvalidRequest: counts that the body cannot hold, or a body cut short.
     """
     end = len(body)
     try:
         replica_id = INT32.unpack_from(body, 0)[0]
         topic_count, position = read_array_length(body, 4, end, compact=False, element_size=6)
+        named = topic_count
         topics = []
         for _ in range(topic_count):
             name, position = read_string(body, position, end, compact=False)
             partition_count, position = read_array_length(body, position, end, compact=False, element_size=_PARTITION.size)
+            named += partition_count
+            if named > _MAX_ELEMENTS:
+                raise InvalidRequest(f"ListOffsets v0: more than {_MAX_ELEMENTS} topics and partitions")
             partitions = []
             for _ in range(partition_count):
                 partitions.append(PartitionV0._make(_PARTITION.unpack_from(body, position)))
@@ -72,7 +78,7 @@ def encode_response(topics: Sequence[tuple[str, Sequence[PartitionOffsetsV0]]]) 
     parts = [INT32.pack(len(topics))]
     for name, partitions in topics:
         parts += [string(name), INT32.pack(len(partitions))]
-        for each in partitions:
-            parts.append(_PARTITION_AND_ERROR.pack(each.partition_index, each.error_code, len(each.offsets)))
-            parts.append(struct.pack(f">{len(each.offsets)}q", *each.offsets))
+        for partition in partitions:
+            parts.append(_PARTITION_AND_ERROR.pack(partition.partition_index, partition.error_code, len(partition.offsets)))
+            parts.append(struct.pack(f">{len(partition.offsets)}q", *partition.offsets))
     return b"".join(parts)

@@ -1,7 +1,8 @@
 """Kafka's messages as objects: kio's schema classes, loaded one (API, version) at a time on first use.
 
-All of kio takes 0.7 s to import and a broker needs a few versions of a few APIs, so nothing of it is imported before
-a request asks for it. Produce and Fetch do not come this way: they are read and written by hand.
+A broker reads requests (`request_reader`) and writes responses (`response_schema`, `encode_response`); a client does the
+reverse by a `Message`. All of kio takes 0.7 s to import and a broker needs a few versions of a few APIs, so nothing of it is
+imported before a request asks for it. Produce and Fetch do not come this way where speed counts: they are read and written by hand.
 """
 
 from __future__ import annotations
@@ -11,16 +12,26 @@ import importlib
 import struct
 import sys
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
 from typing import Any, Final
 
 from ottla.errors import InvalidRequest
-from ottla.protocol.api import ApiKey, response_header_size
+from ottla.protocol.api import ApiKey, is_flexible, max_elements, response_header_size
+from ottla.protocol.fetch_client import MalformedResponse
+from ottla.protocol.primitives import REQUEST_HEADER, skip_tagged_fields
 from ottla.protocol.schema_fields import schema_fields
 from ottla.protocol.schema_reader import message_reader
 from ottla.protocol.schema_writer import Writer, struct_writer
 
+# Letters of an error's message, which may have what a client sent in it; older versions have 16 bits for its length.
+MAX_MESSAGE: Final = 1_000
+
+# Elements of an answer that a client of ours reads: of every partition of a cluster, several.
+MAX_ANSWERED: Final = 1_000_000
+
+_SIZE = _CORRELATION = struct.Struct(">i")
 _SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
 
 
@@ -29,14 +40,14 @@ def request_reader(api_key: int, version: int) -> Callable[[memoryview], Any]:
     """The function that reads the body of a request: a view of exactly what follows the request header.
 
     The function raises InvalidRequest when the body is cut short or contradicts itself; nothing else, whatever the bytes
-    are. What follows the message is passed over, as Kafka does: librdkafka's Metadata request for all topics, v9 and
+    are. What follows the message is skipped, as Kafka does: librdkafka's Metadata request for all topics, v9 and
     later, has three bytes too many.
 
     Raises:
         LookupError: Kafka has no such API or version.
     """
     key = ApiKey(api_key)
-    read = message_reader(_message(key, version, "request"))
+    read = message_reader(_message(key, version, "request"), max_elements(key))
     name = f"{key.api_name} v{version}"
 
     def read_request(body: memoryview) -> Any:
@@ -50,11 +61,11 @@ def request_reader(api_key: int, version: int) -> Callable[[memoryview], Any]:
     return read_request
 
 
-class ResponseSchema:
-    """Builds the response of one (API, version), and the structs within it, from plain values.
+class MessageSchema:
+    """Builds the request or response of one (API, version), and the structs within it, from plain values.
 
-    `schema("CreatableTopicResult", name="a", error_code=0, …)`: a field that this version lacks is dropped, so that a
-    handler is written once for all versions. A struct that this version lacks is None. Error codes, spans and
+    `schema("CreatableTopicResult", name="a", error_code=0, …)`: a field that is not in this version is dropped, so that a
+    handler, or a client, is written once for all versions. A struct that is not in this version is None. Error codes, spans and
     times (both in milliseconds) are given as ints, arrays as any sequence.
     """
 
@@ -73,9 +84,9 @@ class ResponseSchema:
 
 
 @functools.cache
-def response_schema(api_key: int, version: int) -> ResponseSchema:
+def response_schema(api_key: int, version: int) -> MessageSchema:
     """The builder of responses to this version of the API."""
-    return ResponseSchema(sys.modules[_message(ApiKey(api_key), version, "response").__module__], version)
+    return MessageSchema(sys.modules[_message(ApiKey(api_key), version, "response").__module__], version)
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, response: Any) -> bytes:
@@ -87,10 +98,99 @@ def encode_response(api_key: int, version: int, correlation_id: int, response: A
     return bytes(out)
 
 
+def has_more_elements_than(count: int, response: Any) -> bool:
+    """Whether the arrays of a response, and those in their structs, have more than so many elements; looks no further than needed."""
+    found = 0
+    schema: Any = type(response)
+    for name in _arrays(schema):
+        elements = getattr(response, name) or ()
+        found += len(elements)
+        if found > count:
+            return True
+        struct_class: Any = type(elements[0]) if elements else None
+        for nested in _arrays(struct_class):
+            found += sum(len(getattr(element, nested) or ()) for element in elements)
+        if found > count:
+            return True
+    return False
+
+
+@functools.cache
+def _arrays(schema: Any) -> tuple[str, ...]:
+    """The fields of a kio class that are arrays; none of what is no such class."""
+    return tuple(field.name for field in schema_fields(schema) if field.is_array) if is_dataclass(schema) else ()
+
+
 @functools.cache
 def _response_writer(api_key: int, version: int) -> tuple[Writer, int]:
     key = ApiKey(api_key)
     return struct_writer(_message(key, version, "response")), response_header_size(key, version)
+
+
+class Message:
+    """One version of one API as a client has it: builds and writes requests, reads responses. `message` gives it.
+
+    `request` is kio's module of the request's classes; `build` makes the same objects from plain values, without what this
+    version does not have, which is for callers that speak several versions.
+    """
+
+    __slots__ = ("_header_size", "_is_flexible", "_read", "_write", "build", "key", "request", "version")
+
+    def __init__(self, key: ApiKey, version: int) -> None:
+        request = _message(key, version, "request")
+        self.key: Final = key
+        self.version: Final = version
+        self.request: Final[Any] = sys.modules[request.__module__]
+        self.build: Final = MessageSchema(self.request, version)
+        self._write = struct_writer(request)
+        self._read = message_reader(_message(key, version, "response"), MAX_ANSWERED)
+        self._is_flexible = is_flexible(key, version)
+        self._header_size = response_header_size(key, version)
+
+    def encode(self, correlation_id: int, client_id: bytes, body: Any) -> bytes:
+        """The request's frame, with its size in front.
+
+        Args:
+            body: the request, an object of `request` or made by `build`.
+        """
+        out = bytearray(4)
+        out += REQUEST_HEADER.pack(self.key, self.version, correlation_id, len(client_id)) + client_id
+        if self._is_flexible:
+            out.append(0)  # no tagged fields
+        self._write(out, body)
+        _SIZE.pack_into(out, 0, len(out) - 4)
+        return bytes(out)
+
+    def decode(self, frame: bytes | bytearray | memoryview, correlation_id: int) -> Any:
+        """What a frame without its size says. Nothing in it refers to the frame.
+
+        Raises:
+            MalformedResponse: it answers another request, is cut short, contradicts itself, or continues behind its end.
+        """
+        view = memoryview(frame)
+        name = f"{self.key.api_name} v{self.version}"
+        try:
+            answered = _CORRELATION.unpack_from(view)[0]
+            if answered != correlation_id:
+                raise MalformedResponse(f"{name}: the answer to request {answered} came, {correlation_id} was sent")
+            response, position = self._read(view, skip_tagged_fields(view, 4, len(view)) if self._header_size > 4 else 4)
+        except (struct.error, IndexError) as error:
+            raise MalformedResponse(f"{name}: an answer of {len(view)} bytes ends inside a field") from error
+        except InvalidRequest as error:
+            raise MalformedResponse(f"{name}: {error}") from error
+        if position != len(view):
+            raise MalformedResponse(f"{name}: {len(view) - position} bytes follow an answer of {position} bytes")
+        return response
+
+
+@functools.cache
+def message(key: ApiKey, version: int) -> Message:
+    """A client's view of this version of the API.
+
+    Raises:
+        LookupError: Kafka has no such version.
+    """
+    return Message(key, version)
 
 
 def _message(key: ApiKey, version: int, direction: str) -> Any:
@@ -120,6 +220,8 @@ def _builder(schema: Any) -> Callable[[dict[str, Any]], Any]:
     for field in schema_fields(schema):
         if field.is_array:
             known[field.name] = _as_tuple
+        elif field.name == "error_message":
+            known[field.name] = _shortened
         elif field.wire_type == "error_code":
             known[field.name] = _error_code
         elif field.wire_type.startswith("timedelta"):
@@ -133,6 +235,10 @@ def _builder(schema: Any) -> Callable[[dict[str, Any]], Any]:
 
 def _as_it_is(value: Any) -> Any:
     return value
+
+
+def _shortened(message: str | None) -> str | None:
+    return message if message is None or len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "…"
 
 
 def _as_tuple(values: Any) -> Any:

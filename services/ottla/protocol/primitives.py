@@ -1,4 +1,4 @@
-"""Reading the wire's small types at a position: what the hand-written codecs share.
+"""The request header and the wire's small types, read at a position: what the hand-written codecs share.
 
 Each reader takes a buffer and a position and gives the value and the position after it. Nothing is trusted: a length
 is compared with what is there before anything is built from it.
@@ -7,7 +7,7 @@ is compared with what is there before anything is built from it.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.errors import InvalidRequest
 
@@ -15,7 +15,14 @@ INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
 
+# api_key:2 api_version:2 correlation_id:4 client_id_length:2; the client id keeps the old string form in v2 too.
+REQUEST_HEADER: Final = struct.Struct(">hhih")
+
 MAX_VARINT_BYTES: Final = 5
+# Kafka's generated readers refuse more in either form; what is longer fits no answer of an older version and no record.
+MAX_STRING_BYTES: Final = 0x7FFF
+# One section has a handful in any version of any message; Kafka's own are numbered to 9.
+MAX_TAGGED_FIELDS: Final = 32
 
 
 def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
@@ -55,7 +62,7 @@ def read_string(buffer: memoryview, position: int, end: int, *, compact: bool) -
     if length < 0:
         return None, position
     stop = position + length
-    if stop > end:
+    if length > MAX_STRING_BYTES or stop > end:
         raise InvalidRequest(f"a string of {length} bytes at byte {position} of {end}")
     try:
         return str(buffer[position:stop], "utf-8"), stop
@@ -64,7 +71,7 @@ def read_string(buffer: memoryview, position: int, end: int, *, compact: bool) -
 
 
 def read_array_length(buffer: memoryview, position: int, end: int, *, compact: bool, element_size: int) -> tuple[int, int]:
-    """An array's element count; -1 for null. A count below, or one that the rest of the frame can not hold, is refused.
+    """An array's element count; -1 for null. A count below, or one that the rest of the frame cannot hold, is refused.
 
     Args:
         element_size: the least bytes that one element takes.
@@ -80,12 +87,20 @@ def read_array_length(buffer: memoryview, position: int, end: int, *, compact: b
     return count, position
 
 
+def read_tag_count(buffer: memoryview, position: int) -> tuple[int, int]:
+    """How many tagged fields a section has; more than any message of Kafka could have are refused."""
+    count, position = read_uvarint(buffer, position)
+    if count > MAX_TAGGED_FIELDS:
+        raise InvalidRequest(f"{count} tagged fields at byte {position}")
+    return count, position
+
+
 def skip_tagged_fields(buffer: memoryview, position: int, end: int) -> int:
     """The position after a section of tagged fields, whatever they are (KIP-482)."""
     count = buffer[position]
     if count == 0:
         return position + 1
-    count, position = read_uvarint(buffer, position)
+    count, position = read_tag_count(buffer, position)
     for _ in range(count):
         _, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)
@@ -93,6 +108,11 @@ def skip_tagged_fields(buffer: memoryview, position: int, end: int) -> int:
         if position > end:
             raise InvalidRequest(f"a tagged field ends at byte {position} of {end}")
     return position
+
+
+def array_length(count: int, *, compact: bool) -> bytes:
+    """The count that an array begins with."""
+    return uvarint(count + 1) if compact else INT32.pack(count)
 
 
 def compact_string(text: str) -> bytes:
@@ -105,3 +125,38 @@ def string(text: str) -> bytes:
     """A string in the old form."""
     encoded = text.encode()
     return INT16.pack(len(encoded)) + encoded
+
+
+class RequestHeader(NamedTuple):
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_position: int
+
+
+def decode_request_header(buffer: memoryview, position: int, end: int, *, flexible: bool) -> RequestHeader:
+    """The header at `position` of a frame that ends at `end`.
+
+    Args:
+        flexible: whether this API's version has header version 2, with tagged fields.
+
+    Raises:
+        InvalidRequest: the frame is too short for it.
+    """
+    try:
+        api_key, api_version, correlation_id, length = REQUEST_HEADER.unpack_from(buffer, position)
+        body = position + REQUEST_HEADER.size
+        client_id = None
+        if length >= 0:
+            if body + length > end:
+                raise InvalidRequest(f"a client id of {length} bytes in a frame of {end - position}")
+            client_id = str(buffer[body : body + length], "utf-8", "replace")
+            body += length
+        if flexible:
+            body = skip_tagged_fields(buffer, body, end)
+    except (struct.error, IndexError) as error:
+        raise InvalidRequest(f"a frame of {end - position} bytes ends inside the request header") from error
+    if body > end:
+        raise InvalidRequest(f"a frame of {end - position} bytes ends inside the request header")
+    return RequestHeader(api_key, api_version, correlation_id, client_id, body)

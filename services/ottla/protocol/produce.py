@@ -31,6 +31,12 @@ FLEXIBLE_VERSION: Final = 9
 # Below, a batch has to be looked at for a codec that the version does not allow (KIP-110).
 FIRST_REPEATED_VERSION: Final = 7
 
+# A batch has a header of 61 bytes, so a request that names more partitions and topics than its bytes could hold batches has
+# empty ones among them; as many as these are answered one by one, and never more than the last.
+EMPTY_PARTITIONS: Final = 1_000
+_BATCH_HEADER_SIZE: Final = 61
+MAX_PARTITIONS: Final = 100_000
+
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 _PARTITION_AND_SIZE: Final = struct.Struct(">ii")
 
@@ -71,17 +77,24 @@ def decode_request(buffer: memoryview, position: int, end: int, version: int) ->
     """The request whose body lies in [position, end).
 
     Raises:
-        InvalidRequest: lengths or counts that the frame can not hold.
+        InvalidRequest: lengths or counts that the frame cannot hold.
     """
     try:
         compact = version >= FLEXIBLE_VERSION
         transactional_id, position = read_string(buffer, position, end, compact=compact)
         acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(buffer, position)
         topic_count, position = read_array_length(buffer, position + 6, end, compact=compact, element_size=2)
+        most = min(EMPTY_PARTITIONS + (end - position) // _BATCH_HEADER_SIZE, MAX_PARTITIONS)
+        named = topic_count
+        if named > most:
+            raise InvalidRequest(f"Produce v{version}: {named} topics in a request of {end - position} bytes")
         topics = []
         for _ in range(topic_count):
             name, position = read_string(buffer, position, end, compact=compact)
             partition_count, position = read_array_length(buffer, position, end, compact=compact, element_size=5)
+            named += partition_count
+            if named > most:
+                raise InvalidRequest(f"Produce v{version}: {named} topics and partitions in a request of at most {most}")
             partitions = []
             for _ in range(partition_count):
                 if compact:
@@ -103,9 +116,9 @@ def decode_request(buffer: memoryview, position: int, end: int, version: int) ->
             position = skip_tagged_fields(buffer, position, end)
     except (struct.error, IndexError) as error:
         raise InvalidRequest(f"Produce v{version}: the frame ends inside a field") from error
-    if position > end:  # the buffer goes on with the next frame
+    if position > end:  # the buffer continues with the next frame
         raise InvalidRequest(f"Produce v{version}: the body ends at byte {position} and the frame at {end}")
-    # As Kafka, whatever follows is passed over: some clients send more than their version has.
+    # As Kafka, whatever follows is skipped: some clients send more than their version has.
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 

@@ -7,12 +7,16 @@ descriptions are used here, not kio's own reader and writer (docs/decisions says
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 NOT_TAGGED: Final = -1
+
+_Reader = Callable[[Any, list[int]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ def _schema_field(field: dataclasses.Field[Any]) -> SchemaField:
 def _without_none(declared: Any) -> tuple[Any, bool]:
     if typing.get_origin(declared) is not types.UnionType:
         return declared, False
-    return next(each for each in typing.get_args(declared) if each is not types.NoneType), True
+    return next(argument for argument in typing.get_args(declared) if argument is not types.NoneType), True
 
 
 def _default(field: dataclasses.Field[Any], declared: Any) -> Any:
@@ -67,3 +71,45 @@ def _default(field: dataclasses.Field[Any], declared: Any) -> Any:
         return declared(**{nested.name: _default(nested, nested.type) for nested in dataclasses.fields(declared)})  # type: ignore[operator]
     assert field.metadata["kafka_type"] in {"int8", "int16", "int32", "int64"}, f"{field.name} has no default"
     return 0
+
+
+# The error codes in a response, wherever its schema has them.
+#
+# A reader is put together once for each message of Kafka and looks only into those fields that lead to an error code, so
+# that asking costs little next to encoding the response.
+
+
+def error_codes(response: Any) -> list[int]:
+    """Every error code of a kio response that is not 0, in the order of the fields."""
+    found: list[int] = []
+    schema: Any = type(response)
+    read = _reader(schema)
+    if read is not None:
+        read(response, found)
+    return found
+
+
+@functools.cache
+def _reader(schema: Any) -> _Reader | None:
+    """What collects the codes of one message or struct; None when there are none in it."""
+    codes = [field.name for field in schema_fields(schema) if field.wire_type == "error_code"]
+    nested = [(field.name, field.is_array, _reader(field.struct)) for field in schema_fields(schema) if field.struct is not None]
+    readers = [(name, is_array, read) for name, is_array, read in nested if read is not None]
+    if not codes and not readers:
+        return None
+
+    def collect(message: Any, found: list[int]) -> None:
+        for name in codes:
+            code = getattr(message, name)
+            if code:
+                found.append(int(code))
+        for name, is_array, read in readers:
+            value = getattr(message, name)
+            if not is_array:
+                if value is not None:
+                    read(value, found)
+            elif value:
+                for element in value:
+                    read(element, found)
+
+    return collect

@@ -1,4 +1,4 @@
-"""Reads a message by its kio schema, from bytes that nobody has vouched for.
+"""Reads a message by its kio schema, from bytes that cannot be trusted.
 
 kio's own reader reserves memory for as many elements as an array claims to have: five bytes from anyone end the
 process, with no exception to catch. It also refuses unknown tagged fields, which KIP-482 says to skip, and views of
@@ -6,7 +6,7 @@ writable buffers. So the schemas are kio's and the reader is ours: a count is be
 frame could hold that many elements, unknown tags are skipped, and everything that is wrong is an InvalidRequest.
 
 The bytes of a frame bound the elements in it, but 100 MiB can hold 50 million empty topics, which would stop the loop for
-minutes. So a message has at most MAX_ELEMENTS, five times the partitions that a cluster coordinated by ZooKeeper can have.
+minutes. So the reader says how many elements a message may have (`ottla.protocol.api.max_elements` of requests).
 
 A reader takes a buffer and a position and gives the value and the position after it. The buffer ends with the message.
 What is read is equal to what kio would have read.
@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from datetime import timedelta
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
 from ottla.errors import InvalidRequest
-from ottla.protocol.primitives import read_array_length, read_string, read_uvarint
+from ottla.protocol.primitives import read_array_length, read_string, read_tag_count, read_uvarint
 from ottla.protocol.schema_fields import NOT_TAGGED, SchemaField, schema_fields
 
 Reader = Callable[[memoryview, int], tuple[Any, int]]
@@ -39,32 +40,46 @@ _FIXED: Final = {
     "timedelta_i64": struct.Struct(">q"),
 }
 _INT32: Final = _FIXED["int32"]
-MAX_ELEMENTS: Final = 1_000_000
 _STRUCT_IS_NULL: Final = 0xFF  # KIP-893: INT8 -1 before a nullable struct
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# How many elements the message that is being read may still have, in a list of one. Threads have contexts of their own.
+_left: Final[ContextVar[list[int]]] = ContextVar("elements left")
 
 
 class Elements:
-    """How many elements the message that is being read may still have. One message is read at a time."""
+    """The bound of elements of one kind of message."""
 
-    __slots__ = ("left",)
+    __slots__ = ("most",)
 
-    def __init__(self) -> None:
-        self.left = MAX_ELEMENTS
+    def __init__(self, most: int) -> None:
+        self.most: Final = most
+
+    def begin(self) -> None:
+        """A message is about to be read."""
+        _left.set([self.most])
 
     def take(self, count: int, where: str) -> None:
         """Counts elements that are about to be read."""
-        self.left -= count
-        if self.left < 0:
-            raise InvalidRequest(f"more than {MAX_ELEMENTS} elements, the last {count} of them in {where}")
+        left = _left.get()
+        left[0] -= count
+        if left[0] < 0:
+            raise InvalidRequest(f"more than {self.most} elements, the last {count} of them in {where}")
 
 
-def message_reader(schema: Any) -> Reader:
-    """The reader of a whole request or response, given kio's class of it."""
-    elements = Elements()
+def message_reader(schema: Any, max_elements: int) -> Reader:
+    """The reader of a whole request or response; any thread may use it.
+
+    Args:
+        schema: kio's class of the message.
+        max_elements: of all its arrays together; a message of more is refused.
+    """
+    elements = Elements(max_elements)
     read_message = _struct_reader(schema, elements)
 
     def read(buffer: memoryview, position: int) -> tuple[Any, int]:
-        elements.left = MAX_ELEMENTS
+        elements.begin()
         return read_message(buffer, position)
 
     return read
@@ -88,8 +103,7 @@ def _struct_reader(schema: Any, elements: Elements) -> Reader:
         for name, read_field in plain:
             values[name], position = read_field(buffer, position)
         if flexible:
-            count, position = read_uvarint(buffer, position)
-            elements.take(count, "tagged fields")
+            count, position = read_tag_count(buffer, position)
             for _ in range(count):
                 tag, position = read_uvarint(buffer, position)
                 size, position = read_uvarint(buffer, position)
@@ -158,6 +172,8 @@ def _primitive_reader(wire_type: str, nullable: bool, flexible: bool) -> Reader:
             return _read_error_code
         case "timedelta_i32" | "timedelta_i64":
             return _milliseconds_reader(_FIXED[wire_type])
+        case "datetime_i64":
+            return _read_datetime
         case _:
             return _fixed_reader(_FIXED[wire_type])
 
@@ -220,11 +236,21 @@ def _read_uuid(buffer: memoryview, position: int) -> tuple[Any, int]:
     return (UUID(bytes=encoded) if any(encoded) else None), stop
 
 
+def _read_datetime(buffer: memoryview, position: int) -> tuple[Any, int]:
+    milliseconds = _FIXED["int64"].unpack_from(buffer, position)[0]
+    if milliseconds == -1:
+        return None, position + 8
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds), position + 8
+    except OverflowError as error:
+        raise InvalidRequest(f"a time {milliseconds} ms after 1970") from error
+
+
 def _read_error_code(buffer: memoryview, position: int) -> tuple[Any, int]:
     from kio.schema.errors import ErrorCode  # here, because importing this module must not import kio
 
     code = _FIXED["int16"].unpack_from(buffer, position)[0]
     try:
         return ErrorCode(code), position + 2
-    except ValueError as error:
-        raise InvalidRequest(f"{code} is no error code") from error
+    except ValueError:  # a newer broker has errors that are not known here; Kafka's clients take them for this one, too
+        return ErrorCode.unknown_server_error, position + 2

@@ -97,7 +97,7 @@ def _attribute_writer(field: SchemaField, flexible: bool) -> Writer:
 
 
 def _write_tagged_fields(out: bytearray, value: Any, tagged: list[tuple[SchemaField, Writer]]) -> None:
-    """Those fields that differ from their default. librdkafka 2.0.2 can not read a default that is written out."""
+    """Those fields that differ from their default. librdkafka 2.0.2 cannot read a default that is written out."""
     present = [(field, write, item) for field, write in tagged if (item := getattr(value, field.name)) != field.default]
     out += uvarint(len(present))
     for field, write, item in present:

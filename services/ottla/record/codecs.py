@@ -1,7 +1,7 @@
 """The four codecs of a record batch: gzip, snappy, lz4, zstd, in the framing that Kafka's Java client reads and writes.
 
 The broker stores what came, unopened; this module is for the exceptions: a topic whose `compression.type` names a
-codec, time look-ups inside a batch, the dump, and clients. Whoever calls it from the event loop does so through
+codec, time look-ups inside a batch, the dump, and clients. Anyone who calls it from the event loop does so through
 `offload`. Nothing here does I/O.
 
 Decompressing is bounded. A few hundred bytes of zstd can say "four gigabytes of zeros", so the output goes into a

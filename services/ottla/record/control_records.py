@@ -44,7 +44,7 @@ def read_marker(record: Record) -> EndTransactionMarker:
         value_version, coordinator_epoch = _VALUE.unpack_from(record.value or b"")
     except struct.error as error:
         raise InvalidRecord(f"the control record at offset {record.offset} is too short: {error}") from error
-    # A newer version adds fields at the end (KIP-98), so only what is below 0 can not be read.
+    # A newer version adds fields at the end (KIP-98), so only what is below 0 cannot be read.
     if version < 0 or value_version < 0 or control_type not in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
         raise InvalidRecord(f"the control record at offset {record.offset} has type {control_type}, version {version}/{value_version}")
     return EndTransactionMarker(ControlRecordType(control_type), coordinator_epoch)

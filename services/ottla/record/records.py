@@ -31,10 +31,12 @@ from ottla.record.batch import (
     crc_of,
     read_header,
 )
-from ottla.record.codecs import MAXIMUM_DECOMPRESSED, NONE, compress, decompress
+from ottla.record.codecs import MAXIMUM_DECOMPRESSED, NONE, DecompressedTooLarge, compress, decompress
 from ottla.record.varints import decode_varint, encode_varint
 
 CRC_POSITION: Final = 17
+# That anyone who opens a batch is ready for; at a megabyte a batch, and a few bytes a record, nobody has as many.
+MAXIMUM_RECORDS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,17 @@ class Record:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-def read_records(batch: bytes | bytearray | memoryview, maximum_decompressed: int = MAXIMUM_DECOMPRESSED) -> Iterator[Record]:
+def read_records(
+    batch: bytes | bytearray | memoryview,
+    maximum_decompressed: int = MAXIMUM_DECOMPRESSED,
+    maximum_records: int = MAXIMUM_RECORDS,
+) -> Iterator[Record]:
     """Each record of one whole batch. The checksum is not looked at: `check_batch` does that.
 
     Args:
         batch: header and payload, exactly.
         maximum_decompressed: how many bytes a compressed payload may become.
+        maximum_records: how many records there may be.
 
     Raises:
         CorruptMessage: the batch is cut short.
@@ -65,6 +72,8 @@ def read_records(batch: bytes | bytearray | memoryview, maximum_decompressed: in
         UnsupportedCompressionType: the codec is unknown.
     """
     header = whole_header(batch)
+    if header.record_count > maximum_records:
+        raise DecompressedTooLarge(f"a batch of {header.record_count} records, where {maximum_records} are allowed")
     payload = decompress(header.codec, memoryview(batch)[HEADER_SIZE : header.size], maximum_decompressed)
     append_time = header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else None
     return _records(payload, header, append_time)
@@ -110,7 +119,7 @@ def _records(payload: bytes, header: BatchHeader, append_time: int | None) -> It
             value, position = _nullable_bytes(payload, position)
             byte = payload[position]
             if byte:
-                headers, position = _headers(payload, position)
+                headers, position = read_headers(payload, position)
             else:
                 headers, position = (), position + 1
             if position != end:
@@ -144,7 +153,13 @@ def _nullable_bytes(payload: bytes, position: int) -> tuple[bytes | None, int]:
     return payload[position:end], end
 
 
-def _headers(payload: bytes, position: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+def read_headers(payload: bytes, position: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    """The headers of a record, from their count on, and the position behind them.
+
+    Raises:
+        InvalidRecord: they contradict themselves or the payload.
+        IndexError: the payload ends within them.
+    """
     count, position = decode_varint(payload, position)
     if count < 0:
         raise InvalidRecord(f"a header count of {count} at {position}")
@@ -242,8 +257,14 @@ def _encode_record(record: Record, timestamp_delta: int, offset_delta: int) -> b
     parts = [b"\x00", encode_varint(timestamp_delta), encode_varint(offset_delta)]
     _append_nullable(parts, record.key)
     _append_nullable(parts, record.value)
-    parts.append(encode_varint(len(record.headers)))
-    for key, value in record.headers:
+    parts.append(encode_headers(record.headers))
+    return b"".join(parts)
+
+
+def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    """What `read_headers` reads."""
+    parts = [encode_varint(len(headers))]
+    for key, value in headers:
         _append_nullable(parts, key.encode("utf-8", "surrogateescape"))
         _append_nullable(parts, value)
     return b"".join(parts)

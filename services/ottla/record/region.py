@@ -15,7 +15,7 @@ class OpenFile:
 
     A fetch may still be sending when retention deletes the segment, or the file budget closes it. A number that was
     closed could be given out again and the region would send another file's bytes, so nobody closes by number:
-    whoever is done drops its reference, and the last one to do so closes.
+    anyone who is done drops its reference, and the last one to do so closes.
     """
 
     __slots__ = ("__weakref__", "fd", "path")

@@ -1,0 +1,505 @@
+"""A cluster as one who asks it has it: its brokers, a connection to each, and who is to be asked what.
+
+    async with Cluster("a:9092,b:9092") as cluster:
+        answer = await cluster.with_controller(attempt)
+
+Who leads, coordinates or controls is looked up, remembered, and looked up again when an answer says that it has changed. One
+refresh of the metadata runs at a time, and whoever asks for one while it runs shares the next.
+
+A request is sent to a broker by `ask`, and its error codes are the caller's to look at. `with_leader`, `with_coordinator`,
+`with_controller` and `with_any` find the broker, call the caller's attempt with it, and try again, after a growing pause, for as
+long as it raises what time may heal: a retriable ApiError, or an OSError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from ottla.clock import Clock, SystemClock
+from ottla.errors import (
+    NONE,
+    ApiError,
+    BrokerNotAvailable,
+    CoordinatorNotAvailable,
+    FencedLeaderEpoch,
+    LeaderNotAvailable,
+    NotController,
+    NotCoordinator,
+    OttlaError,
+    error_of,
+)
+from ottla.lifecycle import Offload, offload_nothing
+from ottla.model import NO_LEADER, BrokerId, Endpoint, TopicPartition
+from ottla.protocol.api import ApiKey
+from ottla.protocol.fetch_client import MalformedResponse
+from ottla.wire.broker_connection import BrokerConnection, Build, Security, introduce
+from ottla.wire.connection import Channel, Connect, open_connection
+from ottla.wire.metadata import Broker, Metadata, TopicMetadata
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Place = tuple[str, int, str]  # host, port, lane
+
+MIB: Final = 1024 * 1024
+METADATA_VERSIONS: Final = (1, 12)
+FIND_COORDINATOR_VERSIONS: Final = (0, 6)
+FIRST_BATCHED_FIND_COORDINATOR: Final = 4
+
+
+class CoordinatorKind(enum.IntEnum):
+    """What a coordinator is asked for by: FindCoordinator's `key_type`."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """How a cluster is asked. Names are those of Kafka's clients.
+
+    Attributes:
+        security: TLS and SASL.
+        request_timeout_seconds: how long one request may take (`request.timeout.ms`).
+        api_timeout_seconds: how long `with_…` goes on trying (`default.api.timeout.ms`).
+        metadata_max_age_seconds: a topic of which more time ago was heard is asked for again (`metadata.max.age.ms`).
+        retry_backoff_seconds, retry_backoff_max_seconds: the first pause, which doubles, and the longest (KIP-580).
+        setup_timeout_seconds: to open a connection (`socket.connection.setup.timeout.ms`).
+        receive_buffer_bytes: of a socket; -1 leaves it to the system.
+        usual_answer_bytes: buffers up to this size are kept for the next answer.
+        max_answer_bytes: an answer that announces more is refused.
+        allow_auto_create_topics: whether asking for a topic may create it, where the broker does that.
+        rack: where we are (`client.rack`), so that a replica nearby is read from (KIP-392).
+    """
+
+    client_id: str = "ottla"
+    security: Security = field(default_factory=Security)
+    request_timeout_seconds: float = 30.0
+    api_timeout_seconds: float = 60.0
+    metadata_max_age_seconds: float = 300.0
+    retry_backoff_seconds: float = 0.1
+    retry_backoff_max_seconds: float = 1.0
+    setup_timeout_seconds: float = 10.0
+    receive_buffer_bytes: int = -1
+    usual_answer_bytes: int = 16 * MIB
+    max_answer_bytes: int = 160 * MIB
+    allow_auto_create_topics: bool = False
+    rack: str = ""
+
+
+def bootstrap_endpoints(text: str) -> tuple[tuple[str, int], ...]:
+    """Host and port of each in `bootstrap.servers`.
+
+    Raises:
+        ValueError: there is none, or one has no port.
+    """
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        host, colon, port = part.rpartition(":")
+        if not colon or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise ValueError(f"bootstrap.servers: {part!r} is not host:port")
+        found.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    if not found:
+        raise ValueError("bootstrap.servers: none is given")
+    return tuple(found)
+
+
+def socket_connect(settings: ClusterSettings) -> Connect:
+    """How brokers are reached over TCP or TLS."""
+
+    async def connect(endpoint: Endpoint) -> Channel:
+        return await open_connection(
+            endpoint,
+            settings.security.tls,
+            usual_size=settings.usual_answer_bytes,
+            limit=settings.max_answer_bytes,
+            receive_buffer_bytes=settings.receive_buffer_bytes,
+            setup_seconds=settings.setup_timeout_seconds,
+        )
+
+    return connect
+
+
+class Cluster:
+    """A cluster, from its bootstrap list on. Nothing is opened before it is asked something; `close` ends everything.
+
+    Args:
+        bootstrap_servers: `host:port,…`: brokers to begin with, in any order.
+        clock, random, connect, offload: the surroundings; `offload` runs the hashes of SCRAM.
+
+    Raises:
+        ValueError: bootstrap_servers can not be read.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        settings: ClusterSettings | None = None,
+        *,
+        clock: Clock | None = None,
+        random: Random | None = None,
+        connect: Connect | None = None,
+        offload: Offload = offload_nothing,
+    ) -> None:
+        self.settings: Final = settings or ClusterSettings()
+        self.metadata: Final = Metadata()
+        self.clock: Final = clock or SystemClock()
+        self.random: Final = random or Random()
+        self._bootstrap = bootstrap_endpoints(bootstrap_servers)
+        self._connect = connect or socket_connect(self.settings)
+        self._offload = offload
+        self._open: dict[Place, BrokerConnection] = {}
+        self._opening: dict[Place, asyncio.Task[BrokerConnection]] = {}
+        self._coordinators: dict[tuple[CoordinatorKind, str], BrokerId] = {}
+        self._heard: dict[str, float] = {}  # when, of each topic
+        self._refreshing: asyncio.Task[None] | None = None
+        self._next_refresh: asyncio.Task[None] | None = None
+        self._wanted: set[str] = set()
+        self._wants_all = False
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends every connection; whoever waits for an answer gets an error."""
+        self._is_closed = True
+        tasks: list[asyncio.Task[Any]] = [*self._opening.values()]
+        tasks += [task for task in (self._refreshing, self._next_refresh) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        connections = list(self._open.values())
+        self._open.clear()
+        for connection in connections:
+            await connection.close()
+
+    def begin_with(self, bootstrap_servers: str) -> None:
+        """Other brokers to begin with, for when none of those known answers. Raises ValueError as the constructor."""
+        self._bootstrap = bootstrap_endpoints(bootstrap_servers)
+
+    # Asking a broker.
+
+    async def ask(
+        self, broker_id: BrokerId, key: ApiKey, versions: tuple[int, int], build: Build, *, timeout_seconds: float | None = None
+    ) -> Any:
+        """Sends one request to one broker and gives its answer, whose error codes are not looked at.
+
+        Args:
+            versions: the first and the last version that the caller speaks; the newest that the broker serves is taken.
+            build: makes the request: `lambda api: api.build("CreateTopicsRequest", topics=[…], …)`. Fields that the version
+                lacks are dropped.
+            timeout_seconds: for the answer; `request_timeout_seconds` if None.
+
+        Raises:
+            OSError: nobody there, or no answer.
+            MalformedResponse: the answer can not be read.
+            UnsupportedVersion: the broker serves none of the versions.
+            BrokerNotAvailable: no broker of that id is known.
+        """
+        return await self._ask(await self.connection(broker_id), key, versions, build, timeout_seconds)
+
+    async def _ask(
+        self, connection: BrokerConnection, key: ApiKey, versions: tuple[int, int], build: Build, timeout_seconds: float | None = None
+    ) -> Any:
+        api = connection.message(key, *versions)
+        return await connection.ask(api, build(api), timeout_seconds or self.settings.request_timeout_seconds)
+
+    async def connection(self, broker_id: BrokerId, lane: str = "") -> BrokerConnection:
+        """The connection to a broker, opened when there is none. Whoever asks while it is being opened shares it.
+
+        Args:
+            lane: connections of different lanes do not wait for each other: an answer to Fetch may take its time.
+
+        Raises:
+            As `ask`; also SaslAuthenticationFailed and UnsupportedSaslMechanism.
+        """
+        broker = self.metadata.brokers.get(broker_id)
+        if broker is None:
+            await self.refresh(())
+            broker = self.metadata.brokers.get(broker_id)
+            if broker is None:
+                raise BrokerNotAvailable(f"broker {broker_id} is not known; these are: {sorted(self.metadata.brokers)}")
+        return await self._connection((broker.host, broker.port, lane))
+
+    async def _connection(self, place: Place) -> BrokerConnection:
+        if self._is_closed:
+            raise ConnectionError("the cluster's connections are closed")
+        known = self._open.get(place)
+        if known is not None:
+            if known.is_usable:
+                return known
+            del self._open[place]
+            await known.close()
+        opening = self._opening.get(place)
+        if opening is None:
+            opening = self._opening[place] = asyncio.get_running_loop().create_task(self._opened(place))
+            opening.add_done_callback(_retrieve)
+        return await asyncio.shield(opening)
+
+    async def _opened(self, place: Place) -> BrokerConnection:
+        try:
+            settings = self.settings
+            endpoint = Endpoint("", place[0], place[1], settings.security.protocol)
+            channel = await self._connect(endpoint)
+            self._open = {open_place: connection for open_place, connection in self._open.items() if not connection.channel.is_lost}
+            connection = self._open[place] = await introduce(
+                endpoint, channel, settings.client_id, settings.security.credentials, self._offload, settings.request_timeout_seconds
+            )
+            return connection
+        finally:
+            del self._opening[place]
+
+    async def any_connection(self) -> BrokerConnection:
+        """A connection to some broker: one that is open, or else the first of those known, or of the bootstrap list, that answers.
+
+        Raises:
+            OSError: none of them does.
+        """
+        usable = [connection for (_, _, lane), connection in self._open.items() if connection.is_usable and not lane]
+        if usable:
+            return self.random.choice(usable)
+        brokers = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
+        self.random.shuffle(brokers)
+        errors = []
+        for host, port in dict.fromkeys((*brokers, *self.random.sample(self._bootstrap, len(self._bootstrap)))):
+            try:
+                return await self._connection((host, port, ""))
+            except (OSError, MalformedResponse) as error:
+                errors.append(f"{host}:{port}: {error}")
+        raise ConnectionError(f"no broker answers: {'; '.join(errors)}")
+
+    # What is known.
+
+    async def refresh(self, topics: Iterable[str] | None) -> None:
+        """Hears of the brokers and of these topics, not before now.
+
+        Args:
+            topics: their names; None for all there are.
+
+        Raises:
+            OSError, MalformedResponse, ApiError: nobody could say.
+        """
+        if topics is None:
+            self._wants_all = True
+        else:
+            self._wanted.update(topics)
+        if self._next_refresh is None:
+            self._next_refresh = asyncio.get_running_loop().create_task(self._refresh_after(self._refreshing))
+            self._next_refresh.add_done_callback(_retrieve)
+        await asyncio.shield(self._next_refresh)
+
+    async def _refresh_after(self, former: asyncio.Task[None] | None) -> None:
+        if former is not None:
+            await asyncio.wait([former])
+        self._refreshing, self._next_refresh = self._next_refresh, None
+        wanted: list[str] | None = sorted(self._wanted)
+        if self._wants_all:
+            wanted = None
+        self._wanted.clear()
+        self._wants_all = False
+        answer = await self._ask(
+            await self.any_connection(), ApiKey.METADATA, METADATA_VERSIONS, lambda api: self._metadata_request(api, wanted)
+        )
+        self.metadata.take(answer, everything=wanted is None)
+        now = self.clock.monotonic()
+        self._heard.update((str(topic.name), now) for topic in answer.topics)
+
+    def _metadata_request(self, api: Any, topics: Collection[str] | None) -> Any:
+        return api.build(
+            "MetadataRequest",
+            topics=None if topics is None else [api.build("MetadataRequestTopic", topic_id=None, name=name) for name in topics],
+            allow_auto_topic_creation=self.settings.allow_auto_create_topics,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+
+    async def topic(self, name: str) -> TopicMetadata:
+        """What is known of a topic; the broker is asked when that is nothing, or long ago.
+
+        Raises:
+            ApiError: the broker knows none, or does not let us know. As `refresh` otherwise.
+        """
+        heard = self._heard.get(name)
+        if heard is None or name not in self.metadata.topics or self.clock.monotonic() - heard > self.settings.metadata_max_age_seconds:
+            await self.refresh((name,))
+        return self.metadata.topic(name)
+
+    async def leader(self, partition: TopicPartition) -> BrokerId:
+        """Who leads a partition.
+
+        Raises:
+            LeaderNotAvailable, UnknownTopicOrPartition: nobody, or there is none, by what was heard just now. As `topic` otherwise.
+        """
+        await self.topic(partition.topic)
+        try:
+            return self.metadata.leader(partition)
+        except ApiError:
+            await self.refresh((partition.topic,))
+            return self.metadata.leader(partition)
+
+    async def coordinator(self, kind: CoordinatorKind, name: str) -> BrokerId:
+        """Who coordinates a group or a transactional id.
+
+        Raises:
+            CoordinatorNotAvailable: nobody at the moment. As `ask` otherwise.
+        """
+        known = self._coordinators.get((kind, name))
+        if known is not None:
+            return known
+
+        def build(api: Any) -> Any:
+            if api.version >= FIRST_BATCHED_FIND_COORDINATOR:
+                return api.build("FindCoordinatorRequest", key_type=kind, coordinator_keys=[name])
+            return api.build("FindCoordinatorRequest", key_type=kind, key=name)
+
+        first = FIND_COORDINATOR_VERSIONS[0] if kind is CoordinatorKind.GROUP else 1  # which has the kind
+        answer = await self._ask(await self.any_connection(), ApiKey.FIND_COORDINATOR, (first, FIND_COORDINATOR_VERSIONS[1]), build)
+        coordinators = getattr(answer, "coordinators", (answer,))
+        found = next((found for found in coordinators if getattr(found, "key", name) == name), None)
+        if found is None:
+            raise CoordinatorNotAvailable(f"the answer does not speak of {name}")
+        if found.error_code != NONE:
+            raise error_of(int(found.error_code), found.error_message or f"the coordinator of {name}")
+        broker_id = BrokerId(found.node_id)
+        known_broker = self.metadata.brokers.get(broker_id)
+        if known_broker is None or (known_broker.host, known_broker.port) != (found.host, found.port):
+            self.metadata.brokers[broker_id] = Broker(broker_id, found.host, found.port, known_broker.rack if known_broker else None)
+        self._coordinators[kind, name] = broker_id
+        return broker_id
+
+    def coordinator_moved(self, kind: CoordinatorKind, name: str) -> None:
+        """The broker that was named coordinates no more, or can not be reached."""
+        self._coordinators.pop((kind, name), None)
+
+    async def controller(self) -> BrokerId:
+        """Who takes the requests that only the controller takes.
+
+        Raises:
+            NotController: nobody at the moment. As `refresh` otherwise.
+        """
+        if self.metadata.controller_id not in self.metadata.brokers:
+            await self.refresh(())
+        if self.metadata.controller_id not in self.metadata.brokers:
+            raise NotController("there is no controller at the moment")
+        return self.metadata.controller_id
+
+    # Attempts.
+
+    async def with_leader(
+        self, partition: TopicPartition, attempt: Callable[[BrokerId], Awaitable[T]], *, timeout_seconds: float | None = None
+    ) -> T:
+        """Calls `attempt` with who leads the partition, again and again until it gives something.
+
+        Args:
+            attempt: raises an ApiError for the error code that it was answered.
+            timeout_seconds: for all of it; `api_timeout_seconds` if None.
+
+        Raises:
+            What the last attempt raised, when that is not retriable or the time is over.
+        """
+
+        async def recover(error: Exception) -> None:
+            await self._refresh_quietly((partition.topic,))
+
+        return await self._retried(lambda: self.leader(partition), attempt, recover, timeout_seconds)
+
+    async def with_coordinator(
+        self, kind: CoordinatorKind, name: str, attempt: Callable[[BrokerId], Awaitable[T]], *, timeout_seconds: float | None = None
+    ) -> T:
+        """As `with_leader`, with who coordinates a group or a transactional id."""
+
+        async def recover(error: Exception) -> None:
+            if isinstance(error, OSError | NotCoordinator | CoordinatorNotAvailable | BrokerNotAvailable):
+                self.coordinator_moved(kind, name)
+
+        return await self._retried(lambda: self.coordinator(kind, name), attempt, recover, timeout_seconds)
+
+    async def with_controller(self, attempt: Callable[[BrokerId], Awaitable[T]], *, timeout_seconds: float | None = None) -> T:
+        """As `with_leader`, with the controller."""
+
+        async def recover(error: Exception) -> None:
+            self.metadata.controller_id = NO_LEADER
+
+        return await self._retried(self.controller, attempt, recover, timeout_seconds)
+
+    async def with_any(self, attempt: Callable[[BrokerConnection], Awaitable[T]], *, timeout_seconds: float | None = None) -> T:
+        """As `with_leader`, with a connection to some broker: `connection.ask(connection.message(key, first, last), body, seconds)`."""
+
+        async def recover(error: Exception) -> None:
+            pass
+
+        return await self._retried(self.any_connection, attempt, recover, timeout_seconds)
+
+    async def _retried(
+        self,
+        find: Callable[[], Awaitable[Any]],
+        attempt: Callable[[Any], Awaitable[T]],
+        recover: Callable[[Exception], Awaitable[None]],
+        timeout_seconds: float | None,
+    ) -> T:
+        loop = asyncio.get_running_loop()
+        seconds = timeout_seconds or self.settings.api_timeout_seconds
+        deadline = loop.time() + seconds
+        failures = 0
+        last: Exception | None = None
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await attempt(await find())
+            except (OSError, ApiError) as error:
+                if isinstance(error, TimeoutError) and loop.time() >= deadline and last is not None:
+                    raise last from None
+                if self._is_closed or not is_healed_by_time(error) or loop.time() >= deadline:
+                    raise
+                last = error
+                await recover(error)
+            pause = self.pause_seconds(failures)
+            failures += 1
+            if loop.time() + pause >= deadline:
+                raise last
+            await asyncio.sleep(pause)
+
+    def pause_seconds(self, failures: int) -> float:
+        """How long to wait after so many failures in a row before it is tried again: doubled each time, and 20 % by chance (KIP-580)."""
+        settings = self.settings
+        pause = min(settings.retry_backoff_seconds * 2.0 ** min(failures, 16), settings.retry_backoff_max_seconds)
+        return pause * self.random.uniform(0.8, 1.2)
+
+    async def _refresh_quietly(self, topics: Sequence[str]) -> None:
+        try:
+            await self.refresh(topics)
+        except (OSError, OttlaError) as error:
+            log.info("metadata could not be refreshed: %s", error)
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """The task's error is that of whoever waits for it; when nobody does any more, it is nobody's."""
+    if not task.cancelled():
+        task.exception()
+
+
+def is_healed_by_time(error: Exception) -> bool:
+    """Whether the same request may succeed later, or at another broker."""
+    if isinstance(error, ApiError):
+        return error.retriable or isinstance(error, BrokerNotAvailable)
+    return isinstance(error, OSError)
+
+
+def asks_for_metadata(error: ApiError) -> bool:
+    """Whether the error says that what is known of the partition is out of date: of its leader, its id, or of its being there."""
+    return error.code in _STALE
+
+
+# NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION and the like: what Kafka's clients call InvalidMetadataException.
+_STALE: Final = frozenset({LeaderNotAvailable.code, FencedLeaderEpoch.code, 3, 6, 9, 13, 56, 72, 75, 100, 103})

@@ -1,0 +1,769 @@
+"""Reading whole batches: the fetch loop that every consumer stands on.
+
+    async with Fetcher(cluster, FetchSettings(read_committed=True), out_of_range=lambda partition, offset: EARLIEST) as fetcher:
+        fetcher.assign(TopicPartition("clicks", 0), 17)
+        for fetched in await fetcher.poll(1.0):
+            ...
+
+Each broker that is read from has a lane: a connection of its own, a fetch session (KIP-227), one request on its way at a time. A lane
+asks on while what it has brought waits to be polled, up to `max_buffered_bytes`. What it brings are views of the answer: no record
+is looked at, and of a batch nothing but its header and, unless `check_crcs` is off, its checksum.
+
+    homeless ──(who leads it?)── in a lane ──(not leader, unknown, connection lost, …)── homeless
+       └──────(no such topic any more, not allowed, damaged, out of range without a policy)── failed: `poll` raises
+
+A partition that is assigned again is another `_Place`: what is on its way for the former one is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+from uuid import UUID
+
+from ottla.errors import (
+    NONE,
+    ApiError,
+    CorruptMessage,
+    FencedLeaderEpoch,
+    OffsetOutOfRange,
+    OttlaError,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    error_of,
+)
+from ottla.model import BrokerId, TopicPartition
+from ottla.protocol import list_offsets_client
+from ottla.protocol.api import ApiKey
+from ottla.protocol.fetch import (
+    CONSUMER_REPLICA_ID,
+    MAX_VERSION,
+    MIN_VERSION,
+    READ_COMMITTED,
+    TOPIC_ID_VERSION,
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+)
+from ottla.protocol.fetch_client import (
+    FetchedPartition,
+    MalformedResponse,
+    NodeEndpoint,
+    ResponseHead,
+    encode_request,
+    read_answer,
+    read_head,
+)
+from ottla.protocol.list_offsets_client import EARLIEST, LATEST, ListedOffset
+from ottla.record.batch import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, check_fetched, read_header, spans
+from ottla.record.control_records import ControlRecordType, marker_of
+from ottla.wire.broker_connection import BrokerConnection
+from ottla.wire.cluster import Cluster, asks_for_metadata, is_healed_by_time
+from ottla.wire.fetch_session import FetchSession, Key
+from ottla.wire.metadata import Broker
+
+log = logging.getLogger(__name__)
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+_NUMBERS: Final = itertools.count(1)  # of fetchers, as each has connections of its own
+
+# Where to go on with a partition whose offset its log does not have: LATEST, EARLIEST, a time in milliseconds, or None: not at all.
+OutOfRange = Callable[[TopicPartition, int], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """How one reads. Names are those of Kafka's consumer.
+
+    Attributes:
+        max_wait_ms: how long a broker waits for `min_bytes` (`fetch.max.wait.ms`).
+        max_bytes: of one answer; a single batch may exceed it (`fetch.max.bytes`).
+        max_partition_bytes: of one partition in one answer (`max.partition.fetch.bytes`).
+        read_committed: nothing of transactions that are open; those that were aborted are named (`isolation.level`).
+        check_crcs: whether checksums are compared (`check.crcs`).
+        max_buffered_bytes: lanes pause while more than this waits to be polled.
+    """
+
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 8 * MIB
+    max_partition_bytes: int = MIB
+    read_committed: bool = False
+    check_crcs: bool = True
+    max_buffered_bytes: int = 32 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Whole batches of one partition.
+
+    Attributes:
+        offset: that was asked for; the first batch may begin before it.
+        next_offset: behind the last batch.
+        records: the batches, one after the other, as the broker has them. A view; the memory of the whole answer lives as long.
+        aborted: the aborted transactions that reach into them; `visible_batches` leaves them out.
+        last_epoch: the leader epoch of the last batch.
+    """
+
+    partition: TopicPartition
+    offset: int
+    next_offset: int
+    records: memoryview
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: Sequence[AbortedTransaction] = ()
+    last_epoch: int = -1
+
+
+class FetchFailed(OttlaError):
+    """A partition can not be read on; it is assigned no more. The cause is an ApiError.
+
+    Attributes:
+        partition: which.
+        offset: where it stood.
+    """
+
+    def __init__(self, partition: TopicPartition, offset: int, error: ApiError) -> None:
+        super().__init__(f"{partition} at offset {offset}: {type(error).__name__}: {error}")
+        self.partition = partition
+        self.offset = offset
+        self.__cause__ = error
+
+
+def visible_spans(records: memoryview, aborted: Sequence[AbortedTransaction]) -> Iterator[tuple[int, int]]:
+    """Where the batches begin and end that a reader of committed data sees: no control batches, and nothing that was aborted (KIP-98).
+
+    Raises:
+        InvalidRecord: a control batch holds no marker.
+    """
+    to_come = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
+    now_aborted: set[int] = set()
+    for position, end, attributes in spans(records):
+        if not attributes & (CONTROL_MASK | TRANSACTIONAL_MASK):
+            yield position, end
+            continue
+        header = read_header(records, position)
+        while to_come and to_come[0].first_offset <= header.last_offset:
+            now_aborted.add(to_come.popleft().producer_id)
+        if not header.is_control:
+            if header.producer_id not in now_aborted:
+                yield position, end
+        elif header.producer_id in now_aborted:
+            marker = marker_of(records[position:end])
+            if marker is not None and marker.control_type is ControlRecordType.ABORT:
+                now_aborted.discard(header.producer_id)
+
+
+def visible_batches(records: memoryview, aborted: Sequence[AbortedTransaction]) -> Iterator[tuple[int, BatchHeader]]:
+    """As `visible_spans`, each batch as (position, header)."""
+    for position, _ in visible_spans(records, aborted):
+        yield position, read_header(records, position)
+
+
+class _Place:
+    """Where the reading of a partition stands."""
+
+    __slots__ = (
+        "first_refused",
+        "high_watermark",
+        "is_stale",
+        "last_epoch",
+        "last_stable_offset",
+        "leader_epoch",
+        "log_start_offset",
+        "look_up",
+        "max_bytes",
+        "offset",
+        "partition",
+        "preferred",
+        "ready_at",
+        "refusals",
+        "topic_id",
+    )
+
+    def __init__(self, partition: TopicPartition, offset: int, last_epoch: int, max_bytes: int) -> None:
+        self.partition: Final = partition
+        self.offset = offset
+        self.look_up = offset if offset < 0 else None  # LATEST, EARLIEST or a time: the offset is still to be found out
+        self.last_epoch = last_epoch  # of the batch before the offset
+        self.max_bytes = max_bytes
+        self.leader_epoch = -1
+        self.topic_id: UUID | None = None  # of the topic that it was when it was assigned
+        self.preferred: tuple[BrokerId, float] | None = None  # a replica to read from, and until when (KIP-392)
+        self.ready_at = 0.0
+        self.is_stale = False  # what is known of its leader is to be refreshed
+        self.refusals = 0  # in a row
+        self.first_refused = 0.0
+        self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
+
+
+class _SessionRefused(OttlaError):
+    """The broker does not know the fetch session (any more), or refuses the request as a whole."""
+
+
+class Fetcher:
+    """Reads any number of partitions, each from where it is told, until closed.
+
+    Args:
+        cluster: is the caller's to close, after the fetcher.
+        out_of_range: asked when a log has no such offset; None fails the partition with OffsetOutOfRange.
+    """
+
+    def __init__(
+        self, cluster: Cluster, settings: FetchSettings | None = None, out_of_range: OutOfRange = lambda partition, offset: None
+    ) -> None:
+        self.cluster: Final = cluster
+        self.settings: Final = settings or FetchSettings()
+        self.lane_name: Final = f"fetch-{next(_NUMBERS)}"
+        self.out_of_range: Final = out_of_range
+        self._places: dict[TopicPartition, _Place] = {}
+        self._homeless: dict[TopicPartition, _Place] = {}
+        self._lanes: dict[BrokerId, _Lane] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._placing: asyncio.Task[None] | None = None
+        self._arrived: deque[Fetched | Exception] = deque()
+        self._arrival = asyncio.Event()
+        self._buffered = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Reads no more. What has arrived and was not polled is dropped."""
+        self._is_closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._arrived.clear()
+
+    # What is read.
+
+    @property
+    def assigned(self) -> Mapping[TopicPartition, int]:
+        """The partitions and the offset up to which each has been asked for; below 0 while that is still looked up."""
+        return {partition: place.offset for partition, place in self._places.items()}
+
+    def assign(self, partition: TopicPartition, offset: int, *, last_epoch: int = -1, max_bytes: int | None = None) -> None:
+        """Reads the partition from there on, whether it was read already or not. What waits to be polled of it is dropped.
+
+        Args:
+            offset: or LATEST, or EARLIEST.
+            last_epoch: the leader epoch of the record before it, if known: then a log that was cut since is noticed (KIP-595).
+            max_bytes: `max_partition_bytes` of this one.
+        """
+        self.unassign(partition)
+        place = _Place(partition, offset, last_epoch, max_bytes or self.settings.max_partition_bytes)
+        self._places[partition] = place
+        self._seek_home(place)
+
+    def unassign(self, partition: TopicPartition) -> None:
+        """Reads the partition no more, and drops what waits to be polled of it."""
+        place = self._places.pop(partition, None)
+        if place is not None:
+            self._homeless.pop(partition, None)
+            for lane in self._lanes.values():
+                lane.remove(place)
+        kept = [arrived for arrived in self._arrived if not isinstance(arrived, Fetched | FetchFailed) or arrived.partition != partition]
+        self._arrived = deque(kept)
+        self._buffered = sum(len(arrived.records) for arrived in kept if isinstance(arrived, Fetched))
+        self._has_changed()
+
+    def watermarks(self, partition: TopicPartition) -> tuple[int, int, int]:
+        """Log start offset, last stable offset and high watermark as last heard; -1 before that. Raises KeyError if not assigned."""
+        place = self._places[partition]
+        return place.log_start_offset, place.last_stable_offset, place.high_watermark
+
+    async def poll(self, timeout_seconds: float) -> list[Fetched]:
+        """What has arrived since, in each partition's order; waits for something up to the timeout.
+
+        Raises:
+            FetchFailed: a partition can not be read on. What arrived before that is given first.
+        """
+        if not self._arrived:
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    await self._arrival.wait()
+            except TimeoutError:
+                return []
+        taken: list[Fetched] = []
+        while self._arrived:
+            first = self._arrived[0]
+            if isinstance(first, Exception):
+                if not taken:
+                    self._arrived.popleft()
+                    self._has_changed()
+                    raise first
+                break
+            taken.append(first)
+            self._arrived.popleft()
+            self._buffered -= len(first.records)
+        self._has_changed()
+        return taken
+
+    # For lanes.
+
+    async def room(self) -> None:
+        """Waits while too much waits to be polled."""
+        await self._room.wait()
+
+    def deliver(self, arrived: Fetched | Exception) -> None:
+        """Gives it to whoever polls."""
+        self._arrived.append(arrived)
+        if isinstance(arrived, Fetched):
+            self._buffered += len(arrived.records)
+        self._has_changed()
+
+    def is_current(self, place: _Place) -> bool:
+        """Whether the partition is still read from this place on."""
+        return self._places.get(place.partition) is place
+
+    def fail(self, place: _Place, error: ApiError) -> None:
+        """Reads the partition no more, and says so to whoever polls."""
+        if self.is_current(place):
+            del self._places[place.partition]
+            self._homeless.pop(place.partition, None)
+            for lane in self._lanes.values():
+                lane.remove(place)
+            self.deliver(FetchFailed(place.partition, place.offset, error))
+
+    def rehome(self, place: _Place, *, is_stale: bool) -> None:
+        """Looks up anew who is to be asked for the partition."""
+        for lane in self._lanes.values():
+            lane.remove(place)
+        place.is_stale = place.is_stale or is_stale
+        if self.is_current(place):
+            self._seek_home(place)
+
+    def ended(self, lane: _Lane) -> None:
+        """The lane has nothing to ask for any more."""
+        if self._lanes.get(lane.broker_id) is lane:
+            del self._lanes[lane.broker_id]
+
+    # Homes.
+
+    def _seek_home(self, place: _Place) -> None:
+        self._homeless[place.partition] = place
+        if self._placing is None or self._placing.done():
+            self._placing = self._begin(self._find_homes())
+
+    async def _find_homes(self) -> None:
+        cluster = self.cluster
+        failures = 0
+        while self._homeless:
+            places = list(self._homeless.values())
+            unknown = {place.partition.topic for place in places if place.is_stale or place.partition.topic not in cluster.metadata.topics}
+            try:
+                if unknown:
+                    await cluster.refresh(unknown)
+            except (OSError, OttlaError) as error:
+                if isinstance(error, ApiError) and not error.retriable:
+                    for place in places:
+                        self.fail(place, error)
+                    continue
+                if not failures:
+                    log.warning("metadata of %d topics could not be had, trying again: %s", len(unknown), error)
+                failures += 1
+                await asyncio.sleep(cluster.pause_seconds(failures))
+                continue
+            waiting = [place for place in places if self._homeless.get(place.partition) is place and not self._find_home(place)]
+            failures = failures + 1 if waiting else 0
+            if waiting:
+                await asyncio.sleep(cluster.pause_seconds(failures))
+
+    def _find_home(self, place: _Place) -> bool:
+        """Gives the partition to the lane of who is to be asked for it; False if that is to be tried again."""
+        metadata = self.cluster.metadata
+        now = asyncio.get_running_loop().time()
+        try:
+            topic = metadata.topic(place.partition.topic)
+            if place.topic_id is not None and topic.topic_id is not None and topic.topic_id != place.topic_id:
+                raise UnknownTopicId(f"{place.partition.topic} was made again: its id was {place.topic_id} and is {topic.topic_id}")
+            leader = metadata.leader(place.partition)
+        except ApiError as error:
+            if isinstance(error, UnknownTopicId) or not error.retriable or self.is_refused_for_long(place, now, error):
+                self.fail(place, error)
+                return True
+            place.is_stale = True
+            return False
+        place.topic_id = topic.topic_id
+        place.leader_epoch = metadata.partition(place.partition).leader_epoch
+        place.is_stale = False
+        home = leader
+        if place.preferred is not None:
+            replica, until = place.preferred
+            if now < until and replica in metadata.brokers and place.look_up is None:
+                home = replica
+            else:
+                place.preferred = None
+        del self._homeless[place.partition]
+        lane = self._lanes.get(home)
+        if lane is None:
+            lane = self._lanes[home] = _Lane(self, home)
+            lane.add(place)
+            self._begin(lane.run())
+        else:
+            lane.add(place)
+        return True
+
+    def is_refused_for_long(self, place: _Place, now: float, error: ApiError) -> bool:
+        """Counts a refusal; True when the topic has been unknown for as long as one waits for an answer."""
+        if not place.refusals:
+            place.first_refused = now
+        place.refusals += 1
+        return isinstance(error, UnknownTopicOrPartition) and now - place.first_refused > self.cluster.settings.api_timeout_seconds
+
+    def _has_changed(self) -> None:
+        if self._arrived:
+            self._arrival.set()
+        else:
+            self._arrival.clear()
+        if self._buffered < self.settings.max_buffered_bytes:
+            self._room.set()
+        else:
+            self._room.clear()
+
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._is_closed:
+            # Nothing is read on by this task, so whoever polls has to know.
+            self.deliver(error if isinstance(error, Exception) else RuntimeError(f"reading ended: {error!r}"))
+
+
+class _Lane:
+    """One broker that is read from."""
+
+    def __init__(self, fetcher: Fetcher, broker_id: BrokerId) -> None:
+        self.broker_id: Final = broker_id
+        self._fetcher = fetcher
+        self._cluster = fetcher.cluster
+        self._places: dict[TopicPartition, _Place] = {}
+        self._session = FetchSession()
+        self._speaks_ids: bool | None = None  # in this session
+        self._connection: BrokerConnection | None = None
+        self._failures = 0
+        self._changed = asyncio.Event()
+
+    def add(self, place: _Place) -> None:
+        self._places[place.partition] = place
+        self._changed.set()
+
+    def remove(self, place: _Place) -> None:
+        if self._places.get(place.partition) is place:
+            del self._places[place.partition]
+            # By whichever of the two the session knows it.
+            self._session.forget((place.partition.topic, place.partition.partition))
+            if place.topic_id is not None:
+                self._session.forget((place.topic_id, place.partition.partition))
+
+    async def run(self) -> None:
+        """Asks until there is nothing to ask for."""
+        try:
+            while self._places:
+                await self._fetcher.room()
+                try:
+                    await self._round()
+                    self._failures = 0
+                except (OSError, MalformedResponse, _SessionRefused) as error:
+                    await self._failed(error)
+                except ApiError as error:  # of the connection: versions, credentials
+                    if is_healed_by_time(error):
+                        await self._failed(error)
+                        continue
+                    for place in list(self._places.values()):
+                        self._fetcher.fail(place, error)
+        finally:
+            self._fetcher.ended(self)
+            if self._connection is not None:
+                await self._connection.close()
+
+    async def _failed(self, error: Exception) -> None:
+        self._session = FetchSession(self._session.session_id)
+        if self._failures == 0:
+            level = logging.DEBUG if isinstance(error, _SessionRefused) else logging.WARNING
+            log.log(level, "fetching from broker %d, trying again: %s", self.broker_id, error)
+        self._failures += 1
+        if not isinstance(error, _SessionRefused):
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                await connection.close()
+            for place in list(self._places.values()):
+                place.preferred = None
+                self._fetcher.rehome(place, is_stale=True)
+        await asyncio.sleep(self._cluster.pause_seconds(self._failures - 1))
+
+    async def _round(self) -> None:
+        connection = await self._cluster.connection(self.broker_id, self._fetcher.lane_name)
+        if connection is not self._connection:
+            self._connection = connection
+            self._session = FetchSession()
+        unplaced = [place for place in self._places.values() if place.look_up is not None]
+        if unplaced:
+            await self._look_up(connection, unplaced)
+        now = asyncio.get_running_loop().time()
+        asked = {place.partition: place for place in self._places.values() if place.ready_at <= now and place.look_up is None}
+        if not asked:
+            await self._until_ready(now)
+            return
+        speaks_ids = all(place.topic_id is not None for place in asked.values())
+        version = connection.version(ApiKey.FETCH, MIN_VERSION, MAX_VERSION if speaks_ids else TOPIC_ID_VERSION - 1)
+        speaks_ids = version >= TOPIC_ID_VERSION
+        if speaks_ids is not self._speaks_ids:
+            self._session, self._speaks_ids = FetchSession(self._session.session_id), speaks_ids
+        for place in self._places.values():
+            if place.partition not in asked:
+                self._session.forget(_key(place, speaks_ids))
+        wanted = {_key(place, speaks_ids): place for place in asked.values()}
+        offsets = {partition: place.offset for partition, place in asked.items()}
+        _, answers, endpoints = await self._exchange(connection, version, wanted)
+        nodes = {endpoint.node_id: endpoint for endpoint in endpoints}
+        for answer in answers:
+            known = wanted.get((answer.topic, answer.partition))
+            if known is not None and self._places.get(known.partition) is known and known.offset == offsets[known.partition]:
+                self._take(known, answer, nodes)
+
+    async def _exchange(
+        self, connection: BrokerConnection, version: int, wanted: Mapping[Key, _Place]
+    ) -> tuple[ResponseHead, list[FetchedPartition], list[NodeEndpoint]]:
+        settings = self._fetcher.settings
+        session = self._session
+        sent = session.request(
+            {
+                key: FetchPartition(place.partition.partition, place.leader_epoch, place.offset, place.last_epoch, -1, place.max_bytes)
+                for key, place in wanted.items()
+            }
+        )
+        request = FetchRequest(
+            replica_id=CONSUMER_REPLICA_ID,
+            replica_epoch=-1,
+            max_wait_ms=0 if sent.held_back else settings.max_wait_ms,
+            min_bytes=settings.min_bytes,
+            max_bytes=settings.max_bytes,
+            isolation_level=READ_COMMITTED if settings.read_committed else 0,
+            session_id=sent.session_id,
+            session_epoch=sent.session_epoch,
+            topics=sent.topics,
+            forgotten=sent.forgotten,
+            rack=self._cluster.settings.rack,
+        )
+        answer = await fetch(connection, request, version, self._cluster.settings.request_timeout_seconds)
+        if answer[0].error_code != NONE:
+            raise _SessionRefused(f"{type(error_of(answer[0].error_code)).__name__} ({answer[0].error_code})")
+        session.answered(answer[0].session_id)
+        return answer
+
+    async def _until_ready(self, now: float) -> None:
+        """Waits until a partition may be asked for again, or there is another one."""
+        self._changed.clear()
+        first = min((place.ready_at for place in self._places.values()), default=now)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(first - now, 0.0)):
+                await self._changed.wait()
+
+    def _take(self, place: _Place, answer: FetchedPartition, nodes: Mapping[int, NodeEndpoint]) -> None:
+        if answer.error_code != NONE:
+            self._refused(place, answer, nodes)
+            return
+        place.refusals = 0
+        if answer.preferred_read_replica >= 0 and answer.preferred_read_replica != self.broker_id:
+            until = asyncio.get_running_loop().time() + self._cluster.settings.metadata_max_age_seconds
+            place.preferred = (BrokerId(answer.preferred_read_replica), until)
+            self._fetcher.rehome(place, is_stale=False)
+            return
+        if answer.diverging_epoch is not None:
+            self._was_cut(place, *answer.diverging_epoch)
+            return
+        place.high_watermark, place.last_stable_offset = answer.high_watermark, answer.last_stable_offset
+        place.log_start_offset = answer.log_start_offset
+        if answer.records:
+            try:
+                fetched = self._fetched(place, answer)
+            except ApiError as error:
+                self._fetcher.fail(place, error)
+                return
+            self._fetcher.deliver(fetched)
+
+    def _fetched(self, place: _Place, answer: FetchedPartition) -> Fetched:
+        """What has come, after a look at each header.
+
+        Raises:
+            CorruptMessage, UnsupportedForMessageFormat: it can not be handed on.
+        """
+        records = answer.records
+        end, next_offset, leader_epoch = check_fetched(records, place.offset, check_crcs=self._fetcher.settings.check_crcs)
+        if not end:
+            raise CorruptMessage(f"{len(records)} bytes came, and no whole batch is in them")
+        fetched = Fetched(
+            place.partition,
+            place.offset,
+            next_offset,
+            records[:end],
+            answer.high_watermark,
+            answer.last_stable_offset,
+            answer.log_start_offset,
+            answer.aborted_transactions,
+            leader_epoch,
+        )
+        place.offset, place.last_epoch = next_offset, leader_epoch
+        return fetched
+
+    def _refused(self, place: _Place, answer: FetchedPartition, nodes: Mapping[int, NodeEndpoint]) -> None:
+        now = asyncio.get_running_loop().time()
+        error = error_of(answer.error_code, f"broker {self.broker_id} answers error {answer.error_code}")
+        if isinstance(error, OffsetOutOfRange):
+            if place.preferred is not None:
+                place.preferred = None  # a replica may be behind (KIP-392); its leader knows
+                self._fetcher.rehome(place, is_stale=False)
+            else:
+                self._is_out_of_range(place, error)
+            return
+        if not error.retriable or isinstance(error, CorruptMessage) or self._fetcher.is_refused_for_long(place, now, error):
+            self._fetcher.fail(place, error)
+            return
+        place.ready_at = now + self._cluster.pause_seconds(place.refusals - 1)
+        if asks_for_metadata(error) or isinstance(error, FencedLeaderEpoch):
+            place.preferred = None
+            hinted = answer.current_leader is not None and self._take_hint(place, *answer.current_leader, nodes)
+            if hinted:
+                place.ready_at = now
+            self._fetcher.rehome(place, is_stale=not hinted)
+
+    def _take_hint(self, place: _Place, leader: int, leader_epoch: int, nodes: Mapping[int, NodeEndpoint]) -> bool:
+        node = nodes.get(leader)
+        broker = Broker(BrokerId(leader), node.host, node.port, node.rack) if node is not None else None
+        return self._cluster.metadata.hint(place.partition, BrokerId(leader), leader_epoch, broker)
+
+    # Partitions that have lost their place.
+
+    def _is_out_of_range(self, place: _Place, error: ApiError) -> None:
+        anew = self._fetcher.out_of_range(place.partition, place.offset)
+        if anew is None:
+            self._fetcher.fail(place, OffsetOutOfRange(f"the log does not have offset {place.offset}, and no policy says where to go on"))
+            return
+        log.info("%s: offset %d is out of range; going on at %s", place.partition, place.offset, _NAMES.get(anew, f"the time {anew} ms"))
+        place.look_up, place.last_epoch = anew, -1
+
+    async def _look_up(self, connection: BrokerConnection, places: Sequence[_Place]) -> None:
+        """Asks for the offsets that are still to be found out. What is refused is treated as an answer to Fetch would be."""
+        loop = asyncio.get_running_loop()
+        ready = [place for place in places if place.ready_at <= loop.time()]
+        by_time: dict[int, list[_Place]] = {}
+        for place in ready:
+            assert place.look_up is not None
+            by_time.setdefault(place.look_up, []).append(place)
+        for timestamp, asked in by_time.items():
+            found = await ask_offsets(
+                connection,
+                timestamp,
+                [(place.partition, place.leader_epoch) for place in asked],
+                read_committed=self._fetcher.settings.read_committed,
+                timeout_seconds=self._cluster.settings.request_timeout_seconds,
+            )
+            for place in asked:
+                listed = found.get(place.partition)
+                if listed is None:
+                    raise MalformedResponse(f"{connection.endpoint.host}:{connection.endpoint.port} lists no offset of {place.partition}")
+                if self._places.get(place.partition) is not place or place.look_up != timestamp:
+                    continue
+                if listed.error_code != NONE:
+                    self._refused(place, FetchedPartition("", 0, listed.error_code, -1, -1, None, memoryview(b"")), {})
+                elif listed.offset < 0:
+                    place.look_up = LATEST  # nothing is as young as that
+                else:
+                    place.offset, place.look_up, place.refusals = listed.offset, None, 0
+
+    def _was_cut(self, place: _Place, epoch: int, end_offset: int) -> None:
+        """The log has other records than were read: it ended, in the epoch that we read last, before our offset (KIP-320, KIP-595)."""
+        anew = self._fetcher.out_of_range(place.partition, place.offset)
+        message = f"the log was cut to offset {end_offset} of leader epoch {epoch}; not all up to {place.offset} is in it any more"
+        if anew is None:
+            self._fetcher.fail(place, OffsetOutOfRange(message))
+            return
+        log.warning("%s: %s; going on from there", place.partition, message)
+        place.offset, place.last_epoch = min(end_offset, place.offset), epoch
+
+
+_NAMES: Final = {EARLIEST: "its beginning", LATEST: "its end"}
+
+
+def _key(place: _Place, speaks_ids: bool) -> Key:
+    """What a fetch session calls the partition."""
+    topic: UUID | str | None = place.topic_id if speaks_ids else place.partition.topic
+    assert topic is not None
+    return topic, place.partition.partition
+
+
+async def fetch(
+    connection: BrokerConnection, request: FetchRequest, version: int, timeout_seconds: float
+) -> tuple[ResponseHead, list[FetchedPartition], list[NodeEndpoint]]:
+    """One Fetch, without a loop: for whoever has a connection of its own.
+
+    Args:
+        request: topics by id from version 13 on, by name below.
+        timeout_seconds: beyond the request's own `max_wait_ms`.
+
+    Raises:
+        As `BrokerConnection.ask`.
+    """
+    number = connection.next_correlation_id()
+    frame = encode_request(request, number, connection.client_id, version)
+    answer = await connection.send((frame,), timeout_seconds + request.max_wait_ms / 1000)
+    try:
+        head = read_head(answer, number, version)
+        partitions, endpoints = read_answer(answer, head.position, version)
+    except MalformedResponse:
+        await connection.close()
+        raise
+    return head, partitions, endpoints
+
+
+async def ask_offsets(
+    connection: BrokerConnection,
+    timestamp: int,
+    partitions: Iterable[tuple[TopicPartition, int]],
+    *,
+    read_committed: bool,
+    timeout_seconds: float,
+) -> Mapping[TopicPartition, ListedOffset]:
+    """One ListOffsets, without a loop. As `offsets.list_offsets`; -1 of a time that no record is as young as.
+
+    Args:
+        partitions: each with the leader epoch that is known, or -1.
+
+    Raises:
+        As `BrokerConnection.ask`.
+    """
+    client = list_offsets_client
+    version = connection.version(ApiKey.LIST_OFFSETS, client.MIN_VERSION, client.MAX_VERSION)
+    number = connection.next_correlation_id()
+    isolation_level = READ_COMMITTED if read_committed else 0
+    frame = client.encode_request(
+        number, connection.client_id, CONSUMER_REPLICA_ID, timestamp, partitions, version=version, isolation_level=isolation_level
+    )
+    answer = await connection.send((frame,), timeout_seconds)
+    try:
+        return client.decode_response(answer, number, version)
+    except MalformedResponse:
+        await connection.close()
+        raise

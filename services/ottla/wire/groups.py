@@ -1,0 +1,129 @@
+"""Committed offsets of a consumer group, written and read by who is no member of it: OffsetCommit and OffsetFetch.
+
+The paper's consumers have their membership in ZooKeeper, and services have none, so a commit here carries no generation: the
+coordinator takes it as long as the group has no members of Kafka's own protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ottla.errors import NONE, error_of
+from ottla.model import BrokerId, TopicPartition
+from ottla.protocol.api import ApiKey
+from ottla.wire.cluster import Cluster, CoordinatorKind
+from ottla.wire.offsets import by_topic
+
+COMMIT_VERSIONS: Final = (2, 9)
+FETCH_VERSIONS: Final = (1, 9)
+FIRST_FETCH_OF_ALL: Final = 2
+FIRST_STABLE_FETCH: Final = 7  # KIP-447
+FIRST_BATCHED_FETCH: Final = 8  # KIP-709
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """The offset of the next record to read, the leader epoch of the last one that was read (-1: not known), and a note."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+async def commit_offsets(
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, CommittedOffset], *, timeout_seconds: float | None = None
+) -> None:
+    """Commits offsets; all of them, or the error says which is not.
+
+    Raises:
+        ApiError: UnknownMemberId or IllegalGeneration when the group has members, and what else the coordinator says. The others
+            may be committed.
+        OSError: no coordinator in time.
+    """
+
+    async def attempt(coordinator: BrokerId) -> None:
+        def build(api: Any) -> Any:
+            topics = [
+                api.build("OffsetCommitRequestTopic", name=topic, partitions=found)
+                for topic, found in by_topic(offsets, lambda key: offset_to_commit(api, "OffsetCommitRequestPartition", key, offsets[key]))
+            ]
+            return api.build("OffsetCommitRequest", group_id=group, member_id="", topics=topics)
+
+        answer = await cluster.ask(coordinator, ApiKey.OFFSET_COMMIT, COMMIT_VERSIONS, build)
+        raise_refused_commit(answer, group)
+
+    if offsets:
+        await cluster.with_coordinator(CoordinatorKind.GROUP, group, attempt, timeout_seconds=timeout_seconds)
+
+
+async def committed_offsets(
+    cluster: Cluster,
+    group: str,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    require_stable: bool = False,
+    timeout_seconds: float | None = None,
+) -> dict[TopicPartition, CommittedOffset]:
+    """What a group has committed; partitions of which it has nothing are left out.
+
+    Args:
+        partitions: None for all that the group has.
+        require_stable: waits for transactions whose commits of this group are open (KIP-447).
+
+    Raises:
+        ApiError, OSError: as the coordinator says, or no coordinator in time.
+    """
+    asked = None if partitions is None else list(partitions)
+    first = FIRST_STABLE_FETCH if require_stable else FIRST_FETCH_OF_ALL if asked is None else FETCH_VERSIONS[0]
+
+    async def attempt(coordinator: BrokerId) -> dict[TopicPartition, CommittedOffset]:
+        def build(api: Any) -> Any:
+            kind = "OffsetFetchRequestTopics" if api.version >= FIRST_BATCHED_FETCH else "OffsetFetchRequestTopic"
+            topics = None
+            if asked is not None:
+                topics = [
+                    api.build(kind, name=topic, partition_indexes=indexes) for topic, indexes in by_topic(asked, lambda key: key.partition)
+                ]
+            if api.version >= FIRST_BATCHED_FETCH:
+                groups = [api.build("OffsetFetchRequestGroup", group_id=group, topics=topics)]
+                return api.build("OffsetFetchRequest", groups=groups, require_stable=require_stable)
+            return api.build("OffsetFetchRequest", group_id=group, topics=topics, require_stable=require_stable)
+
+        answer = await cluster.ask(coordinator, ApiKey.OFFSET_FETCH, (first, FETCH_VERSIONS[1]), build)
+        found = next((found for found in getattr(answer, "groups", ()) if found.group_id == group), answer)
+        if getattr(found, "error_code", NONE):
+            raise error_of(int(found.error_code), f"offsets of group {group}")
+        offsets = {}
+        for topic in getattr(found, "topics", ()):
+            for partition in topic.partitions:
+                key = TopicPartition(topic.name, partition.partition_index)
+                if partition.error_code:
+                    raise error_of(int(partition.error_code), f"offset of group {group} in {key}")
+                if partition.committed_offset >= 0:
+                    leader_epoch = getattr(partition, "committed_leader_epoch", -1)
+                    offsets[key] = CommittedOffset(partition.committed_offset, leader_epoch, partition.metadata or "")
+        return offsets
+
+    return await cluster.with_coordinator(CoordinatorKind.GROUP, group, attempt, timeout_seconds=timeout_seconds)
+
+
+def offset_to_commit(api: Any, kind: str, key: TopicPartition, offset: CommittedOffset) -> Any:
+    """A partition of an OffsetCommit or a TxnOffsetCommit request."""
+    return api.build(
+        kind,
+        partition_index=key.partition,
+        committed_offset=offset.offset,
+        committed_leader_epoch=offset.leader_epoch,
+        committed_metadata=offset.metadata,
+    )
+
+
+def raise_refused_commit(answer: Any, group: str) -> None:
+    """Raises the error of the first partition that an answer to OffsetCommit or TxnOffsetCommit refuses."""
+    for topic in answer.topics:
+        for partition in topic.partitions:
+            if partition.error_code:
+                key = TopicPartition(topic.name, partition.partition_index)
+                raise error_of(int(partition.error_code), f"commit of group {group} in {key}")
