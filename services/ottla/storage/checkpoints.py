@@ -49,7 +49,7 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
 
 def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
     """Replaces the file; entries are sorted, so that two files can be compared."""
-    write_atomically(path, _encode([f"{each.topic} {each.partition} {offsets[each]}" for each in sorted(offsets)]))
+    write_atomically(path, _encode([f"{offset.topic} {offset.partition} {offsets[offset]}" for offset in sorted(offsets)]))
 
 
 def read_leader_epochs(path: Path) -> list[tuple[int, int]]:
@@ -93,6 +93,16 @@ def write_file(path: Path, content: bytes, *, synced: bool) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+PRIVATE_DIRECTORY: Final = 0o700
+
+
+def make_private(path: Path) -> None:
+    """Removes other users' rights to a directory or file of ours; one of another owner, as a volume's, stays as it is."""
+    found = path.stat()
+    if found.st_uid == os.geteuid() and found.st_mode & 0o077:
+        path.chmod(found.st_mode & 0o700)
 
 
 def sync_directory(directory: Path) -> None:

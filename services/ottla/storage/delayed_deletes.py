@@ -17,7 +17,8 @@ from typing import Final
 from ottla.clock import Clock
 from ottla.lifecycle import Offload
 from ottla.storage.checkpoints import sync_directory
-from ottla.storage.file_names import DELETED_SUFFIX
+from ottla.storage.file_names import DAMAGED_SUFFIX, DELETED_SUFFIX
+from ottla.storage.log_sync import FULL
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +63,25 @@ def rename_to_deleted(path: str) -> str:
 
     Raises:
         FileNotFoundError: there is no such file.
-        OSError: it can not be renamed.
+        OSError: it cannot be renamed.
     """
     return rename_with_suffix(path, DELETED_SUFFIX)
+
+
+def keep_damaged_aside(path: Path) -> str:
+    """Gives a file that cannot be read another name, so that what is written in its place does not take it away; says what became of it.
+
+    Raises:
+        OSError: it cannot be renamed, and not for want of room.
+    """
+    try:
+        return f"the file is renamed to {Path(rename_with_suffix(str(path), DAMAGED_SUFFIX)).name}"
+    except FileNotFoundError:
+        return "the file is not there any more"
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        return f"the file cannot be renamed: {error}"
 
 
 def rename_with_suffix(path: str, suffix: str) -> str:
@@ -83,7 +100,7 @@ def rename_with_suffix(path: str, suffix: str) -> str:
 
 
 def delete_all(paths: Sequence[str]) -> None:
-    """Deletes files and directories; what can not be deleted is told in the log and left for the next start.
+    """Deletes files and directories; what cannot be deleted is logged and left for the next start.
 
     A directory's name is synced before: after a loss of power half of a log must not be found under the name of a whole one.
     """
@@ -99,4 +116,4 @@ def delete_all(paths: Sequence[str]) -> None:
             else:
                 path.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("%s stays until the next start: %s", path, error)
+            log.warning("%s cannot be deleted before the next start: %s", path, error)

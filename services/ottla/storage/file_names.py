@@ -19,6 +19,7 @@ SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
+DAMAGED_SUFFIX: Final = ".damaged"  # of a file that could not be read
 STRAY_SUFFIX: Final = ".stray"  # not one of Kafka's, which looks at no file with another suffix than its own
 
 DELETED_DIRECTORY_SUFFIX: Final = "-delete"
@@ -77,7 +78,7 @@ def _marked_directory_name(topic_partition: TopicPartition, unique_id: UUID, mar
 
 
 def is_marked_directory(name: str) -> bool:
-    """Whether the directory was a partition's and is now set aside: deleted, stray, or a replica on the move."""
+    """Whether the directory was a partition's and is renamed now: deleted, stray, or a replica on the move."""
     return _MARKED_DIRECTORY.fullmatch(name) is not None
 
 

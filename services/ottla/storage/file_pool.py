@@ -18,6 +18,20 @@ from ottla.record.region import OpenFile
 FEWEST: Final = 64
 
 
+# For what is neither a segment nor a client's: the coordination, other brokers, checkpoints, indexes on their way.
+OTHERS: Final = 100
+
+
+def _may_open() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft
+
+
+def descriptors_for_sockets() -> int:
+    """How many clients' sockets the process may have beside the files of the pool."""
+    return max(_may_open() - max(FEWEST, _may_open() // 2) - OTHERS, 1)
+
+
 class FileHolder(Protocol):
     """Who holds an open file that the pool may take away; it can always be opened again."""
 
@@ -37,8 +51,7 @@ class FilePool:
     @classmethod
     def from_limits(cls) -> FilePool:
         """Half of what the process may open; the other half is for sockets and short-lived files."""
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return cls(max(FEWEST, (1 << 20 if soft == resource.RLIM_INFINITY else soft) // 2))
+        return cls(max(FEWEST, _may_open() // 2))
 
     def __len__(self) -> int:
         return len(self._holders)

@@ -34,7 +34,7 @@ TIME_ENTRY_SIZE: Final = TIME_ENTRY.size  # 12
 WINDOW: Final = 1024
 # How many of them are kept: readers in different places of one segment must not take them from each other.
 WINDOWS: Final = 4
-# How many entries may wait in memory before whoever appends moves them to the file in one write: half a MiB of log.
+# How many entries may wait in memory before anyone who appends moves them to the file in one write: half a MiB of log.
 TAIL: Final = 128
 
 OFFSETS, POSITIONS = 0, 1  # the columns of an offset index
@@ -163,7 +163,7 @@ class OffsetIndex:
         self.last_offset, self.last_position = other.last_offset, other.last_position
 
     def pending_write(self) -> IndexWrite:
-        """What the file lacks."""
+        """What is not in the file yet."""
         both = [number for entry in zip(self.tail_offsets, self.tail_positions, strict=True) for number in entry]
         return IndexWrite(self.path, struct.pack(f">{len(both)}I", *both), self.count * OFFSET_ENTRY_SIZE)
 
@@ -192,11 +192,11 @@ class OffsetIndex:
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return None  # somebody has removed it: the log itself can be searched, and the next start makes it anew
+            return None  # it was removed: the log itself can be searched, and the next start rebuilds it
         try:
             low, high = 0, (self.count - 1) // WINDOW
             if before is not None and before[0] // WINDOW < high:
-                # Whoever reads on finds its next look-ups in the next window, mostly.
+                # Anyone who reads on finds its next look-ups in the next window, mostly.
                 low = before[0] // WINDOW
                 following = OFFSET_ENTRY.unpack(pread(descriptor, OFFSET_ENTRY_SIZE, min(low + 2, high) * WINDOW * OFFSET_ENTRY_SIZE))
                 if key < following[column]:
@@ -300,7 +300,7 @@ class TimeIndex:
         self.last_timestamp, self.last_offset = other.last_timestamp, other.last_offset
 
     def pending_write(self) -> IndexWrite:
-        """What the file lacks."""
+        """What is not in the file yet."""
         return IndexWrite(self.path, b"".join([TIME_ENTRY.pack(*entry) for entry in self.tail]), self.count * TIME_ENTRY_SIZE)
 
     def written(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from ottla.errors import ApiError, OttlaError
-from ottla.record.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, crc_of, read_header
+from ottla.record.batch import HEADER_SIZE, SMALLEST_LENGTH, BatchHeader, crc_of, read_header
 from ottla.record.codecs import MAXIMUM_DECOMPRESSED
 from ottla.record.control_records import EndTransactionMarker, read_marker
 from ottla.record.records import Record, read_records
@@ -48,7 +48,7 @@ class BatchDump:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that are no batch; what follows them was not read, as nobody knows where the next one would begin."""
+    """Bytes that are no batch; what follows them was not read, as it is unknown where the next one would begin."""
 
     position: int
     size: int
@@ -57,7 +57,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class OffsetIndexDump:
-    """An `.index` file: (relative offset, position) of each entry, compared with the segment beside it."""
+    """An `.index` file: (relative offset, position) of each entry, compared with its segment."""
 
     path: Path
     entries: tuple[tuple[int, int], ...]
@@ -67,7 +67,7 @@ class OffsetIndexDump:
 
 @dataclass(frozen=True, slots=True)
 class TimeIndexDump:
-    """A `.timeindex` file: (timestamp, relative offset) of each entry, compared with the segment beside it."""
+    """A `.timeindex` file: (timestamp, relative offset) of each entry, compared with its segment."""
 
     path: Path
     entries: tuple[tuple[int, int], ...]
@@ -100,13 +100,13 @@ def dump_segment(
 
     Args:
         path: the file.
-        with_records: also open the records; what can not be opened is a problem of its batch.
+        with_records: also open the records; what cannot be opened is a problem of its batch.
         maximum_decompressed: how many bytes a compressed batch may become.
     """
     try:
         file = path.open("rb")
     except OSError as error:
-        yield Damage(0, 0, f"can not be opened: {error.strerror}")
+        yield Damage(0, 0, f"cannot be opened: {error.strerror}")
         return
     with file:
         next_offset = offset_in(path.name) or 0
@@ -163,19 +163,19 @@ def dump_snapshot(path: Path) -> SnapshotDump:
     except OttlaError as error:
         return SnapshotDump(path, (), str(error))
     except OSError as error:
-        return SnapshotDump(path, (), f"{path}: can not be read: {error.strerror}")
+        return SnapshotDump(path, (), f"{path}: cannot be read: {error.strerror}")
 
 
 def dump_leader_epochs(path: Path) -> LeaderEpochsDump:
     """A leader epoch checkpoint."""
     if not path.exists():
-        return LeaderEpochsDump(path, (), f"{path}: can not be read: No such file or directory")
+        return LeaderEpochsDump(path, (), f"{path}: cannot be read: No such file or directory")
     try:
         entries = tuple(read_leader_epochs(path))
     except OttlaError as error:
         return LeaderEpochsDump(path, (), str(error))
     except OSError as error:
-        return LeaderEpochsDump(path, (), f"{path}: can not be read: {error.strerror}")
+        return LeaderEpochsDump(path, (), f"{path}: cannot be read: {error.strerror}")
     return LeaderEpochsDump(path, entries, None)
 
 
@@ -190,7 +190,7 @@ def _batches(file: BinaryIO, *, whole: bool) -> Iterator[tuple[int, BatchHeader,
             yield position, _NO_HEADER, f"{len(head)} bytes are left, fewer than a batch header ({HEADER_SIZE}): a torn batch"
             return
         header = read_header(head)
-        if header.length < HEADER_SIZE - LOG_OVERHEAD:
+        if header.length < SMALLEST_LENGTH:
             zeros = " and only zeros follow" if _only_zeros(file, position, end) else ""
             yield position, header, f"a length of {header.length}, less than a batch has{zeros}"
             return
@@ -238,7 +238,7 @@ def _read_entries(path: Path, entry_size: int, problems: list[str]) -> tuple[byt
     except FileNotFoundError:
         return None
     except OSError as error:
-        problems.append(f"can not be read: {error.strerror}")
+        problems.append(f"cannot be read: {error.strerror}")
         return b"", 0
     if len(data) % entry_size:
         problems.append(f"{len(data)} bytes are no multiple of an entry's {entry_size}")

@@ -39,7 +39,7 @@ class LeaderEpochCache:
         """From the partition's `leader-epoch-checkpoint`; empty when it has none.
 
         Raises:
-            MalformedCheckpoint: the file can not be read, or its numbers go down; the caller rebuilds from the log.
+            MalformedCheckpoint: the file cannot be read, or its numbers go down; the caller rebuilds from the log.
         """
         path = directory / LEADER_EPOCH_CHECKPOINT
         entries = read_leader_epochs(path)
@@ -65,7 +65,7 @@ class LeaderEpochCache:
         return (self._epochs[0], self._start_offsets[0]) if self._epochs else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Notes that `epoch` writes from `start_offset` on; says whether that is news.
+        """Notes that `epoch` writes from `start_offset` on; returns whether that is a change.
 
         Entries that contradict it, a higher epoch or a later start, come from a log that was truncated and go.
         The usual case, an epoch that is the latest already, can be seen from `latest_epoch` without a call.
@@ -121,7 +121,7 @@ class LeaderEpochCache:
         return True
 
     def clear(self) -> None:
-        """Forgets all: the log starts anew."""
+        """Forgets all: the log starts again."""
         self._epochs.clear()
         self._start_offsets.clear()
         self._changed()

@@ -4,8 +4,9 @@
           |   segment   |   segment  |   active segment |            |
           [-- readable, synced ------)[-- written ------)[- staged --)
 
-An append is staged first and written with those that came with it in one `writev`: nothing of a batch is copied on the
-way (see `appending`).
+A log has an `Appender` (an append is staged first and written with those that came with it in one `writev`, and nothing of a batch
+is copied on the way), a `Flusher` (up to where the disk has it) and a `LogReader`, which share its `LogFiles`. What moves its head or
+cuts its end is here, and how a cleaned segment takes the place of others, because that concerns all of them.
 
 Retention deletes from the head while consumers read. A reader must never wait for that, so the list of segments is
 copied on write and a region keeps its file open.
@@ -15,49 +16,95 @@ One event loop owns a log: no locks. Everything here that waits for the disk is 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import os
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
-from ottla.errors import KafkaStorageError, OffsetOutOfRange
+from ottla.config.topic import TopicSettings
+from ottla.errors import InvalidRecord, KafkaStorageError, OffsetOutOfRange
+from ottla.model import TopicPartition
 from ottla.record.batch import HEADER_SIZE, read_header
-from ottla.record.region import FileRegion, OpenFile
-from ottla.storage.appending import UNKNOWN
-from ottla.storage.compactable_log import CompactableLog
-from ottla.storage.file_names import OFFSET_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, segment_file_name
-from ottla.storage.log_reader import locate_in_files
-from ottla.storage.log_sync import (
-    PASSING,
-    FsyncFailed,
-    SyncJob,
-    bring_indexes,
-    bring_snapshot,
-    take_aside_back,
-    timed_sync,
-    write_aside,
-)
-from ottla.storage.partition_metadata import PARTITION_METADATA
+from ottla.record.region import FileRegion
+from ottla.storage.appender import Appender
+from ottla.storage.checkpoints import sync_directory
+from ottla.storage.compaction.job import CleaningInterrupted
+from ottla.storage.compaction.swap import SwapNotBegun, swap
+from ottla.storage.file_names import CLEANED_SUFFIX
+from ottla.storage.flusher import Flusher
+from ottla.storage.leader_epochs import LeaderEpochCache
+from ottla.storage.log_context import LogContext
+from ottla.storage.log_files import LogFiles
+from ottla.storage.log_reader import LogReader, locate_in_files
+from ottla.storage.log_sync import take_aside_back
 from ottla.storage.producer_replay import restore_producers
-from ottla.storage.producer_snapshots import snapshot_offsets, snapshot_path
+from ottla.storage.producer_snapshots import snapshot_offsets
+from ottla.storage.producers import ProducerStates
+from ottla.storage.recovery import LoadedLog
 from ottla.storage.retention import SegmentFacts, policies_of
 from ottla.storage.segment import Segment, SegmentView
-from ottla.storage.time_lookup import TimestampedOffset, first_at_or_after, first_with_max_timestamp
-from ottla.storage.transaction_index import AbortedTransaction, TransactionIndex
+from ottla.storage.time_lookup import BatchToOpen, TimestampedOffset, first_at_or_after, first_with_max_timestamp
+from ottla.storage.transaction_index import AbortedTransaction
 
 log = logging.getLogger(__name__)
 
 LOOKUP_ATTEMPTS: Final = 3
 
 
-class Log(CompactableLog):
+class Log:
     """A partition's log. Made from what `recovery.load_log` found on the disk."""
 
-    __slots__ = ()
+    __slots__ = (
+        "_producers_unknown",
+        "_unsettled",
+        "appender",
+        "cleaned_up_to",
+        "directory",
+        "files",
+        "flusher",
+        "leader_epochs",
+        "log_start_offset",
+        "producers",
+        "reader",
+        "topic_id",
+        "topic_partition",
+    )
+
+    def __init__(
+        self, topic_partition: TopicPartition, directory: Path, settings: TopicSettings, loaded: LoadedLog, context: LogContext
+    ) -> None:
+        self.topic_partition: Final = topic_partition
+        self.directory: Final = directory
+        self.topic_id: UUID | None = loaded.topic_id
+        self.files: Final = LogFiles(topic_partition, directory, settings, loaded, context)
+        self.reader: Final[LogReader] = self.files.reader
+        self.appender: Final = Appender(self.files, loaded)
+        self.flusher: Final = Flusher(self.files, self.appender, loaded.recovery_point)
+        self.leader_epochs: Final[LeaderEpochCache] = loaded.leader_epochs
+        self.producers: Final[ProducerStates] = loaded.producers
+        self.log_start_offset = loaded.log_start_offset
+        # What lies before has been cleaned; `cleaner-offset-checkpoint` has it.
+        self.cleaned_up_to = loaded.cleaned_up_to
+        self._producers_unknown = False  # a truncation could not read what their batches are now
+        # The checkpointed recovery point lies beyond the end that a truncation left, in this life or in the one before.
+        self._unsettled = loaded.ends_before_checkpoint
+
+    @property
+    def log_end_offset(self) -> int:
+        """Behind the last record that is written. What runs for each batch asks the appender, which saves it a call."""
+        return self.appender.log_end_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything before it has been synced to the disk."""
+        return self.flusher.recovery_point
+
+    @property
+    def settings(self) -> TopicSettings:
+        return self.files.settings
 
     # Reading.
 
@@ -76,17 +123,17 @@ class Log(CompactableLog):
             OffsetOutOfRange: the offset lies outside the log.
             KafkaStorageError: the log directory has failed, or a file is gone.
         """
-        log_end_offset = self.log_end_offset
+        log_end_offset = self.appender.log_end_offset
         if offset < self.log_start_offset or offset > log_end_offset:
             raise OffsetOutOfRange(f"{self.topic_partition}: offset {offset} is not in [{self.log_start_offset}, {log_end_offset})")
-        if self._failure is not None:
-            self._check_online()
+        if self.files.failure is not None:
+            self.files.check_online()
         if offset >= up_to:
             return None
         try:
-            return self._reader.read(offset, max_bytes, min(up_to, log_end_offset), log_end_offset, at_least_one_batch)
+            return self.reader.read(offset, max_bytes, min(up_to, log_end_offset), log_end_offset, at_least_one_batch)
         except OSError as error:
-            raise self._storage_error(f"reading at offset {offset}", error) from error
+            raise self.files.storage_error(f"reading at offset {offset}", error) from error
 
     def available(self, offset: int, up_to: int) -> int | None:
         """How many bytes lie from the batch that has `offset` on to the one that begins at `up_to`; an offset outside has none.
@@ -97,37 +144,37 @@ class Log(CompactableLog):
         Raises:
             KafkaStorageError: as from `read`.
         """
-        if not self.log_start_offset <= offset < min(up_to, self.log_end_offset):
+        if not self.log_start_offset <= offset < min(up_to, self.appender.log_end_offset):
             return 0
         try:
-            return self._reader.available(offset, min(up_to, self.log_end_offset), self.log_end_offset)
+            return self.reader.available(offset, min(up_to, self.appender.log_end_offset), self.appender.log_end_offset)
         except OSError as error:
-            raise self._storage_error(f"looking at offset {offset}", error) from error
+            raise self.files.storage_error(f"looking at offset {offset}", error) from error
 
     def read_would_block(self, offset: int) -> bool:
         """Whether `read` at this offset would wait for the disk; if so, `prepare_read` first."""
-        if not self.log_start_offset <= offset < self.log_end_offset or self._failure is not None:
+        if not self.log_start_offset <= offset < self.appender.log_end_offset or self.files.failure is not None:
             return False  # read has an answer without looking
         try:
-            return self._reader.would_block(offset)
+            return self.reader.would_block(offset)
         except OSError:
             return False  # read will say it
 
     async def prepare_read(self, offset: int) -> None:
         """Finds the batch that has `offset` in a thread, so that a `read` that follows need not wait."""
-        segment, truncations = self._segments.find(offset), self._truncations
+        segment, truncations = self.files.segments.find(offset), self.files.truncations
         try:
-            self._write_indexes(segment)
-            position = await self._context.offload(locate_in_files, segment.view(), offset)
+            self.files.write_indexes(segment)
+            position = await self.files.context.offload(locate_in_files, segment.view(), offset)
         except Exception as error:
-            if truncations == self._truncations and not isinstance(error, OSError | struct.error):
+            if truncations == self.files.truncations and not isinstance(error, OSError | struct.error):
                 raise
             # Deleted, truncated or cleaned meanwhile, or the disk is broken: read says which.
-            log.debug("%s: no place found for offset %d: %s", self.topic_partition, offset, error)
+            log.debug("%s: no position found for offset %d: %s", self.topic_partition, offset, error)
             return
         # After a truncation something else may lie there.
-        if truncations == self._truncations and segment in self._segments.all and position <= segment.size:
-            self._reader.remember(offset, segment, position)
+        if truncations == self.files.truncations and segment in self.files.segments.all and position <= segment.size:
+            self.reader.remember(offset, segment, position)
 
     def aborted_transactions(self, offset: int, region: FileRegion, up_to: int) -> list[AbortedTransaction]:
         """The aborted transactions with anything in a region that `read` has just given for this offset and `up_to`.
@@ -136,18 +183,18 @@ class Log(CompactableLog):
         """
         found: list[AbortedTransaction] = []
         try:
-            segments = self._segments.since(offset)
-            indexes = [index for each in segments if len(index := each.transaction_index)]
+            segments = self.files.segments.since(offset)
+            indexes = [index for segment in segments if len(index := segment.transaction_index)]
             if not indexes:
                 return found
-            read_from = next((each for each in segments if each.file is region.file), None)
+            read_from = next((segment for segment in segments if segment.file is region.file), None)
             if read_from is not None:
-                up_to = self._reader.end_offset_bound(read_from, region, up_to)
+                up_to = self.reader.end_offset_bound(read_from, region, up_to)
             for index in indexes:
                 if index.collect(offset, up_to, found):
                     break
         except OSError as error:
-            raise self._storage_error(f"looking for aborted transactions from offset {offset}", error) from error
+            raise self.files.storage_error(f"looking for aborted transactions from offset {offset}", error) from error
         return found
 
     async def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
@@ -160,7 +207,7 @@ class Log(CompactableLog):
 
     def cool_down(self) -> None:
         """Called about once a minute: what was appended before the last call but one no longer counts as warm."""
-        self._reader.cool_down()
+        self.reader.cool_down()
 
     # The head and the end.
 
@@ -188,9 +235,12 @@ class Log(CompactableLog):
         Raises:
             KafkaStorageError: the directory has failed.
         """
-        self._check_online()
-        self._try_to_rename_condemned()  # the space of earlier ones is waited for
-        facts = self._facts(self.log_end_offset if up_to is None else min(up_to, self.log_end_offset))
+        self.files.check_online()
+        self.files.try_to_rename_condemned()  # the space of earlier ones is waited for
+        try:
+            facts = self._facts(self.log_end_offset if up_to is None else min(up_to, self.log_end_offset))
+        except OSError as error:
+            raise self.files.storage_error("looking at how old its segments are", error) from error
         deleted = 0
         for policy in policies_of(self.settings, self.log_start_offset):
             count = policy.expired(facts[deleted:], now_ms)
@@ -205,14 +255,14 @@ class Log(CompactableLog):
                 deleted += count
         if not deleted:
             return 0
-        if deleted == len(self._segments):
-            self.roll()
-        gone, kept = self._segments.all[:deleted], self._segments.all[deleted:]
-        self._segments.replace(kept)
+        if deleted == len(self.files.segments):
+            self.appender.roll()
+        gone, kept = self.files.segments.all[:deleted], self.files.segments.all[deleted:]
+        self.files.segments.replace(kept)
         self.advance_log_start_offset(kept[0].base_offset)
-        self._reader.forget()
-        self._sealed = [each for each in self._sealed if each not in gone]
-        self._discard(gone)
+        self.reader.forget()
+        self.files.sealed = [segment for segment in self.files.sealed if segment not in gone]
+        self.files.discard(gone)
         return deleted
 
     def truncate_to(self, offset: int) -> None:
@@ -224,33 +274,33 @@ class Log(CompactableLog):
         Raises:
             KafkaStorageError: the files could not be cut.
         """
-        self._check_online()
-        assert not self._staged, f"{self.topic_partition}: truncation in the middle of a group"
+        self.files.check_online()
+        assert not self.appender.has_staged, f"{self.topic_partition}: truncation in the middle of a group"
         if offset >= self.log_end_offset:
             # A leader that was replaced before it could append anything has an epoch that begins at its log's end.
             self.leader_epochs.truncate_from_end(self.log_end_offset)
             return
-        if offset < self._segments.all[0].base_offset:
+        if offset < self.files.segments.all[0].base_offset:
             self.truncate_fully_and_start_at(offset)
             return
         try:
-            kept = self._segments.all[: self._segments.index_of(offset) + 1]
-            gone = self._segments.all[len(kept) :]
+            kept = self.files.segments.all[: self.files.segments.index_of(offset) + 1]
+            gone = self.files.segments.all[len(kept) :]
             last = kept[-1]
             snapshots = snapshot_offsets(self.directory)
-            position = last.locate(offset, self._context.file_pool)
+            position = last.locate(offset, self.files.context.file_pool)
             if position < last.size:
-                # Half a batch can not be kept, and a hole where it was could never be filled.
-                offset = min(offset, read_header(os.pread(last.open(self._context.file_pool).fd, HEADER_SIZE, position)).base_offset)
+                # Half a batch cannot be kept, and a hole where it was could never be filled.
+                offset = min(offset, read_header(os.pread(last.open(self.files.context.file_pool).fd, HEADER_SIZE, position)).base_offset)
             take_aside_back(self.directory)
             last.truncate(position, offset)
         except OSError as error:
-            raise self._storage_error(f"truncating to offset {offset}", error) from error
-        last.is_active = self._was_cut = True
-        self._segments.replace(kept)
-        self._context.file_pool.forget(last)  # opened anew, to be written to
+            raise self.files.storage_error(f"truncating to offset {offset}", error) from error
+        last.is_active = True
+        self.files.segments.replace(kept)
+        self.files.context.file_pool.forget(last)  # opened again, to be written to
         self._ends_at(offset, snapshots)
-        self._discard(gone[::-1])  # the last one first: what a crash leaves of them joins
+        self.files.discard(gone[::-1])  # the last one first: what a crash leaves of them joins
         self.log_start_offset = min(self.log_start_offset, offset)
         self.leader_epochs.truncate_from_end(offset)
         self.reload_producers()
@@ -262,25 +312,24 @@ class Log(CompactableLog):
         Raises:
             KafkaStorageError: the new segment could not be made.
         """
-        self._check_online()
-        assert not self._staged, f"{self.topic_partition}: truncation in the middle of a group"
-        gone = self._segments.all[::-1]
-        self._discard([segment for segment in gone if segment.base_offset == offset])
-        self._rename_condemned()  # the new segment's name has to be free
+        self.files.check_online()
+        assert not self.appender.has_staged, f"{self.topic_partition}: truncation in the middle of a group"
+        gone = self.files.segments.all[::-1]
+        self.files.discard([segment for segment in gone if segment.base_offset == offset])
+        self.files.rename_condemned()  # the new segment's name has to be free
         try:
             snapshots = snapshot_offsets(self.directory)
             take_aside_back(self.directory)
-            self._segments.replace([Segment.create(str(self.directory), offset)])
+            self.files.segments.replace([Segment.create(str(self.directory), offset)])
         except OSError as error:
-            raise self._storage_error(f"no new segment at offset {offset}", error) from error
-        self._was_cut = False
+            raise self.files.storage_error(f"no new segment at offset {offset}", error) from error
         self._ends_at(offset, snapshots)
-        self._discard([segment for segment in gone if segment.base_offset != offset])
+        self.files.discard([segment for segment in gone if segment.base_offset != offset])
         self.log_start_offset = offset
         self.leader_epochs.clear()
         self.producers.clear()
         self._producers_unknown = False
-        log.info("%s: truncated fully, starts again at offset %d", self.topic_partition, offset)
+        log.info("%s: truncated fully, start offset is now %d", self.topic_partition, offset)
 
     @property
     def must_settle(self) -> bool:
@@ -297,60 +346,120 @@ class Log(CompactableLog):
             self.reload_producers()
         if not self._unsettled:
             return
-        truncations = self._truncations
+        truncations = self.files.truncations
         try:
-            await self._context.checkpoint()
+            await self.files.context.checkpoint()
         except OSError as error:
-            raise self._storage_error("writing the recovery point after a truncation", error) from error
-        self._check_online()
-        if truncations == self._truncations:
+            raise self.files.storage_error("writing the recovery point after a truncation", error) from error
+        self.files.check_online()
+        if truncations == self.files.truncations:
             self._unsettled = False
 
     def reload_producers(self) -> None:
         """Makes the producers' states what the log says: the latest snapshot, and the batches after it. It blocks."""
-        waiting = {offset: encoded for offset, encoded in self._snapshots if offset <= self.log_end_offset}
+        waiting = {offset: encoded for offset, encoded in self.files.snapshots if offset <= self.log_end_offset}
         self._producers_unknown = True
         try:
             restore_producers(
                 self.producers,
                 self.directory,
                 snapshot_offsets(self.directory),
-                [each.view() for each in self._segments.all],
+                [segment.view() for segment in self.files.segments.all],
                 self.log_end_offset,
                 waiting,
             )
         except OSError as error:
-            raise self._storage_error("reading the producers' batches", error) from error
+            raise self.files.storage_error("reading the producers' batches", error) from error
         self._producers_unknown = False
+
+    # What a cleaner does: it plans by `segments`, `synced_offset` and `cleaned_up_to`. Readers on their way keep the files they have open.
+
+    @property
+    def synced_offset(self) -> int:
+        """Segments that end by it are on the disk, with their indexes and the producers' states at their end."""
+        return min(
+            [
+                self.flusher.recovery_point,
+                *(segment.base_offset for segment in self.files.sealed),
+                *(offset - 1 for offset, _ in self.files.snapshots),
+            ]
+        )
+
+    async def checkpoint(self) -> None:
+        """Waits until the disk has the recovery point, before which a start looks for no holes: a cleaning makes some.
+
+        Raises:
+            KafkaStorageError: it could not be brought there.
+        """
+        self.files.check_online()
+        try:
+            await self.files.context.checkpoint()
+        except OSError as error:
+            raise self.files.storage_error("writing the recovery point", error) from error
+
+    def swap_in(self, replaced: Sequence[Segment], size: int) -> None:
+        """Puts the cleaned segment whose files lie there in the place of those that it was made of.
+
+        Args:
+            replaced: those, which had the places of the first and those that follow it.
+            size: of the new one.
+
+        Raises:
+            CleaningInterrupted: they are not the log's any more, or the new one is not there.
+            KafkaStorageError: there is no room for its names now, and the log is as it was; or the directory has failed, or does so now.
+        """
+        self.files.check_online()
+        segments = self.files.segments.all
+        base_offset = replaced[0].base_offset
+        first = self.files.segments.index_of(base_offset)
+        behind = first + len(replaced)
+        if segments[first:behind] != tuple(replaced) or behind >= len(segments):
+            raise CleaningInterrupted(f"{self.topic_partition}: segments from {base_offset} on were cut or deleted while they were cleaned")
+        path = Path(replaced[0].path() + CLEANED_SUFFIX)
+        try:
+            found = path.stat().st_size
+        except OSError as error:
+            raise CleaningInterrupted(f"{path} is gone: {error}") from error
+        if found != size:
+            raise CleaningInterrupted(f"{path} has {found} bytes, not {size}")
+        for segment in replaced:
+            self.files.context.file_pool.forget(segment)
+        try:
+            deleted = swap(str(self.directory), base_offset, [segment.base_offset for segment in replaced])
+        except SwapNotBegun as error:
+            raise self.files.storage_error(f"taking in the cleaned segment at {base_offset}", error) from error
+        except OSError as error:
+            # Some names are new and some are not, and only a start sets that right: whatever the error, no other call may continue here.
+            self.files.fail_directory(error)
+            raise KafkaStorageError(f"{self.topic_partition}: taking in the cleaned segment at {base_offset}: {error}") from error
+        new = Segment(str(self.directory), base_offset, size)
+        self.files.segments.replace([*segments[:first], new, *segments[behind:]])
+        self.reader.forget()
+        self.files.directory_changed = True
+        self.files.context.delete_later(deleted, self.settings.file_delete_delay_ms)
+
+    async def note_clean(self, end_offset: int) -> None:
+        """Remembers that everything before an offset has been cleaned, once that is on the disk.
+
+        Raises:
+            KafkaStorageError: it could not be brought there.
+        """
+        truncations = self.files.truncations
+        try:
+            # Otherwise the power could go, and what was replaced come back and be taken for clean.
+            await self.files.context.offload(sync_directory, self.directory)
+            if truncations != self.files.truncations:
+                return
+            self.cleaned_up_to = end_offset
+            await self.files.context.checkpoint()
+        except OSError as error:
+            raise self.files.storage_error(f"writing that it is clean up to {end_offset}", error) from error
 
     # The disk.
 
     async def flush(self, offset: int | None = None) -> None:
-        """Waits until everything before `offset` (None: all that is written) has been synced to the disk.
-
-        One fsync serves all who wait: a call that comes while one runs waits for the one after it.
-
-        Raises:
-            KafkaStorageError: the fsync failed; the directory is offline then, and it is never tried again. Or something could
-                not be written for now (`is_offline` is false): then it is for the caller to try again.
-        """
-        target = self.log_end_offset if offset is None else offset
-        while self.recovery_point < min(target, self.log_end_offset):
-            await self._flush_with_others()
-
-    async def flush_sealed(self) -> None:
-        """Waits until the segments before the active one are on the disk, with their indexes.
-
-        Raises:
-            KafkaStorageError: as from `flush`.
-        """
-        if self._sealed or self._owes or self.recovery_point < self._active.base_offset:
-            await self._flush_with_others()
-
-    @property
-    def owes(self) -> bool:
-        """Whether the last flush has left something undone that may be possible later: `flush_sealed` tries again."""
-        return self._owes and self._failure is None
+        """As `Flusher.flush`."""
+        await self.flusher.flush(offset)
 
     async def close(self) -> None:
         """Brings everything to the disk, the producers' states with it, so that the next start has nothing to do.
@@ -358,199 +467,73 @@ class Log(CompactableLog):
         Raises:
             KafkaStorageError: it could not; then the next start has to check the log.
         """
-        self._check_online()
         try:
-            self.write_staged()
-            self._note_max_timestamp()
-            if self.log_end_offset > max(self._snapshot_offset, self._segments.all[0].base_offset):
-                self._take_snapshot()
-            while self._flushing is not None:
-                await self._flush_with_others()
-            unsynced = self.recovery_point < self.log_end_offset or self._snapshots or self._sealed or self._condemned
-            if unsynced or self._owes or self.leader_epochs.is_dirty or self._directory_changed:
-                self._active.complete_time_index()
-                await self._flush_with_others(closing=True)
-            self._check_closed()
+            await self.flusher.close()
         finally:
-            self.release_files()
+            self.files.release()
 
     def retire(self) -> None:
-        """The log goes on as another, in another directory, that has all of it. Whoever waits for a flush here is let go."""
-        self._is_retired = True
-        self.recovery_point = self.log_end_offset
-        self._sealed = []
-        self.release_files()
+        """The log continues as another, in another directory, that has all of it."""
+        self.flusher.retire()
+        self.files.release()
 
     async def abandon(self) -> None:
         """Leaves everything as it is, as a crash would, but waits for the thread of a flush that runs."""
-        while self._flushing is not None:
-            with contextlib.suppress(KafkaStorageError):
-                await self._flush_with_others()
-        self.release_files()
+        await self.flusher.abandon()
+        self.files.release()
+
+    def update_settings(self, settings: TopicSettings) -> None:
+        """Takes the topic's new settings, from the next append on."""
+        self.files.settings = settings
+        self.appender.update_settings()
+
+    @property
+    def is_offline(self) -> bool:
+        return self.files.failure is not None
 
     @property
     def size(self) -> int:
         """The bytes of all segments' logs."""
-        return sum(segment.size for segment in self._segments.all)
+        return sum(segment.size for segment in self.files.segments.all)
 
     @property
     def truncations(self) -> int:
         """How often the end went back: then other bytes may lie where some lay before."""
-        return self._truncations
+        return self.files.truncations
 
     @property
     def unflushed_messages(self) -> int:
         """How many offsets are written and not synced."""
-        return self.log_end_offset - self.recovery_point
+        return self.log_end_offset - self.flusher.recovery_point
 
     @property
     def segments(self) -> Sequence[Segment]:
         """The segments as they are now, for those who look at a log from outside."""
-        self._note_max_timestamp()
-        return self._segments.all
+        self.appender.note_max_timestamp()
+        return self.files.segments.all
 
     def __repr__(self) -> str:
-        return f"Log({self.topic_partition}, [{self.log_start_offset}, {self.log_end_offset}), {len(self._segments)} segments)"
+        return f"Log({self.topic_partition}, [{self.log_start_offset}, {self.log_end_offset}), {len(self.files.segments)} segments)"
 
     # Below: how.
 
-    def _check_closed(self) -> None:
-        """Raises KafkaStorageError when memory has anything that the next start would not find."""
-        if self._owes or self._snapshots or self.recovery_point < self.log_end_offset:
-            raise KafkaStorageError(f"{self.topic_partition}: not everything could be written, so the next start has to check it")
-
     def _ends_at(self, offset: int, snapshots: Sequence[int]) -> None:
         """The log ends at an earlier offset now. `snapshots` of the producers have files."""
-        self._active = self._segments.active
-        self.log_end_offset = self.next_offset = offset
         # Nothing was cut of what the checkpoint takes for synced: then it is as right as before.
-        self._unsettled |= self.recovery_point > offset
-        self.recovery_point = min(self.recovery_point, offset)
+        self._unsettled |= self.flusher.recovery_point > offset
+        self.flusher.recovery_point = min(self.flusher.recovery_point, offset)
         self.cleaned_up_to = min(self.cleaned_up_to, offset)
-        self._snapshots = [each for each in self._snapshots if each[0] <= offset]
-        self._sealed = [each for each in self._sealed if each.base_offset < self._active.base_offset]
-        self._snapshot_offset = min(self._snapshot_offset, offset)
-        self._staged_position = self._active.size
-        self._roll_at = UNKNOWN
-        self._truncations += 1
-        # A late snapshot would be taken for the truth once the log has grown past it again.
-        self._condemned += [str(snapshot_path(self.directory, late)) for late in snapshots if late > offset]
-        self._directory_changed = True
-        self._reader.forget()
-
-    async def _flush_with_others(self, closing: bool = False) -> None:
-        if self._flushing is None:
-            self._flushing = asyncio.ensure_future(self._flush_once(closing))
-            self._flushing.add_done_callback(_consume)
-        await asyncio.shield(self._flushing)
-
-    async def _flush_once(self, closing: bool) -> None:
-        try:
-            self._check_online()
-            if self._is_retired:
-                return
-            end_offset, truncations = self.log_end_offset, self._truncations
-            # With `flush.messages` this is where readers will be let up to.
-            self._reader.remember(end_offset, self._active, self._active.size)
-            self._owes, owed = True, self._owes
-            ended = [segment for segment in ([*self._sealed, self._active] if closing else self._sealed) if segment.size]
-            self._rename_condemned()
-            aborted = [(index, index.unsynced) for index in self._written_transaction_indexes() if index.unsynced]
-            try:
-                indexed = self._bring_indexes(ended)
-                snapshots = self._bring_snapshots()
-                job = self._sync_job([index.path for index, _ in aborted], indexed, snapshots)
-            except OSError as error:
-                raise self._storage_error(f"flushing up to offset {end_offset}", error) from error
-            with_names = job.directory is not None
-            if with_names:
-                self._directory_changed = self.leader_epochs.is_dirty = False
-            try:
-                await timed_sync(self._context, job, self._files)
-            except OSError as error:
-                if with_names:
-                    self._directory_changed = self.leader_epochs.is_dirty = True
-                if truncations != self._truncations and isinstance(error, FileNotFoundError):
-                    return  # what was to be synced was cut off
-                passing = frozenset[int]() if isinstance(error, FsyncFailed) else PASSING
-                raise self._storage_error(f"flushing up to offset {end_offset}", error, passing) from error
-            self.last_flush_ms = self._context.clock.time_ms()
-            if truncations != self._truncations:
-                return  # other records may lie at these offsets now
-            self.recovery_point = max(self.recovery_point, end_offset)
-            for index, unsynced in aborted:
-                index.synced(unsynced)
-            self._sealed = [segment for segment in self._sealed if segment not in ended]
-            self._snapshots = [snapshot for snapshot in self._snapshots if snapshot not in snapshots]
-            self._owes = any(offset <= end_offset for offset, _ in self._snapshots)
-            if owed and not self._owes:
-                log.info("%s: what had to wait is on the disk now, up to offset %d", self.topic_partition, end_offset)
-        finally:
-            self._flushing = None
-
-    def _sync_job(self, transaction_indexes: Sequence[str], indexed: Sequence[Segment], snapshots: Sequence[tuple[int, bytes]]) -> SyncJob:
-        """What a thread has to sync, with everything in the files. Raises OSError."""
-        files = [segment.open(self._context.file_pool) for segment in self._segments.since(self.recovery_point)]
-        paths = [
-            *transaction_indexes,
-            *(segment.path(suffix) for segment in indexed for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)),
-        ]
-        if not (paths or snapshots or self._directory_changed or self.leader_epochs.is_dirty):
-            return SyncJob(files, None)
-        if self.leader_epochs.is_dirty:
-            write_aside(self.directory, self.leader_epochs.entries)
-        names = [Path(path).name for path in paths]
-        names += [segment_file_name(offset, SNAPSHOT_SUFFIX) for offset, _ in snapshots]
-        return SyncJob(
-            files,
-            OpenFile(str(self.directory), os.O_RDONLY | os.O_DIRECTORY),
-            [*names, PARTITION_METADATA] if self._directory_changed else names,
-            self.leader_epochs.is_dirty,
-            str(self.directory.parent) if self._directory_changed else None,
-        )
-
-    def _bring_indexes(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Brings the indexes of segments to their files; gives the segments of which they are there. Raises OSError."""
-        brought = [segment for segment in segments if bring_indexes(segment)]
-        self._directory_changed |= len(brought) < len(segments)
-        return brought
-
-    def _bring_snapshots(self) -> list[tuple[int, bytes]]:
-        """Brings the producers' snapshots to their files; gives those that are there. The others wait. Raises OSError."""
-        brought = []
-        for offset, encoded in self._snapshots:
-            error = bring_snapshot(self.directory, offset, encoded)
-            if error is None:
-                brought.append((offset, encoded))
-            else:
-                log.warning("%s: the producers' snapshot at offset %d waits: %s", self.topic_partition, offset, error)
-        return brought
-
-    def _written_transaction_indexes(self) -> list[TransactionIndex]:
-        """Those of the segments that are to be synced, with everything in the file.
-
-        Raises:
-            KafkaStorageError: it can not be brought there, so the recovery point must not move.
-        """
-        found = []
-        for each in self._segments.since(self.recovery_point - 1):  # a recovery begins there too, and writes again what it finds
-            index = each.used_transaction_index
-            if index is not None:
-                try:
-                    self._directory_changed |= index.write()
-                except OSError as error:
-                    raise self._storage_error("writing the aborted transactions", error) from error
-                found.append(index)
-        return found
+        self.files.end_at(offset, snapshots)
+        self.appender.end_at(offset)
 
     def _facts(self, up_to: int) -> list[SegmentFacts]:
         """What retention may know of the segments that end by `up_to`; an empty active one is never a candidate."""
-        self._note_max_timestamp()
-        segments = self._segments.all
+        self.appender.note_max_timestamp()
+        segments = self.files.segments.all
         ends = [*(segment.base_offset for segment in segments[1:]), self.log_end_offset]
         facts = []
         for segment, end in zip(segments, ends, strict=True):
-            if end > up_to or (segment is self._active and not segment.size):
+            if end > up_to or (segment is self.appender.active and not segment.size):
                 break
             largest = segment.max_timestamp
             if largest < 0:
@@ -560,28 +543,39 @@ class Log(CompactableLog):
 
     def _views(self) -> list[SegmentView]:
         """All segments as a thread may see them."""
-        self._note_max_timestamp()
-        self._write_indexes(self._active)
-        return [segment.view() for segment in self._segments.all]
+        self.appender.note_max_timestamp()
+        self.files.write_indexes(self.appender.active)
+        return [segment.view() for segment in self.files.segments.all]
 
-    async def _look_up(self, look: Callable[..., TimestampedOffset | None], *sought: int) -> TimestampedOffset | None:
+    async def _look_up(self, look: Callable[..., TimestampedOffset | BatchToOpen | None], *sought: int) -> TimestampedOffset | None:
         """Has a thread look into the files, again when segments were deleted, cut or cleaned under it."""
-        for _ in range(LOOKUP_ATTEMPTS):
-            truncations = self._truncations
+        start_offset, changes = self.log_start_offset, 0
+        while changes < LOOKUP_ATTEMPTS:
+            truncations = self.files.truncations
             try:
-                found = await self._context.offload(look, self._views(), *sought, self.log_start_offset)
+                found = await self.files.context.offload(look, self._views(), *sought, max(start_offset, self.log_start_offset))
+                if isinstance(found, BatchToOpen):
+                    opened = await self._opened(found)
+                    if opened is None and truncations == self.files.truncations:
+                        start_offset = found.header.last_offset + 1
+                        continue
+                    found = opened
             except Exception as error:
-                if truncations != self._truncations or isinstance(error, FileNotFoundError | struct.error):
+                if truncations != self.files.truncations or isinstance(error, FileNotFoundError | struct.error):
+                    changes += 1
                     continue
                 if isinstance(error, OSError):
-                    raise self._storage_error("looking for a timestamp", error) from error
+                    raise self.files.storage_error("looking for a timestamp", error) from error
                 raise
-            if truncations == self._truncations:  # else what it saw may never have been
+            if truncations == self.files.truncations:  # else what it saw may never have been
                 return found
+            changes += 1
         raise KafkaStorageError(f"{self.topic_partition}: it changed at each of {LOOKUP_ATTEMPTS} looks for a timestamp")
 
-
-def _consume(flushing: asyncio.Future[None]) -> None:
-    """A flush that failed with nobody waiting for it has told the log directory; nothing else is to be done."""
-    if not flushing.cancelled():
-        flushing.exception()
+    async def _opened(self, found: BatchToOpen) -> TimestampedOffset | None:
+        try:
+            first = await self.files.context.opener.first_at_or_after(found.batch, found.timestamp, found.start_offset)
+        except InvalidRecord as error:
+            log.warning("%s: the batch at offset %d: %s", self.topic_partition, found.header.base_offset, error.message)
+            return found.by_header
+        return None if first is None else TimestampedOffset(*first, found.header.leader_epoch)

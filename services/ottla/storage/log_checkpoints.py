@@ -39,6 +39,7 @@ class LogCheckpoints:
         logs: all logs, as they are at the time.
         high_watermarks: those that are known, as they are at the time.
         left: the log directories that logs have moved out of and not given up yet, as they are at the time.
+        waiting: the logs that wait for room since the start, each with its log directory and its start offset, as they are at the time.
         offload: where files are written.
 
     Every method that writes raises OSError when it could not.
@@ -50,11 +51,13 @@ class LogCheckpoints:
         logs: Mapping[TopicPartition, Log],
         high_watermarks: Callable[[], Mapping[TopicPartition, int]],
         left: Mapping[TopicPartition, Path],
+        waiting: Mapping[TopicPartition, tuple[Path, int]],
         offload: Offload,
     ) -> None:
         self._logs = logs
         self._high_watermarks = high_watermarks
         self._left = left
+        self._waiting = waiting
         self._offload = offload
         self._writing: Final = {path: asyncio.Lock() for path in paths}
         self._under_way: dict[Path, asyncio.Task[None]] = {}
@@ -81,7 +84,7 @@ class LogCheckpoints:
     async def forget(self, directory: LogDirectory, topic_partitions: Collection[TopicPartition]) -> None:
         """Takes partitions that have no log in the directory out of its files, before they get one."""
         for name in self._sources:
-            if any(self.speaks_of(directory, each, name) for each in topic_partitions):
+            if any(self.speaks_of(directory, partition, name) for partition in topic_partitions):
                 await self._write(directory, name)
 
     def forget_now(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
@@ -95,7 +98,7 @@ class LogCheckpoints:
                 _end(directory, name, offsets)
 
     async def write_recovery_points(self, directory: LogDirectory) -> None:
-        """Writes recovery points, and up to where logs are compacted, now; all who ask while that goes on share the next time."""
+        """Writes recovery points, and up to where logs are compacted, now; all who ask while that continues share the next time."""
         path = directory.path
         running = self._under_way.get(path)
         if running is not None:
@@ -130,24 +133,32 @@ class LogCheckpoints:
         return kept | self._sources[name](directory.path)
 
     def _logs_in(self, path: Path) -> Iterator[Log]:
-        return (each for each in self._logs.values() if each.directory.parent == path)
+        return (log for log in self._logs.values() if log.directory.parent == path)
 
     def _recovery_points_of(self, path: Path) -> dict[TopicPartition, int]:
-        return {each.topic_partition: each.recovery_point for each in self._logs_in(path)}
+        return {partition_log.topic_partition: partition_log.recovery_point for partition_log in self._logs_in(path)}
 
     def _cleaned_of(self, path: Path) -> dict[TopicPartition, int]:
-        return {each.topic_partition: each.cleaned_up_to for each in self._logs_in(path) if each.cleaned_up_to}
+        return {
+            partition_log.topic_partition: partition_log.cleaned_up_to
+            for partition_log in self._logs_in(path)
+            if partition_log.cleaned_up_to
+        }
 
     def _log_start_offsets_of(self, path: Path) -> dict[TopicPartition, int]:
-        return {
-            each.topic_partition: each.log_start_offset
-            for each in self._logs_in(path)
-            if each.log_start_offset > each.segments[0].base_offset
-        }
+        found = {key: offset for key, (directory, offset) in self._waiting.items() if directory == path and offset}
+        for partition_log in self._logs_in(path):
+            if partition_log.log_start_offset > partition_log.segments[0].base_offset:
+                found[partition_log.topic_partition] = partition_log.log_start_offset
+        return found
 
     def _high_watermarks_of(self, path: Path) -> dict[TopicPartition, int]:
         known = self._high_watermarks()
-        return {each.topic_partition: known[each.topic_partition] for each in self._logs_in(path) if each.topic_partition in known}
+        return {
+            partition_log.topic_partition: known[partition_log.topic_partition]
+            for partition_log in self._logs_in(path)
+            if partition_log.topic_partition in known
+        }
 
 
 def _begin(directory: LogDirectory, name: str, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:

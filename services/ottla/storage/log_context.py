@@ -13,9 +13,27 @@ from typing import Protocol
 
 from ottla.clock import Clock
 from ottla.lifecycle import Offload
+from ottla.metrics.cells import Histogram
 from ottla.model import TopicPartition
+from ottla.storage.batch_opener import BatchOpener
 from ottla.storage.file_pool import FilePool
-from ottla.storage.log_counts import LogCounts
+
+
+@dataclass(slots=True)
+class LogCounts:
+    """What is counted of all logs of a broker: plain numbers, counted on the broker's loop.
+
+    Attributes:
+        flush_seconds: of each flush of a log.
+        crc_errors: batches that were read from the disk and did not match their checksum.
+        recovery_seconds: what loading all logs at the start took.
+        recovered_bytes: what was read through of logs that had not been closed cleanly.
+    """
+
+    flush_seconds: Histogram = field(default_factory=Histogram)
+    crc_errors: int = 0
+    recovery_seconds: float = 0.0
+    recovered_bytes: int = 0
 
 
 class FileOperations(Protocol):
@@ -41,9 +59,10 @@ class LogContext:
 
     clock: Clock
     offload: Offload
+    opener: BatchOpener
     file_pool: FilePool
     files: FileOperations = os
-    # A sealed segment waits to be synced; the log can not do it where it stands, in the middle of an append.
+    # A sealed segment waits to be synced; the log cannot do it where it stands, in the middle of an append.
     flush_soon: Callable[[TopicPartition], None] = lambda topic_partition: None
     # The directory has failed: an fsync, or an error of the disk itself. No log in it can be trusted to write.
     directory_failed: Callable[[OSError], None] = lambda error: None

@@ -1,12 +1,12 @@
-"""A log's files, copied to another directory while the log goes on being written to.
+"""A log's files, copied to another directory while the log continues being written to.
 
-    plan        on the loop: what the copy lacks of the log as it is now, and what it has too much
+    plan        on the loop: what is missing from the copy of the log as it is now, and what it has too much
     carry_out   in a thread: copies that, and syncs it
     LogCopy     remembers how far the copy is, from one round to the next
 
 Batches are copied as bytes in a file: sealed segments once, the active one as it grows. What became of the head
 (retention) or of segments (a cleaner) meanwhile is seen by the segments themselves; a truncation makes all of it void,
-because other bytes may lie at the same places, and whoever copies begins again.
+because other bytes may lie at the same places, and the copier begins again.
 
 Nothing here knows who reads or writes the log.
 """
@@ -33,7 +33,7 @@ from ottla.storage.partition_metadata import PARTITION_METADATA
 from ottla.storage.producer_snapshots import snapshot_offsets
 from ottla.storage.segment import Segment
 
-# In one round; a round can not be interrupted, and a stop waits for it.
+# In one round; a round cannot be interrupted, and a stop waits for it.
 BYTES_AT_ONCE: Final = 64 * 1024 * 1024
 READ_SIZE: Final = 1024 * 1024
 # What may be missing when a log and its copy change places: copied in well under a millisecond.
@@ -64,7 +64,7 @@ class CopyPlan:
     @property
     def size(self) -> int:
         """How many bytes of logs it copies."""
-        return sum(each.end - each.begin for each in self.pieces)
+        return sum(piece.end - piece.begin for piece in self.pieces)
 
 
 def carry_out(plan: CopyPlan, source: Path, target: Path, *, synced: bool) -> None:
@@ -125,14 +125,15 @@ class LogCopy:
         self._truncations = log.truncations
         self._sizes: dict[Segment, int] = {}
         self._indexed: set[Segment] = set()  # sealed ones whose indexes are copied in full
+        self._in_memory: set[Segment] = set()  # of these, those that had no files to copy, and may get them
         self._snapshots: set[int] = set()
         self._vouched_for = 0  # up to where the log's small files were on its disk when they were copied last
-        # As the four before will be when the plan is carried out.
-        self._planned: tuple[dict[Segment, int], set[Segment], set[int], int] = {}, set(), set(), 0
+        # As the five before will be when the plan is carried out.
+        self._planned: tuple[dict[Segment, int], set[Segment], set[Segment], set[int], int] = {}, set(), set(), set(), 0
 
     @property
     def is_void(self) -> bool:
-        """Whether the log was truncated, so that the copy has to begin anew, in an empty directory."""
+        """Whether the log was truncated, so that the copy has to begin again, in an empty directory."""
         return self._log.truncations != self._truncations
 
     @property
@@ -163,9 +164,9 @@ class LogCopy:
             OSError: they could not be.
         """
         segments = self._log.segments
-        former = [each for each in self._sizes if each not in segments]
+        former = [segment for segment in self._sizes if segment not in segments]
         sizes = {segment: size for segment, size in self._sizes.items() if segment not in former}
-        indexed = self._indexed.difference(former)
+        indexed, in_memory = self._indexed.difference(former), self._in_memory.difference(former)
         pieces = []
         small = [PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT]
         for segment in segments:
@@ -177,20 +178,24 @@ class LogCopy:
             sizes[segment] = end
             if end < segment.size:
                 break
-            if segment not in indexed:
+            if segment not in indexed or (segment in in_memory and not segment.has_no_index_files):
                 segment.write_indexes()
                 small += _names_of(segment)[1:]
+                in_memory.discard(segment)
                 if not segment.is_active:
                     indexed.add(segment)
+                    in_memory.update([segment] if segment.has_no_index_files else [])
         snapshots = set(snapshot_offsets(self._log.directory))
         small += [_snapshot_name(offset) for offset in snapshots - self._snapshots]
-        gone = [name for each in former for name in _names_of(each)] + [_snapshot_name(each) for each in self._snapshots - snapshots]
-        self._planned = sizes, indexed, snapshots, self._log.recovery_point
+        gone = [name for segment in former for name in _names_of(segment)] + [
+            _snapshot_name(snapshot) for snapshot in self._snapshots - snapshots
+        ]
+        self._planned = sizes, indexed, in_memory, snapshots, self._log.recovery_point
         return CopyPlan(tuple(pieces), tuple(small), tuple(gone))
 
     def done(self) -> None:
         """The last plan was carried out."""
-        self._sizes, self._indexed, self._snapshots, self._vouched_for = self._planned
+        self._sizes, self._indexed, self._in_memory, self._snapshots, self._vouched_for = self._planned
 
     def segments_in(self, directory: Path) -> list[Segment]:
         """The copied segments; of a complete copy they are the log's."""

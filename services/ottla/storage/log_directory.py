@@ -6,8 +6,8 @@
     recovery-point-offset-checkpoint     log-start-offset-checkpoint     replication-offset-checkpoint
     cleaner-offset-checkpoint
 
-Functions that block, for a thread. That a directory is broken is not an error of the broker (the others go on); that
-it belongs to somebody else is.
+Functions that block, for a thread. That a directory is broken is not an error of the broker (the others continue); that
+it belongs to another broker is.
 """
 
 from __future__ import annotations
@@ -15,26 +15,33 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 from uuid import UUID, uuid4
 
+from ottla.clock import Clock
 from ottla.errors import OttlaError
+from ottla.lifecycle import Offload
 from ottla.model import TopicPartition
 from ottla.storage.checkpoints import (
     CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
+    PRIVATE_DIRECTORY,
     RECOVERY_POINT_CHECKPOINT,
     MalformedCheckpoint,
+    make_private,
     read_offsets,
     sync_directory,
     write_offsets,
 )
 from ottla.storage.clean_shutdown import take_clean_shutdown
+from ottla.storage.delayed_deletes import keep_damaged_aside
 from ottla.storage.file_names import (
     DELETED_DIRECTORY_SUFFIX,
     FUTURE_DIRECTORY_SUFFIX,
@@ -44,16 +51,22 @@ from ottla.storage.file_names import (
     is_stray_segment,
     partition_directory_name,
     partition_of_directory,
+    partition_of_marked_directory,
     stray_directory_name,
 )
+from ottla.storage.log_copy import LAST_BYTES
+from ottla.storage.log_sync import FULL
 from ottla.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
-from ottla.storage.mounts import file_system_of
-from ottla.storage.partition_metadata import write_topic_id
+from ottla.storage.partition_metadata import MalformedPartitionMetadata, read_topic_id, write_topic_id
 from ottla.storage.recovery import LoadedLog, NoRoomForLog, load_log
 
 log = logging.getLogger(__name__)
 
 LOCK: Final = ".lock"
+
+TRIAL: Final = ".space-trial"
+TRIAL_BYTES: Final = 1024 * 1024
+CALM_SECONDS: Final = 5.0
 
 
 class LogDirectoryInUse(OttlaError):
@@ -132,14 +145,15 @@ def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: i
     """Locks a log directory, checks whose it is, and looks what is in it; makes it when it is not there.
 
     Raises:
-        LogDirectoryInUse: somebody else has it open.
+        LogDirectoryInUse: another process has it open.
         ForeignLogDirectory: it is another broker's or another cluster's.
-        OSError: it can not be read or written.
+        OSError: it cannot be read or written.
     """
-    made = [each for each in (path, *path.parents) if not each.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    for each in made:
-        sync_directory(each.parent)
+    made = [directory for directory in (path, *path.parents) if not directory.exists()]
+    path.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+    make_private(path)
+    for directory in made:
+        sync_directory(directory.parent)
     descriptor = _lock(path)
     try:
         predates_topic_ids = _own(path, broker_id, cluster_id, now_ms)
@@ -152,7 +166,9 @@ def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: i
         found.cleaned = _offsets(found, CLEANER_CHECKPOINT)
         mounted = file_system_of(path)
         if mounted == "overlay":
-            log.warning("%s lies on a container's overlay file system, which appends far slower than a volume and goes with it", path)
+            log.warning(
+                "%s is on a container's overlay file system, which is far slower than a volume and is deleted with the container", path
+            )
     except BaseException:
         os.close(descriptor)
         raise
@@ -194,7 +210,7 @@ def _lock(path: Path) -> int:
     except BlockingIOError:
         os.close(descriptor)
         raise LogDirectoryInUse(
-            f"{path} is in use by another broker, which holds {path / LOCK}; two brokers can not share a log directory"
+            f"{path} is in use by another broker, which holds {path / LOCK}; two brokers cannot share a log directory"
         ) from None
     except OSError:
         os.close(descriptor)
@@ -237,21 +253,21 @@ def _list(path: Path, found: LogDirectory) -> None:
                     # A copy that was not finished goes too: the log is where it was, and a move can be asked for again.
                     found.deleted.append(path / entry.name)
                 else:
-                    log.warning("%s was set aside and is left alone", entry.path)
+                    log.warning("%s was renamed by an earlier start and is ignored", entry.path)
             elif topic_partition is not None:
                 found.partitions[topic_partition] = path / entry.name
             else:
                 # Kafka refuses to start here, most famously over a file system's own lost+found.
-                log.info("%s is no partition's directory and is left alone", entry.path)
+                log.info("%s is not a partition directory and is ignored", entry.path)
 
 
 def _offsets(directory: LogDirectory, name: str) -> Mapping[TopicPartition, int]:
-    """What a checkpoint of the directory says; it also goes into `written`."""
+    """What a checkpoint of the directory says; it also goes into `written`. Raises OSError."""
     try:
         directory.written[name] = read_offsets(directory.path / name)
     except MalformedCheckpoint as error:
         # Nothing is lost by starting from 0: more is checked, or the leader finds the high watermark again.
-        log.warning("The checkpoint is passed over: %s", error)
+        log.warning("The checkpoint cannot be read and is not used: %s; %s", error, keep_damaged_aside(directory.path / name))
         return {}
     return directory.written[name]
 
@@ -297,7 +313,7 @@ def make_logs(path: Path, new_logs: Sequence[NewLog]) -> list[LoadedLog]:
 
 
 def take_over_nothing(path: Path, topic_partition: TopicPartition) -> None:
-    """Renames a directory that has a new partition's name already: a new log has nothing in it that somebody else wrote.
+    """Renames a directory that has a new partition's name already: a new log has nothing in it from elsewhere.
 
     What was left when a log could not be made goes; whatever has records stays under the name of a stray.
 
@@ -311,4 +327,176 @@ def take_over_nothing(path: Path, topic_partition: TopicPartition) -> None:
     name = (stray_directory_name if has_records else deleted_directory_name)(topic_partition, uuid4())
     directory.rename(path / name)
     if has_records:
-        log.error("%s has records of no log of this broker: they are in %s now, for somebody to look at and delete", directory, name)
+        log.error("%s has records of no log of this broker: renamed to %s, inspect and delete it", directory, name)
+
+
+MOUNTS: Final = Path("/proc/self/mountinfo")
+
+
+def file_system_of(path: Path, mounts: Path = MOUNTS) -> str | None:
+    """The type of the file system (`ext4`, `overlay` …); None where the kernel does not say."""
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    place = path.resolve()
+    longest, found = -1, None
+    for line in lines:
+        # 36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/root rw: any number of fields before the dash
+        fields, _, after = line.partition(" - ")
+        parts = fields.split()
+        if len(parts) < 5 or not after:
+            continue
+        mount_point = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), parts[4]))
+        # A later line with the same mount point covers the earlier one.
+        if (place == mount_point or mount_point in place.parents) and len(mount_point.parts) >= longest:
+            longest, found = len(mount_point.parts), after.split()[0]
+    return found
+
+
+# Log directories whose disks are full: logged once when it begins and once when it ends, and shown in metrics and readiness.
+#
+# A full disk passes: a log refuses what is appended and takes it again when there is space, so without this an operator would
+# see no more than producers that time out. It has begun with the first call that the system refuses for want of room (`FULL`). It is over
+# when no call was refused for a while and a file of some size can be written: free bytes alone say nothing of quotas, and a
+# batch that fits says nothing of the next one.
+#
+# One event loop owns it; the trial is written through `offload`.
+
+
+@dataclass(slots=True)
+class _Full:
+    reason: str
+    since: float
+    refused_at: float
+
+
+class FullDirectories:
+    """Which of a broker's log directories are full."""
+
+    def __init__(self, clock: Clock, offload: Offload) -> None:
+        self._clock: Final = clock
+        self._offload: Final = offload
+        self._full: dict[Path, _Full] = {}
+
+    @property
+    def full(self) -> Mapping[Path, str]:
+        """The directories that are full, and how the system says so."""
+        return MappingProxyType({path: disk.reason for path, disk in self._full.items()})
+
+    def note(self, path: Path, error: OSError) -> None:
+        """The system has refused something in a directory, for want of space or for another reason."""
+        if error.errno not in FULL:
+            return
+        now = self._clock.monotonic()
+        found = self._full.get(path)
+        if found is not None:
+            found.refused_at = now
+            return
+        reason = os.strerror(error.errno)
+        self._full[path] = _Full(reason, now, now)
+        log.error("The disk of the log directory %s is full, writes to its partitions are refused: %s", path, reason)
+
+    def forget(self, path: Path) -> None:
+        """The directory is offline, which says more."""
+        self._full.pop(path, None)
+
+    async def look(self) -> None:
+        """Looks whether there is space again; called every second or so."""
+        for path, found in list(self._full.items()):
+            if self._clock.monotonic() - found.refused_at < CALM_SECONDS:
+                continue
+            try:
+                await self._offload(try_to_write, path)
+            except OSError:
+                found.refused_at = self._clock.monotonic()
+                continue
+            if self._full.pop(path, None) is not None:
+                seconds = self._clock.monotonic() - found.since
+                log.warning("The disk of the log directory %s has space again, after %.0f s", path, seconds)
+
+
+def try_to_write(path: Path, size: int = TRIAL_BYTES) -> None:
+    """Writes a file into a log directory and removes it.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    trial = path / TRIAL
+    descriptor = os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        left = memoryview(bytes(size))
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)  # some file systems find a place for it only now
+    finally:
+        os.close(descriptor)
+        os.unlink(trial)  # noqa: PTH108
+
+
+# Moves between log directories that a crash left without a log: found at a start, and undone so far that there is one again.
+#
+#     a/clicks-0.<id>-delete     the log that moved, all of it
+#     b/clicks-0.<id>-future     its copy, of which the last bytes may be missing
+#
+# A move leaves the log under its name until the copy has it for good. Ottla did not always: it renamed both at once, each on a
+# disk of its own, and a loss of power could keep the second rename without the first. Both of such a pair get the partition's name
+# back, and the start keeps the newer one (`LogManager`), as after any crash in the middle of a move.
+#
+# A copy that was far from its end when the partition was deleted makes a pair too, and is no log: there the two differ by more
+# than what a move copies in its last step.
+#
+# Functions that block, for a thread.
+
+
+def restore_interrupted_moves(directories: Sequence[LogDirectory]) -> None:
+    """Gives logs their names back that have none and were about to move.
+
+    Args:
+        directories: all log directories of the broker; what is found goes from `deleted` to `partitions`.
+    """
+    for target in directories:
+        for copy in [path for path in target.deleted if path.name.endswith(FUTURE_DIRECTORY_SUFFIX)]:
+            key = partition_of_marked_directory(copy.name)
+            if key is None or any(key in directory.partitions for directory in directories):
+                continue
+            found = _moved_from(key, copy, [directory for directory in directories if directory is not target])
+            if found is not None:
+                source, path = found
+                log.error("%s has no directory: a move to %s was interrupted, and %s is its log", key, target.path, path)
+                # What cannot be renamed is left as it is, and not deleted.
+                source.deleted.remove(path)
+                target.deleted.remove(copy)
+                try:
+                    # The log first: between the two renames a crash finds it, and the copy is one that was not finished.
+                    _give_name_back(key, source, path)
+                    _give_name_back(key, target, copy)
+                except OSError as error:
+                    log.error("%s still has no directory: %s", key, error)
+
+
+def _moved_from(key: TopicPartition, copy: Path, others: Sequence[LogDirectory]) -> tuple[LogDirectory, Path] | None:
+    """The log that the copy was made of: it waits to be deleted in another log directory."""
+    for directory in others:
+        for path in directory.deleted:
+            if path.name.endswith(DELETED_DIRECTORY_SUFFIX) and partition_of_marked_directory(path.name) == key and _is_copy(copy, path):
+                return directory, path
+    return None
+
+
+def _is_copy(copy: Path, path: Path) -> bool:
+    try:
+        return read_topic_id(copy) == read_topic_id(path) and _size(copy) + LAST_BYTES >= _size(path) > 0
+    except (OSError, MalformedPartitionMetadata):
+        return False
+
+
+def _size(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.glob(f"*{LOG_SUFFIX}"))
+
+
+def _give_name_back(key: TopicPartition, directory: LogDirectory, path: Path) -> None:
+    named = directory.path / partition_directory_name(key)
+    path.rename(named)
+    sync_directory(directory.path)
+    directory.partitions[key] = named

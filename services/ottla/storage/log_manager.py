@@ -4,8 +4,8 @@
     meanwhile    retention, flushes by age, checkpoints, deletions
     shutdown     flush and close each log, then say so in `.kafka_cleanshutdown`
 
-A directory that can not be used, from the start or after an error of its disk, is offline: its logs raise
-KafkaStorageError and it gets no new ones. A directory that is somebody else's stops the broker instead.
+A directory that cannot be used, from the start or after an error of its disk, is offline: its logs raise
+KafkaStorageError and it gets no new ones. A directory of another broker stops this one instead.
 
 One event loop owns it; whatever blocks goes through `offload`.
 """
@@ -16,7 +16,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -30,21 +30,28 @@ from ottla.config.topic import TopicSettings
 from ottla.errors import KafkaStorageError
 from ottla.lifecycle import Offload
 from ottla.model import ZERO_TOPIC_ID, TopicPartition
+from ottla.storage.batch_opener import BatchOpener
 from ottla.storage.checkpoints import sync_directory
 from ottla.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_shutdown
 from ottla.storage.delayed_deletes import DelayedDeletes
 from ottla.storage.file_names import deleted_directory_name, is_stray_segment, partition_directory_name, stray_directory_name
 from ottla.storage.file_pool import FilePool
-from ottla.storage.full_directories import FullDirectories
-from ottla.storage.interrupted_moves import restore_interrupted_moves
 from ottla.storage.log import Log
 from ottla.storage.log_checkpoints import LogCheckpoints
-from ottla.storage.log_context import FileOperations, LogContext
-from ottla.storage.log_counts import LogCounts
-from ottla.storage.log_directory import LogDirDescription, LogDirectory, NewLog, described, load_logs, make_logs, open_directory
+from ottla.storage.log_context import FileOperations, LogContext, LogCounts
+from ottla.storage.log_directory import (
+    FullDirectories,
+    LogDirDescription,
+    LogDirectory,
+    NewLog,
+    described,
+    load_logs,
+    make_logs,
+    open_directory,
+    restore_interrupted_moves,
+)
 from ottla.storage.log_sync import PASSING
 from ottla.storage.partition_metadata import newer_metadata, write_topic_ids
-from ottla.storage.periodic import Periodic
 from ottla.storage.recovery import LoadedLog, NoRoomForLog
 
 log = logging.getLogger(__name__)
@@ -59,6 +66,15 @@ MOST_WANTED: Final = 10_000  # directories asked for, for partitions that may ne
 DELETE_TICK_MS: Final = 500
 
 
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """A partition's directory that is to have another name, for which there is no room now."""
+
+    topic_partition: TopicPartition
+    name: str
+    delete_delay_ms: int | None  # None: it is kept, for an operator to inspect
+
+
 class LogManager:
     """The logs of one broker.
 
@@ -67,6 +83,7 @@ class LogManager:
         topic_settings: the settings of a topic by its name.
         files: the system calls of which a test wants to see failures.
         new_id: for the names of deleted directories.
+        opener: opens batches for look-ups by time; by default in a thread, however large they are.
     """
 
     def __init__(
@@ -79,19 +96,21 @@ class LogManager:
         *,
         files: FileOperations = os,
         new_id: Callable[[], UUID] = uuid4,
+        opener: BatchOpener | None = None,
     ) -> None:
         self.topic_settings: Final = topic_settings
         # What the replicas know of high watermarks, for the checkpoint and so that retention stays below them.
         self.high_watermarks: Callable[[], Mapping[TopicPartition, int]] = dict
         # Where partitions that have no log yet are to have it (AlterReplicaLogDirs).
         self.wanted_directories: dict[TopicPartition, Path] = {}
-        # Told a directory that has failed, and why, once its logs are offline.
+        # Called with a directory that has failed, and why, once its logs are offline.
         self.directory_failed: Callable[[Path, str], None] = lambda directory, reason: None
         self.counts: Final = LogCounts()
         self._paths: Final = tuple(directories)
         self._settings: Final = settings
         self._clock: Final = clock
         self._offload: Final = offload
+        self._opener: Final = opener or BatchOpener(offload, has_process=False)
         self._new_id: Final = new_id
         self._file_pool: Final = FilePool.from_limits()
         self._deletes: Final = DelayedDeletes(clock, offload)
@@ -104,15 +123,26 @@ class LogManager:
         self._recorded_high_watermarks: dict[TopicPartition, int] = {}
         self._not_made_logged_at: dict[tuple[Path, int | None], float] = {}  # by log directory and errno
         self._held: set[Path] = set()  # partitions' directories that a move between log directories has yet to give up
+        self._leaving: dict[Path, _Leaving] = {}
         self._damaged: dict[TopicPartition, str] = {}
-        self._waiting_for_room: dict[TopicPartition, int] = {}  # logs that a start found without a file, and where they begin
+        # Logs that a start found without a file: in which log directory, and where they begin.
+        self._waiting_for_room: dict[TopicPartition, tuple[Path, int]] = {}
         self._left: dict[TopicPartition, Path] = {}  # the log directories that logs have moved out of and not given up yet
-        self._checkpoints: Final = LogCheckpoints(self._paths, self._logs, self._known_high_watermarks, self._left, offload)
+        self._checkpoints: Final = LogCheckpoints(
+            self._paths, self._logs, self._known_high_watermarks, self._left, self._waiting_for_room, offload
+        )
         self._sealed: dict[TopicPartition, None] = {}  # logs that rolled and wait for an fsync, in order
         self._sealed_event = asyncio.Event()
         self._periodic: Final = Periodic()
         context = LogContext(
-            clock, offload, self._file_pool, files, flush_soon=self._note_sealed, delete_later=self._deletes.add, counts=self.counts
+            clock,
+            offload,
+            self._opener,
+            self._file_pool,
+            files,
+            flush_soon=self._note_sealed,
+            delete_later=self._deletes.add,
+            counts=self.counts,
         )
         for path in self._paths:
             self._contexts[path] = replace(
@@ -142,16 +172,16 @@ class LogManager:
     @property
     def was_clean(self) -> bool:
         """Whether the last stop was a clean one in every directory that is used."""
-        return all(each.is_clean for each in self._directories.values())
+        return all(directory.is_clean for directory in self._directories.values())
 
     @property
     def clean_shutdown_epoch(self) -> int:
         """The broker epoch that the last stop closed everything under; -1 when it did not, known after `start` (KIP-966).
 
-        -1 too when a directory can not be used or closed under another epoch, and when a log is not what was closed:
-        whoever is told of it must not let this broker lead what another has in full.
+        -1 too when a directory cannot be used or closed under another epoch, and when a log is not what was closed:
+        a controller that sees it must not let this broker lead what another has in full.
         """
-        epochs = {each.broker_epoch if each.is_clean else NO_BROKER_EPOCH for each in self._directories.values()}
+        epochs = {directory.broker_epoch if directory.is_clean else NO_BROKER_EPOCH for directory in self._directories.values()}
         if self._offline or self._damaged or len(epochs) != 1:
             return NO_BROKER_EPOCH
         return epochs.pop()
@@ -171,7 +201,7 @@ class LogManager:
 
     def describe_directories(self) -> list[LogDirDescription]:
         """Each directory with the sizes of its partitions."""
-        logs = ((key, each.directory.parent, each.size) for key, each in self._logs.items())
+        logs = ((key, partition_log.directory.parent, partition_log.size) for key, partition_log in self._logs.items())
         return described(self._paths, self._offline, self._full.full, logs)
 
     # Starting and stopping.
@@ -194,7 +224,7 @@ class LogManager:
             if not self._offline:
                 await self._offload(restore_interrupted_moves, list(self._directories.values()))
             for directory in self._directories.values():
-                self._deletes.add([str(each) for each in directory.deleted], self._settings.log_segment_delete_delay_ms)
+                self._deletes.add([str(path) for path in directory.deleted], self._settings.log_segment_delete_delay_ms)
             await asyncio.gather(*(self._load(directory) for directory in list(self._directories.values())))
             self._check_any_online()
         except BaseException:
@@ -227,8 +257,13 @@ class LogManager:
             broker_epoch = self.clean_shutdown_epoch
         if clean:
             closing = asyncio.Semaphore(CLOSED_AT_ONCE)
-            unclean = {path for path in await asyncio.gather(*(self._close(each, closing) for each in self._logs.values())) if path}
-            unclean.update(self._left.values())  # what a log has left and could not give up is closed by nobody
+            unclean = {
+                path
+                for path in await asyncio.gather(*(self._close(partition_log, closing) for partition_log in self._logs.values()))
+                if path
+            }
+            # What a log could not give up is not closed, nor what could not be renamed.
+            unclean.update(self._left.values(), (directory.parent for directory in self._leaving))
             for path, directory in self._directories.items():
                 if path in self._offline or path in unclean:
                     continue
@@ -238,8 +273,8 @@ class LogManager:
                 except OSError as error:
                     log.error("%s: closed, but not marked as closed: %s", path, error)
         else:
-            for each in self._logs.values():
-                await each.abandon()
+            for left in self._logs.values():
+                await left.abandon()
         for directory in self._directories.values():
             if directory.lock >= 0:
                 directory.unlock()
@@ -282,24 +317,24 @@ class LogManager:
             except OSError as error:
                 self._fail_directory(directory.path, error)
                 return
-            for (key, path), each in zip(few, loaded, strict=True):
-                if isinstance(each, NoRoomForLog):
-                    self._wait_for_room(directory, key, each)
+            for (key, path), found in zip(few, loaded, strict=True):
+                if isinstance(found, NoRoomForLog):
+                    self._wait_for_room(directory, key, found)
                     continue
-                self.counts.recovered_bytes += each.checked_bytes
-                self.counts.crc_errors += each.has_wrong_checksum
-                if self._makes_room(key, path, each):
+                self.counts.recovered_bytes += found.checked_bytes
+                self.counts.crc_errors += found.has_wrong_checksum
+                if self._makes_room(key, path, found):
                     if key in directory.high_watermarks:
                         recorded = self._recorded_high_watermarks.get(key, 0)
                         self._recorded_high_watermarks[key] = max(recorded, directory.high_watermarks[key])
-                    self._note_damage(key, each)
-                    self._add(key, path, each)
+                    self._note_damage(key, found)
+                    self._add(key, path, found)
 
     def _wait_for_room(self, directory: LogDirectory, key: TopicPartition, error: NoRoomForLog) -> None:
         """A log without records could not begin on a full disk: `create` makes it, when the controller speaks of the partition again."""
         self._full.note(directory.path, error)
-        log.error("%s: its log in %s has no records and no file, and waits for room on the disk: %s", key, directory.path, error)
-        self._waiting_for_room[key] = directory.log_start_offsets.get(key, 0)
+        log.error("%s: its empty log in %s cannot be created until the disk has space: %s", key, directory.path, error)
+        self._waiting_for_room[key] = directory.path, directory.log_start_offsets.get(key, 0)
         self.want(key, directory.path)
         if directory.high_watermarks.get(key, 0) > 0:
             self._damaged[key] = f"it has no records, and up to {directory.high_watermarks[key]} was committed"
@@ -307,7 +342,7 @@ class LogManager:
     def _makes_room(self, key: TopicPartition, path: Path, loaded: LoadedLog) -> bool:
         """Whether a log that was loaded is to be used; of two logs of one partition the newer one is, and the other renamed aside.
 
-        There are two after a crash in the middle of a move, when a disk is back that was away, or when somebody has copied one.
+        There are two after a crash in the middle of a move, when a disk is back that was away, or when one was copied by hand.
         """
         other = self._logs.get(key)
         if other is None:
@@ -320,7 +355,7 @@ class LogManager:
         kept, aside = (path, other.directory) if is_newer else (other.directory, path)
         name = stray_directory_name(key, self._new_id())
         log.error(
-            "%s has two directories: %s is the newer one and kept, %s is renamed to %s, for somebody to look at and delete",
+            "%s has two directories: %s is the newer one and kept, %s is renamed to %s, inspect and delete it",
             key,
             kept,
             aside,
@@ -328,14 +363,11 @@ class LogManager:
         )
         if is_newer:
             recorded = self._recorded_high_watermarks.get(key)
-            self._take_out(key, name, "there is a newer one")
+            self._take_out(_Leaving(key, name, None), "there is a newer one")
             if recorded is not None and other.topic_id == loaded.topic_id:
                 self._recorded_high_watermarks[key] = recorded
             return True
-        try:
-            path.rename(path.parent / name)
-        except OSError as error:
-            self._fail_directory(path.parent, error)
+        self._rename(path, _Leaving(key, name, None))
         if other.topic_id == loaded.topic_id:
             other.advance_log_start_offset(min(loaded.log_start_offset, other.log_end_offset))
         return False
@@ -380,11 +412,13 @@ class LogManager:
         assert topic_partition not in self._logs, topic_partition
         if self._offline and not is_new and topic_partition not in self._waiting_for_room:
             raise KafkaStorageError(f"{topic_partition} may lie in a directory that is offline: {_listed(self._offline)}")
+        if is_new:
+            self._waiting_for_room.pop(topic_partition, None)
+        _, log_start_offset = self._waiting_for_room.get(topic_partition, (None, 0))
         refusals: dict[Path, str] = {}
         for path in self._places(topic_partition, self._partition_counts):
             try:
                 self._checkpoints.forget_now(self._directories[path], topic_partition)
-                log_start_offset = 0 if is_new else self._waiting_for_room.get(topic_partition, 0)
                 loaded = make_logs(path, [self._new(topic_partition, topic_id, log_start_offset)])
             except OSError as error:
                 self._met(path, error)
@@ -432,7 +466,7 @@ class LogManager:
         logged_at = self._not_made_logged_at.get((path, error.errno))
         if logged_at is None or now - logged_at >= LOGGED_AGAIN_SECONDS:
             self._not_made_logged_at[path, error.errno] = now
-            log.warning("%d logs could not be made in %s: %s", count, path, error)
+            log.warning("%d logs could not be created in %s: %s", count, path, error)
 
     def _new(self, topic_partition: TopicPartition, topic_id: UUID | None, log_start_offset: int = 0) -> NewLog:
         """What `make_logs` wants to know of a partition."""
@@ -461,13 +495,13 @@ class LogManager:
         for path, ids in by_path.items():
             logs = {key: self._logs[key] for key in ids if key in self._logs}
             try:
-                await self._offload(write_topic_ids, {each.directory: ids[key] for key, each in logs.items()})
+                await self._offload(write_topic_ids, {partition_log.directory: ids[key] for key, partition_log in logs.items()})
             except OSError as error:
                 self._met(path, error)
-                log.error("%s: the ids of %d topics are not written: %s", path, len(ids), error)
+                log.error("%s: the topic ids of %d partitions are not written: %s", path, len(ids), error)
                 continue
-            for key, each in logs.items():
-                each.topic_id = ids[key]
+            for key, partition_log in logs.items():
+                partition_log.topic_id = ids[key]
 
     # Moves between log directories (`log_moves`). While one is under way, two directories may have a partition's name.
 
@@ -505,46 +539,44 @@ class LogManager:
 
         One of which a start has renamed segments gets the name of a stray instead: those are on no other disk.
         """
-        path = former.directory.parent
-        await former.abandon()  # a flush that runs writes by these names
+        path, key = former.directory.parent, former.topic_partition
         try:
             if path not in self._offline:
                 keeps = any(map(is_stray_segment, await self._offload(os.listdir, former.directory)))
-                name = (stray_directory_name if keeps else deleted_directory_name)(former.topic_partition, self._new_id())
-                former.directory.rename(path / name)
-                await self._offload(sync_directory, path)
+                name = (stray_directory_name if keeps else deleted_directory_name)(key, self._new_id())
                 if keeps:
-                    log.error(
-                        "%s has segments that no other disk has: it is renamed to %s, to be looked at and deleted", former.directory, name
-                    )
-                else:
-                    self._deletes.add([str(path / name)], former.settings.file_delete_delay_ms)
+                    log.error("%s has segments that no other directory has: renamed to %s, inspect and delete it", former.directory, name)
+                if self._rename(former.directory, _Leaving(key, name, None if keeps else former.settings.file_delete_delay_ms)):
+                    await self._offload(sync_directory, path)
         except OSError as error:
-            self._fail_directory(path, error)
+            self._met(path, error)
         finally:
-            self._held.discard(former.directory)
-            self._left.pop(former.topic_partition, None)
+            if former.directory not in self._leaving:
+                self._left_for_good(key, former.directory)
 
     async def delete(self, topic_partition: TopicPartition) -> None:
         """Takes a partition's log away. Its directory gets another name at once; the files go later."""
         deleted = self._logs.get(topic_partition)
         self.wanted_directories.pop(topic_partition, None)
-        aside = self._take_out(topic_partition, deleted_directory_name(topic_partition, self._new_id()), "it was deleted")
-        if deleted is not None and aside is not None:
-            self._deletes.add([str(aside)], deleted.settings.file_delete_delay_ms)
-            log.info("%s is deleted: %s goes in %d ms", topic_partition, aside, deleted.settings.file_delete_delay_ms)
+        if deleted is None:
+            self._waiting_for_room.pop(topic_partition, None)
+            return
+        delay_ms = deleted.settings.file_delete_delay_ms
+        leaving = _Leaving(topic_partition, deleted_directory_name(topic_partition, self._new_id()), delay_ms)
+        aside = self._take_out(leaving, "it was deleted")
+        if aside is not None:
+            log.info("%s is deleted: directory %s is removed in %d ms", topic_partition, aside, delay_ms)
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Takes a log out that this broker has and should not have. Its directory gets another name; the files stay."""
-        name = stray_directory_name(topic_partition, self._new_id())
-        aside = self._take_out(topic_partition, name, "it was set aside")
+        leaving = _Leaving(topic_partition, stray_directory_name(topic_partition, self._new_id()), None)
+        aside = self._take_out(leaving, "it was set aside")
         if aside is not None:
-            log.error(
-                "%s is not this broker's: its records are set aside in %s, for somebody to look at and delete", topic_partition, aside
-            )
+            log.error("%s: stray log renamed to %s, inspect and delete it", topic_partition, aside)
 
-    def _take_out(self, topic_partition: TopicPartition, name: str, reason: str) -> Path | None:
-        """Takes a log out and renames its directory; None when there is none, or its directory has failed."""
+    def _take_out(self, leaving: _Leaving, reason: str) -> Path | None:
+        """Takes a log out and renames its directory; None when there is none, or its directory has failed or keeps its name for now."""
+        topic_partition = leaving.topic_partition
         gone = self._logs.pop(topic_partition, None)
         self._waiting_for_room.pop(topic_partition, None)
         if gone is None:
@@ -555,15 +587,51 @@ class LogManager:
         self._damaged.pop(topic_partition, None)
         self._partition_counts[path] -= 1
         was_offline = gone.is_offline
-        gone.fail(reason)
-        if was_offline:
-            return None
+        gone.files.fail(reason)
+        return path / leaving.name if not was_offline and self._rename(gone.directory, leaving) else None
+
+    def _rename(self, directory: Path, leaving: _Leaving) -> bool:
+        """Gives a directory that is no log's any more its last name; says whether it has it now.
+
+        A full disk is no broken one: where there is no room for the name, no other log gets the former one, and it is tried again.
+        """
+        path = directory.parent
         try:
-            gone.directory.rename(path / name)
+            directory.rename(path / leaving.name)
         except OSError as error:
-            self._fail_directory(path, error)
-            return None
-        return path / name
+            if error.errno in PASSING:
+                self._full.note(path, error)
+                if directory not in self._leaving:
+                    log.warning("%s cannot be renamed to %s until the disk has space: %s", directory, leaving.name, error)
+                self._held.add(directory)
+                self._leaving[directory] = leaving
+            else:
+                self._fail_directory(path, error)
+            return False
+        if leaving.delete_delay_ms is not None:
+            self._deletes.add([str(path / leaving.name)], leaving.delete_delay_ms)
+        return True
+
+    def _left_for_good(self, topic_partition: TopicPartition, directory: Path) -> None:
+        """A directory that was a log's has lost its name, or its disk has failed."""
+        self._leaving.pop(directory, None)
+        self._held.discard(directory)
+        if self._left.get(topic_partition) == directory.parent:
+            del self._left[topic_partition]
+
+    async def rename_what_waits(self) -> None:
+        """Tries again to rename the directories for whose names there was no room."""
+        for directory, leaving in list(self._leaving.items()):
+            path = directory.parent
+            if path not in self._offline and not self._rename(directory, leaving) and path not in self._offline:
+                continue
+            try:
+                if path not in self._offline:
+                    await self._offload(sync_directory, path)
+                    log.info("%s is renamed to %s", directory, leaving.name)
+            except OSError as error:
+                self._met(path, error)
+            self._left_for_good(leaving.topic_partition, directory)
 
     # Rounds.
 
@@ -572,15 +640,15 @@ class LogManager:
         deleted = 0
         high_watermarks = self.high_watermarks()
         now_ms = self._clock.time_ms()
-        for index, each in enumerate(list(self._logs.values())):
+        for index, partition_log in enumerate(list(self._logs.values())):
             if index % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
                 await asyncio.sleep(0)
-            if each.is_offline:
+            if partition_log.is_offline:
                 continue
             try:
-                deleted += each.delete_old_segments(now_ms, high_watermarks.get(each.topic_partition))
+                deleted += partition_log.delete_old_segments(now_ms, high_watermarks.get(partition_log.topic_partition))
             except KafkaStorageError as error:
-                log.error("%s: retention failed: %s", each.topic_partition, error)
+                log.error("%s: retention failed: %s", partition_log.topic_partition, error)
         return deleted
 
     async def flush_due_logs(self) -> int:
@@ -590,11 +658,15 @@ class LogManager:
         """
         now_ms = self._clock.time_ms()
         flushed = 0
-        for each in list(self._logs.values()):
-            if each.owes:
-                flushed += await self._flush(each, each.flush_sealed())
-            elif each.unflushed_messages and not each.is_offline and now_ms - each.last_flush_ms >= each.settings.flush_ms:
-                flushed += await self._flush(each, each.flush())
+        for partition_log in list(self._logs.values()):
+            if partition_log.flusher.owes:
+                flushed += await self._flush(partition_log, partition_log.flusher.flush_sealed())
+            elif (
+                partition_log.unflushed_messages
+                and not partition_log.is_offline
+                and now_ms - partition_log.flusher.last_flush_ms >= partition_log.settings.flush_ms
+            ):
+                flushed += await self._flush(partition_log, partition_log.flush())
         return flushed
 
     async def flush_sealed_segments(self) -> int:
@@ -605,7 +677,7 @@ class LogManager:
             del self._sealed[key]
             each = self._logs.get(key)
             if each is not None and not each.is_offline:
-                flushed += await self._flush(each, each.flush_sealed())
+                flushed += await self._flush(each, each.flusher.flush_sealed())
         return flushed
 
     async def write_checkpoints(self) -> None:
@@ -635,7 +707,9 @@ class LogManager:
     def expire_producers(self) -> int:
         """Forgets idempotent producers that have been idle for `producer.id.expiration.ms`, and says how many."""
         now_ms, expiration_ms = self._clock.time_ms(), self._settings.producer_id_expiration_ms
-        return sum(each.producers.expire(now_ms, expiration_ms) for each in self._logs.values() if len(each.producers))
+        return sum(
+            partition_log.producers.expire(now_ms, expiration_ms) for partition_log in self._logs.values() if len(partition_log.producers)
+        )
 
     def _begin_rounds(self) -> None:
         settings = self._settings
@@ -647,12 +721,13 @@ class LogManager:
         every(settings.producer_id_expiration_check_interval_ms, "producer expiry", self._expire)
         every(DELETE_TICK_MS, "deletions", self._deletes.run_due)
         every(SPACE_TICK_MS, "looks for space", self._full.look)
+        every(SPACE_TICK_MS, "names that wait for room", self.rename_what_waits)
         self._periodic.whenever(self._sealed_event, "sealed segments", self.flush_sealed_segments)
 
     async def _minute(self) -> None:
         await self.write_checkpoints()
-        for each in self._logs.values():
-            each.cool_down()
+        for partition_log in self._logs.values():
+            partition_log.cool_down()
 
     async def _expire(self) -> None:
         self.expire_producers()
@@ -690,9 +765,9 @@ class LogManager:
         self._offline[path] = str(error)
         self._full.forget(path)
         log.error("The log directory %s has failed and is offline: %s", path, error)
-        for each in self._logs.values():
-            if each.directory.parent == path:
-                each.fail(f"{path}: {error}")
+        for partition_log in self._logs.values():
+            if partition_log.directory.parent == path:
+                partition_log.files.fail(f"{path}: {error}")
         self.directory_failed(path, str(error))
 
     def _check_any_online(self) -> None:
@@ -715,3 +790,53 @@ def _is_newer(key: TopicPartition, directory: Path, loaded: LoadedLog, other: Lo
     if loaded.topic_id is None or other.topic_id is None:
         return other.topic_id is None
     return newer_metadata(directory, other.directory)
+
+
+class Periodic:
+    """Background tasks of one owner, which are stopped together."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+        self._at_work: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    def every(self, interval_ms: int, name: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Does the work, waits, and does it again; the first wait comes first."""
+
+        async def rounds() -> None:
+            while not self._stopping:
+                await asyncio.sleep(max(interval_ms, 1) / 1000)
+                await self._one_round(task, name, work)
+
+        task = asyncio.create_task(rounds(), name=name)
+        self._tasks.append(task)
+
+    def whenever(self, event: asyncio.Event, name: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Does the work each time the event is set, which is cleared before."""
+
+        async def rounds() -> None:
+            while not self._stopping:
+                await event.wait()
+                event.clear()
+                await self._one_round(task, name, work)
+
+        task = asyncio.create_task(rounds(), name=name)
+        self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """Ends all rounds. One that is at work is waited for: the threads it has begun cannot be called back."""
+        self._stopping = True
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            if task not in self._at_work:
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _one_round(self, task: asyncio.Task[None], name: str, work: Callable[[], Awaitable[object]]) -> None:
+        self._at_work.add(task)
+        try:
+            await work()
+        except Exception:  # a round that failed must not be the last one
+            log.exception("A round of %s failed", name)
+        finally:
+            self._at_work.discard(task)

@@ -39,7 +39,7 @@ from ottla.storage.recovery import LoadedLog
 
 log = logging.getLogger(__name__)
 
-# After so many rounds a log that is written to faster than it is copied is told of; it goes on all the same.
+# After so many rounds a log that is written faster than it is copied is logged; its move continues anyway.
 MANY_ROUNDS: Final = 1000
 
 
@@ -75,7 +75,7 @@ class LogMoves:
         logs: whose logs move.
         directories: `log.dirs`.
         offload: runs the rounds.
-        moved: told each log that has taken another's place, in the same step of the loop.
+        moved: called with each log that has taken another's place, in the same step of the loop.
         new_id: for the names of copies.
     """
 
@@ -96,14 +96,14 @@ class LogMoves:
         self._working: asyncio.Task[None] | None = None
 
     def move(self, topic_partition: TopicPartition, path: str) -> None:
-        """Begins to move a log, or to move it elsewhere; one that lies there already stays. The move goes on beside.
+        """Begins to move a log, or to move it elsewhere; one that lies there already stays. The move continues beside.
 
         Raises:
             LogDirNotFound: the path is none of `log.dirs`.
             KafkaStorageError: the directory is offline, or the log is.
             ReplicaNotAvailable: the partition has no log here; when it gets one it will be there.
         """
-        target = next((each for each in self._directories if str(each) == path or str(each.absolute()) == path), None)
+        target = next((directory for directory in self._directories if str(directory) == path or str(directory.absolute()) == path), None)
         if target is None:
             raise LogDirNotFound(f"Log dir {path} is not found in the config.")
         if target in self._logs.offline_directories:
@@ -121,7 +121,7 @@ class LogMoves:
             self._call_off(topic_partition)
         if source.directory.parent != target:
             self._waiting[topic_partition] = _Move(source, target)
-            log.info("%s is to move from %s to %s", topic_partition, source.directory.parent, target)
+            log.info("%s: moving from %s to %s", topic_partition, source.directory.parent, target)
             if self._working is None:
                 self._working = asyncio.ensure_future(self._work())
 
@@ -129,8 +129,8 @@ class LogMoves:
     def ongoing(self) -> dict[TopicPartition, FutureReplica]:
         """The logs on their way."""
         return {
-            key: FutureReplica(each.target, each.copy.size, max(0, each.source.log_end_offset - each.copy.end_offset))
-            for key, each in self._waiting.items()
+            key: FutureReplica(move.target, move.copy.size, max(0, move.source.log_end_offset - move.copy.end_offset))
+            for key, move in self._waiting.items()
         }
 
     async def close(self) -> None:
@@ -160,15 +160,15 @@ class LogMoves:
             await self._offload(future.mkdir)
             moved = await self._copied(key, move)
             await self._settle(moved, move)
-            log.info("%s lies in %s now", key, moved.directory)
+            log.info("%s: moved to %s", key, moved.directory)
         except _Ended as reason:
-            log.info("%s is not moved to %s: %s", key, move.target, reason)
+            log.info("%s: move to %s cancelled: %s", key, move.target, reason)
         except (OSError, KafkaStorageError) as error:
             if isinstance(error, OSError):
                 self._logs.refused(move.target, error)
-            log.error("%s could not be moved to %s: %s", key, move.target, error)
+            log.error("%s: move to %s failed: %s", key, move.target, error)
         except Exception:  # the next one in line shall have its turn
-            log.exception("%s could not be moved to %s", key, move.target)
+            log.exception("%s: move to %s failed", key, move.target)
         finally:
             if not move.has_arrived:
                 await self._offload(_remove_copy, move.directory, future)
@@ -187,7 +187,7 @@ class LogMoves:
             if rounds and plan.size <= LAST_BYTES and not has_name:
                 await self._name(key, move)
                 has_name = True
-                continue  # the log went on meanwhile
+                continue  # the log was written meanwhile
             if has_name and plan.size <= LAST_BYTES and _is_quiet(move.source):
                 try:
                     return self._change_places(key, move, plan)
@@ -195,7 +195,7 @@ class LogMoves:
                     log.debug("%s: %s", key, error)
             rounds += 1
             if rounds % MANY_ROUNDS == 0:
-                log.warning("%s: after %d rounds of copying %d bytes are missing still", key, rounds, plan.size)
+                log.warning("%s: after %d rounds of copying %d bytes are still missing", key, rounds, plan.size)
             with contextlib.suppress(SourceChanged):
                 await self._offload(carry_out, plan, move.source.directory, move.directory, synced=True)
                 if not move.copy.is_void:
@@ -252,13 +252,13 @@ class LogMoves:
 
 
 def _is_quiet(source: Log) -> bool:
-    """Whether nothing of the log is between memory and disk that the copy would lack."""
-    return source.next_offset == source.log_end_offset and not source.must_settle
+    """Whether nothing of the log is between memory and disk that would be missing from the copy."""
+    return source.appender.next_offset == source.log_end_offset and not source.must_settle
 
 
 def _empty(directory: Path) -> None:
-    for each in directory.iterdir():
-        each.unlink()
+    for file in directory.iterdir():
+        file.unlink()
 
 
 def _remove_copy(directory: Path, future: Path) -> None:

@@ -1,6 +1,6 @@
 """Finding the bytes that a fetch is answered with, without reading them.
 
-Most reads go on where an earlier one ended, so the reader remembers where its last regions ended: a consumer at the
+Most reads continue where an earlier one ended, so the reader remembers where its last regions ended: a consumer at the
 tail costs one look into a table, no index and no scan. A region that has to be cut ends where a batch ends, for two
 reasons: nothing is sent that the consumer must throw away, and the next read is a remembered one again.
 
@@ -13,20 +13,12 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from ottla.record.batch import LOG_OVERHEAD
+from ottla.record.batch import BASE_OFFSET_AND_LENGTH, HEADER_PART, LOG_OVERHEAD
 from ottla.record.region import FileRegion
-from ottla.storage.batch_scan import (
-    BASE_OFFSET_AND_LENGTH,
-    HEADER_PART,
-    batch_end_offset,
-    find_batch,
-    last_boundary,
-    pread_or_refuse,
-)
+from ottla.storage.batches import batch_end_offset, find_batch, last_boundary, pread_or_refuse
 from ottla.storage.file_pool import FilePool
 from ottla.storage.indexes import OffsetIndex, Pread
-from ottla.storage.segment import Segment, SegmentView
-from ottla.storage.segment_list import SegmentList
+from ottla.storage.segment import Segment, SegmentList, SegmentView
 
 # As many readers of one partition as find their place again for nothing; one more costs itself an index look-up.
 REMEMBERED: Final = 64

@@ -8,8 +8,8 @@ another log's directory get this one. So the thread writes nothing: what it has 
 were opened for, and names that it looks up in the directory that it holds open. The leader epochs, which it renames into their
 place, wait under another name, and a truncation takes that away (docs/decisions/0017).
 
-One job says all that has to be synced for a recovery point to be true; whoever asks while it runs waits for the next
-one (`Log.flush`), which is what makes it a group commit.
+One job says all that has to be synced for a recovery point to be true; anyone who asks while it runs waits for the next
+one (`Flusher.flush`), which is what makes it a group commit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 # No room: what can be rebuilt from the log is left out then.
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# What may pass: a full disk is emptied, descriptors and memory come back, and reads go on meanwhile. Any other error
+# What may pass: a full disk is emptied, descriptors and memory come back, and reads continue meanwhile. Any other error
 # is the medium's own, and then nothing in its directory can be trusted to take a write.
 PASSING: Final = FULL | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR}
 

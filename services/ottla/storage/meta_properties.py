@@ -8,7 +8,7 @@
     version=0
 
 A Java properties file. Version 0 is that of brokers with ZooKeeper, version 1 (KRaft) says `node.id`. It is written
-when a directory is first used; after that a broker with another id, or of another cluster, is refused by whoever
+when a directory is first used; after that a broker with another id, or of another cluster, is refused by anyone who
 compares, because it would serve a stranger's data. `directory.id` (KIP-858) tells directories apart when they move.
 
 Reading and writing block; on the event loop they go through `offload`.
@@ -101,7 +101,7 @@ def write_meta_properties(directory: Path, meta: MetaProperties, now_ms: int) ->
 
 
 def _escape(value: str) -> str:
-    return "".join(f"\\{each}" if each in "\\=:#!" else each for each in value)
+    return "".join(f"\\{character}" if character in "\\=:#!" else character for character in value)
 
 
 def _integer(path: Path, properties: Mapping[str, str], key: str) -> int | None:

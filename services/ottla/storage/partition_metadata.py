@@ -23,13 +23,12 @@ from ottla.storage.checkpoints import write_atomically
 from ottla.storage.kafka_uuid import format_uuid, parse_uuid
 
 PARTITION_METADATA: Final = "partition.metadata"
-DAMAGED_SUFFIX: Final = ".damaged"
 
 _VERSION: Final = 0
 
 
 class MalformedPartitionMetadata(OttlaError):
-    """A `partition.metadata` file that can not be read; the message names the file and the line."""
+    """A `partition.metadata` file that cannot be read; the message names the file and the line."""
 
 
 def read_topic_id(directory: Path) -> UUID | None:
@@ -75,11 +74,6 @@ def newer_metadata(directory: Path, other: Path) -> bool:
         return (directory / PARTITION_METADATA).stat().st_mtime_ns > (other / PARTITION_METADATA).stat().st_mtime_ns
     except OSError:
         return False
-
-
-def keep_damaged_aside(directory: Path) -> Path:
-    """Gives a file that cannot be read another name, which is returned."""
-    return (directory / PARTITION_METADATA).replace(directory / (PARTITION_METADATA + DAMAGED_SUFFIX))
 
 
 def _value(path: Path, lines: list[str], line_number: int, name: str) -> str:

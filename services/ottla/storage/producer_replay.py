@@ -14,7 +14,7 @@ from pathlib import Path
 from ottla.errors import InvalidRecord
 from ottla.record.batch import BatchHeader
 from ottla.record.control_records import marker_of
-from ottla.storage.batch_walk import headers
+from ottla.storage.batches import headers
 from ottla.storage.indexes import OffsetIndex
 from ottla.storage.producer_snapshots import CorruptSnapshot, decode_snapshot, read_snapshot, snapshot_path
 from ottla.storage.producers import CompletedTransaction, ProducerStates
@@ -35,7 +35,7 @@ def note_batch(producers: ProducerStates, header: BatchHeader, batch: bytes | me
         try:
             marker = marker_of(batch)
         except InvalidRecord as error:
-            log.warning("The control batch at offset %d of producer %d is passed over: %s", header.base_offset, header.producer_id, error)
+            log.warning("The control batch at offset %d of producer %d is skipped: %s", header.base_offset, header.producer_id, error)
     return producers.update(header, header.base_offset, header.last_offset, header.max_timestamp, marker)
 
 
@@ -76,7 +76,7 @@ def restore_producers(
             path = snapshot_path(directory, offset)
             producers.restore(decode_snapshot(waiting[offset], str(path)) if offset in waiting else read_snapshot(path))
         except (CorruptSnapshot, FileNotFoundError) as error:
-            log.warning("%s: an older snapshot of the producers is tried: %s", directory, error)
+            log.warning("%s: trying an older producer snapshot: %s", directory, error)
             continue
         start_offset = offset
         break

@@ -41,16 +41,16 @@ def encode_snapshot(entries: Iterable[ProducerSnapshotEntry]) -> bytes:
     """The bytes of a snapshot file."""
     packed = [
         _ENTRY.pack(
-            each.producer_id,
-            each.producer_epoch,
-            each.last_sequence,
-            each.last_offset,
-            each.offset_delta,
-            each.timestamp,
-            each.coordinator_epoch,
-            each.current_transaction_first_offset,
+            entry.producer_id,
+            entry.producer_epoch,
+            entry.last_sequence,
+            entry.last_offset,
+            entry.offset_delta,
+            entry.timestamp,
+            entry.coordinator_epoch,
+            entry.current_transaction_first_offset,
         )
-        for each in entries
+        for entry in entries
     ]
     covered = struct.pack(">i", len(packed)) + b"".join(packed)
     return struct.pack(">hI", SNAPSHOT_VERSION, crc32c(covered)) + covered
@@ -107,5 +107,5 @@ def snapshot_path(directory: Path, offset: int) -> Path:
 
 def snapshot_offsets(directory: Path) -> list[int]:
     """The offsets of the snapshots in a partition's directory, ascending."""
-    found = (offset_in(each.name) for each in directory.iterdir() if each.suffix == SNAPSHOT_SUFFIX)
+    found = (offset_in(file.name) for file in directory.iterdir() if file.suffix == SNAPSHOT_SUFFIX)
     return sorted(offset for offset in found if offset is not None)

@@ -16,7 +16,7 @@ its end and another pass over the batches after it.
 
 A transaction is open here from its first batch to its marker. Before that first batch the coordinator is asked whether
 it knows of the transaction (KIP-890); what it said is kept until the next marker, behind which a late batch of the same
-transaction would otherwise begin one that nobody ever ends.
+transaction would otherwise begin one that never ends.
 
 One event loop owns an instance. Nothing here reads a file or a clock: the file is `producer_snapshots`.
 
@@ -57,7 +57,7 @@ class EarlierBatchNotWritten(KafkaStorageError):
 
 
 class Duplicate(NamedTuple):
-    """A batch that is stored already: what to answer to whoever sends it again."""
+    """A batch that is stored already: what to answer to anyone who sends it again."""
 
     base_offset: int
     last_offset: int
@@ -238,10 +238,10 @@ class ProducerStates:
                 raise _earlier_batch_not_written(producer_id, state.next_sequence, base_sequence)
             if ahead:
                 raise OutOfOrderSequenceNumber(
-                    f"producer {producer_id}, epoch {epoch}: sequence {base_sequence} came, {state.next_sequence} is expected"
+                    f"producer {producer_id}, epoch {epoch}: sequence {base_sequence} is out of order, {state.next_sequence} is expected"
                 )
         elif epoch < state.producer_epoch:
-            raise InvalidProducerEpoch(f"producer {producer_id}: epoch {epoch} came, {state.producer_epoch} has written already")
+            raise InvalidProducerEpoch(f"producer {producer_id}: epoch {epoch} is stale, the current one is {state.producer_epoch}")
         elif base_sequence != 0:
             if epoch == state.unwritten_epoch:
                 raise _earlier_batch_not_written(producer_id, 0, base_sequence)
@@ -316,7 +316,9 @@ class ProducerStates:
         """Whether a coordinator may write for a producer of this epoch. Raises InvalidProducerEpoch."""
         state = self._states.get(producer_id)
         if state is not None and producer_epoch < state.producer_epoch:
-            raise InvalidProducerEpoch(f"producer {producer_id}: epoch {producer_epoch} came, {state.producer_epoch} has written already")
+            raise InvalidProducerEpoch(
+                f"producer {producer_id}: epoch {producer_epoch} is stale, the current one is {state.producer_epoch}"
+            )
 
     def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
         """Whether a marker may be appended.
@@ -329,7 +331,7 @@ class ProducerStates:
         state = self._states.get(producer_id)
         if state is not None and coordinator_epoch < state.coordinator_epoch:
             raise TransactionCoordinatorFenced(
-                f"producer {producer_id}: coordinator epoch {coordinator_epoch} came, {state.coordinator_epoch} has written already"
+                f"producer {producer_id}: coordinator epoch {coordinator_epoch} is stale, the current one is {state.coordinator_epoch}"
             )
 
     # Whether the coordinator knows of a transaction (KIP-890).
@@ -465,7 +467,7 @@ class ProducerStates:
         self.former.clear()
 
     def clear(self) -> None:
-        """Forgets all: the log starts anew."""
+        """Forgets all: the log starts again."""
         self._states.clear()
         self._ongoing.clear()
         self._completed.clear()
@@ -512,7 +514,7 @@ class ProducerStates:
     def remembered_batches(self, producer_id: int) -> list[RememberedBatch]:
         """A producer's last batches, oldest first; none when it is unknown."""
         state = self._states.get(producer_id)
-        return [] if state is None else [RememberedBatch(*each) for each in state.batches]
+        return [] if state is None else [RememberedBatch(*batch) for batch in state.batches]
 
     def get(self, producer_id: int) -> ProducerState | None:
         """One producer's state."""

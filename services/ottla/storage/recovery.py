@@ -13,18 +13,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid4
 
-from ottla.record.batch import BatchHeader
-from ottla.storage.batch_scan import BASE_OFFSET_AND_LENGTH, LAST_OFFSET_DELTA, LAST_OFFSET_DELTA_POSITION
-from ottla.storage.batch_walk import SoundBatches, Stop, headers
+from ottla.model import NO_PARTITION_LEADER_EPOCH
+from ottla.record.batch import BASE_OFFSET_AND_LENGTH, HEADER_PART, HEADER_SIZE, BatchHeader, read_header
+from ottla.storage.batches import SoundBatches, Stop, batch_end_offset, headers
 from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, MalformedCheckpoint, sync_directory, write_atomically
-from ottla.storage.delayed_deletes import rename_with_suffix
+from ottla.storage.compaction.swap import COMPANION_SUFFIXES, complete_swaps
+from ottla.storage.delayed_deletes import keep_damaged_aside, rename_with_suffix
 from ottla.storage.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -36,18 +37,17 @@ from ottla.storage.file_names import (
     TRANSACTION_INDEX_SUFFIX,
     offset_in,
     partition_of_directory,
+    segment_file_name,
     stray_directory_name,
 )
-from ottla.storage.index_check import offset_index_problem, time_index_problem
-from ottla.storage.indexes import TAIL
+from ottla.storage.indexes import OFFSET_ENTRY_SIZE, TAIL, TIME_ENTRY_SIZE
 from ottla.storage.leader_epochs import LeaderEpochCache
 from ottla.storage.log_sync import FULL, bring_indexes
-from ottla.storage.partition_metadata import PARTITION_METADATA, MalformedPartitionMetadata, keep_damaged_aside, read_topic_id
-from ottla.storage.producer_replay import restore_producers
+from ottla.storage.partition_metadata import PARTITION_METADATA, MalformedPartitionMetadata, read_topic_id
+from ottla.storage.producer_replay import aborted_transaction, note_batch, restore_producers
 from ottla.storage.producers import ProducerStates
 from ottla.storage.segment import MAX_RELATIVE_OFFSET, Segment
-from ottla.storage.swaps import COMPANION_SUFFIXES, complete_swaps
-from ottla.storage.transaction_index_recovery import check_transaction_indexes, note_batch_and_abort
+from ottla.storage.transaction_index import TransactionIndex
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,7 @@ class LoadedLog:
     cleaned_up_to: int = 0
     is_new: bool = False
     unsound: str | None = None  # why a log that was closed cleanly had to be recovered
+    ends_before_checkpoint: bool = False  # the checkpoints vouch for more than there is, and would for what comes to lie there
     checked_bytes: int = 0  # read through, because it was not closed cleanly
     has_wrong_checksum: bool = False  # and that is where it was cut
 
@@ -91,7 +92,7 @@ def load_log(
 
     Args:
         directory: the partition's; it exists.
-        index_interval_bytes: for indexes that are made anew.
+        index_interval_bytes: for indexes that are rebuilt.
         recovery_point: everything before it is on the disk, says the checkpoint.
         log_start_offset: the checkpointed one.
         cleaned_up_to: the checkpointed one.
@@ -100,7 +101,7 @@ def load_log(
 
     Raises:
         NoRoomForLog: the log begins with this start, and the disk is full.
-        OSError: the disk can not be read or written.
+        OSError: the disk cannot be read or written.
     """
     names = sweep(directory)
     segments = [
@@ -116,6 +117,7 @@ def load_log(
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     leader_epochs = _load_leader_epochs(directory, segments, names)
     producers = ProducerStates()
+    vouched_for = max(recovery_point, cleaned_up_to)
 
     snapshots = [offset for name in names if name.endswith(SNAPSHOT_SUFFIX) and (offset := offset_in(name)) is not None]
 
@@ -128,15 +130,15 @@ def load_log(
         apart = first_apart(segments, cleaned_up_to)
         unsound = end.reason if apart is None else apart[1]
         if unsound is not None:
-            log.warning("%s: closed cleanly and yet not sound, so it is recovered: %s", directory.name, unsound)
+            log.warning("%s: clean shutdown, but the log is inconsistent; recovering it: %s", directory.name, unsound)
             clean, recovery_point = False, min(recovery_point, segments[-1].base_offset if apart is None else apart[0].base_offset)
-    trusted = segments if clean else [each for each in segments if each.base_offset < recovery_point]
+    trusted = segments if clean else [segment for segment in segments if segment.base_offset < recovery_point]
     check_transaction_indexes(directory, trusted, snapshots)
     if clean:
         log_end_offset = recovery_point = end.next_offset
-        snapshot_offset = restore_producers(producers, directory, snapshots, [each.view() for each in segments], log_end_offset)
+        snapshot_offset = restore_producers(producers, directory, snapshots, [segment.view() for segment in segments], log_end_offset)
     else:
-        _check_indexes([each for each in segments if each.base_offset < recovery_point], names, index_interval_bytes)
+        _check_indexes([segment for segment in segments if segment.base_offset < recovery_point], names, index_interval_bytes)
         log_end_offset, snapshot_offset, checked_bytes, has_wrong_checksum = _recover(
             directory,
             segments,
@@ -153,7 +155,7 @@ def load_log(
         with _wants_room():
             kept = keep_segments_aside(directory, segments)
         log.error(
-            "%s: the log ends at %d, before its start offset %d: it begins again there; what it had is in %s, to be looked at and deleted",
+            "%s: the log ends at %d, before its start offset %d: it restarts there; its old records are in %s, inspect and delete them",
             directory.name,
             log_end_offset,
             log_start_offset,
@@ -166,7 +168,7 @@ def load_log(
         producers.clear()
     leader_epochs.truncate_from_end(log_end_offset + 1)
     leader_epochs.truncate_from_start(log_start_offset)
-    # Its time index is complete: it was closed with it, or made anew. From now on it is not.
+    # Its time index is complete: it was closed with it, or rebuilt. From now on it is not.
     _ = segments[-1].max_timestamp
     segments[-1].is_active = True
     _remove_stray_snapshots(directory, names, segments, snapshot_offset)
@@ -183,6 +185,7 @@ def load_log(
         cleaned_up_to if cleaned_up_to <= log_end_offset else 0,
         is_new,
         unsound,
+        vouched_for > log_end_offset,
         checked_bytes,
         has_wrong_checksum,
     )
@@ -202,10 +205,10 @@ def _wants_room() -> Iterator[None]:
 def sweep(directory: Path) -> set[str]:
     """Removes or completes what an interrupted deletion or cleaning left; gives the names of what remains.
 
-    A swap that a cleaning had begun is ended or undone (`swaps`); `.deleted` and `.cleaned` go; an index without its
+    A swap that a cleaning had begun is ended or undone (`compaction.swap`); `.deleted` and `.cleaned` go; an index without its
     log goes.
     """
-    names = {each.name for each in directory.iterdir()}
+    names = {file.name for file in directory.iterdir()}
     complete_swaps(directory, names)
     for name in sorted(names):
         if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX)):
@@ -303,8 +306,9 @@ def _recover(
     checked_bytes, has_wrong_checksum = 0, False
     first = first_to_recover(segments, recovery_point)
     position, next_offset = _begin_of_recovery(segments[first], recovery_point)
-    leader_epochs.truncate_from_end(next_offset)
-    snapshot_offset = restore_producers(producers, directory, snapshots, [each.view() for each in segments], next_offset)
+    # Those before it are on the disk, and batches do not say them all: a compaction may have taken the last ones of an epoch.
+    leader_epochs.truncate_from_end(recovery_point)
+    snapshot_offset = restore_producers(producers, directory, snapshots, [segment.view() for segment in segments], next_offset)
     for index in range(first, len(segments)):
         segment = segments[index]
         if index > first:
@@ -314,13 +318,15 @@ def _recover(
                 break
             position = 0
             _drop_indexes(segment)
-        stop = _recover_segment(segment, position, next_offset, leader_epochs, producers, index_interval_bytes, high_watermark)
+        stop = _recover_segment(
+            segment, position, next_offset, recovery_point, leader_epochs, producers, index_interval_bytes, high_watermark
+        )
         next_offset = stop.next_offset
         checked_bytes += stop.position - position
         has_wrong_checksum |= stop.is_wrong_checksum
         if stop.reason is not None:
             log.warning(
-                "%s: cut at offset %d, position %d of %d of the segment at %d: %s",
+                "%s: truncated at offset %d, position %d of %d of the segment at %d: %s",
                 directory.name,
                 stop.next_offset,
                 stop.position,
@@ -343,7 +349,7 @@ def _take_out_from(segments: list[Segment], index: int, directory: Path, reason:
         if behind.size:
             name = Path(rename_with_suffix(behind.path(), STRAY_SUFFIX)).name
             log.error(
-                "%s: the segment at %d is not part of the log any more: %s; its %d bytes are in %s, to be looked at and deleted",
+                "%s: the segment at %d is removed from the log: %s; its %d bytes are in %s, inspect and delete it",
                 directory.name,
                 behind.base_offset,
                 reason,
@@ -366,22 +372,33 @@ def _begin_of_recovery(segment: Segment, recovery_point: int) -> tuple[int, int]
         index.truncate(relative_offset)
         segment.time_index.truncate(relative_offset)
         position, entry_offset = index.last_position, index.last_offset
-        if index.count and position < segment.size:
+        if index.count and position < segment.size and _time_index_ends_with_a_batch(segment):
             with open(segment.path(), "rb", buffering=0) as file:
-                header = os.pread(file.fileno(), LAST_OFFSET_DELTA_POSITION + 4, position)
-            if len(header) == LAST_OFFSET_DELTA_POSITION + 4:
-                base_offset = BASE_OFFSET_AND_LENGTH.unpack_from(header)[0]
-                if base_offset + LAST_OFFSET_DELTA.unpack_from(header, LAST_OFFSET_DELTA_POSITION)[0] == segment.base_offset + entry_offset:
-                    segment.note_max_timestamp(segment.time_index.last_timestamp, segment.base_offset + segment.time_index.last_offset)
-                    return position, base_offset
+                header = os.pread(file.fileno(), HEADER_PART, position)
+            if len(header) == HEADER_PART and batch_end_offset(header) == segment.base_offset + entry_offset + 1:
+                segment.note_max_timestamp(segment.time_index.last_timestamp, segment.base_offset + segment.time_index.last_offset)
+                return position, BASE_OFFSET_AND_LENGTH.unpack_from(header)[0]
     _drop_indexes(segment)
     return 0, segment.base_offset
+
+
+def _time_index_ends_with_a_batch(segment: Segment) -> bool:
+    """Whether the last entry is of a batch that is there: what was not synced may have a part of an entry."""
+    index = segment.time_index
+    if not index.count:
+        return True
+    with open(segment.path(), "rb", buffering=0) as file:
+        for _, header in headers(file.fileno(), segment.offset_index.position_of(index.last_offset), segment.size):
+            if header.last_offset >= segment.base_offset + index.last_offset:
+                return (header.last_offset, header.max_timestamp) == (segment.base_offset + index.last_offset, index.last_timestamp)
+    return False
 
 
 def _recover_segment(
     segment: Segment,
     position: int,
     next_offset: int,
+    recovery_point: int,
     leader_epochs: LeaderEpochCache,
     producers: ProducerStates,
     index_interval_bytes: int,
@@ -389,7 +406,8 @@ def _recover_segment(
 ) -> Stop:
     builder = _IndexBuilder(segment, index_interval_bytes)
     index = segment.transaction_index
-    index.truncate(next_offset if position else 0)
+    in_file = index.rewind(next_offset if position else 0)
+    former_epoch = leader_epochs.epoch_for_offset(next_offset - 1)
     descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
     try:
         sound = SoundBatches(
@@ -398,14 +416,15 @@ def _recover_segment(
             segment.size,
             next_offset,
             segment.base_offset + MAX_RELATIVE_OFFSET,
-            leader_epochs.latest_epoch,
+            NO_PARTITION_LEADER_EPOCH if former_epoch is None else former_epoch,
             high_watermark,
         )
         for at, last_offset, fields in sound:
             base_offset, _, leader_epoch, _, _, _, _, _, max_timestamp, producer_id, _, _, _ = fields
             if max_timestamp > builder.max_timestamp or at > builder.next_entry_at:
                 builder.add(at, last_offset, max_timestamp)
-            if leader_epoch >= 0 and leader_epoch != leader_epochs.latest_epoch:
+            known_epoch = leader_epochs.latest_epoch if base_offset >= recovery_point else leader_epochs.epoch_for_offset(base_offset)
+            if leader_epoch >= 0 and leader_epoch != known_epoch:
                 # A lower one, too: should these batches have been cut once and come back, the leader's epochs say so.
                 leader_epochs.assign(leader_epoch, base_offset)
             if producer_id >= 0:
@@ -415,12 +434,13 @@ def _recover_segment(
         os.close(descriptor)
     builder.finish()
     try:
+        index.refound(in_file)
         index.write()
     except OSError as error:
         if error.errno not in FULL:
             raise
         # The first flush brings them, or the recovery point stays before them.
-        log.warning("%s: aborted transactions wait in memory: %s", segment, error)
+        log.warning("%s: transaction index entries stay in memory for now: %s", segment, error)
     return sound.stop
 
 
@@ -441,7 +461,7 @@ def first_apart(segments: Sequence[Segment], cleaned_up_to: int) -> tuple[Segmen
     for segment, following in pairwise(segments):
         end = _end_of(segment, LeaderEpochCache())
         if end.reason is not None:
-            log.error("%s is damaged, and stays as it is: %s", segment, end.reason)
+            log.error("%s is damaged and left unchanged: %s", segment, end.reason)
         elif not joins(end.next_offset, following.base_offset, cleaned_up_to):
             return segment, f"offset {end.next_offset} is next, and a segment begins at {following.base_offset}"
     return None
@@ -477,11 +497,11 @@ def _end_of(segment: Segment, leader_epochs: LeaderEpochCache) -> Stop:
 
 
 def _check_indexes(segments: Sequence[Segment], names: set[str], index_interval_bytes: int) -> None:
-    """Makes missing and damaged indexes anew; what is looked at is cheap."""
+    """Rebuilds missing and damaged indexes; what is looked at is cheap."""
     for segment in segments:
         problem = offset_index_problem(segment, names) or time_index_problem(segment, names)
         if problem is not None:
-            log.warning("%s: the indexes are made anew: %s", segment, problem)
+            log.warning("%s: the indexes are rebuilt: %s", segment, problem)
             rebuild_indexes(segment, index_interval_bytes)
 
 
@@ -491,7 +511,8 @@ def _load_leader_epochs(directory: Path, segments: Sequence[Segment], names: set
     try:
         return LeaderEpochCache.load(directory)
     except MalformedCheckpoint as error:
-        log.warning("The leader epochs are made anew from the log: %s", error)
+        aside = keep_damaged_aside(directory / LEADER_EPOCH_CHECKPOINT)
+        log.warning("The leader epochs are rebuilt from the log: %s; %s", error, aside)
     epochs = LeaderEpochCache()
     for segment in segments:
         descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
@@ -510,12 +531,8 @@ def _load_topic_id(directory: Path, names: set[str]) -> UUID | None:
     try:
         return read_topic_id(directory)
     except MalformedPartitionMetadata as error:
-        log.error(
-            "%s: the topic of the log is not known: %s; the file is renamed to %s",
-            directory.name,
-            error,
-            keep_damaged_aside(directory).name,
-        )
+        aside = keep_damaged_aside(directory / PARTITION_METADATA)
+        log.error("%s: the topic id of the log cannot be read: %s; %s", directory.name, error, aside)
         return None
 
 
@@ -533,7 +550,7 @@ def _cut(segment: Segment, size: int) -> None:
 
 
 def keep_segments_aside(directory: Path, segments: Sequence[Segment]) -> Path:
-    """Moves segments out of a log into a directory beside it that has a stray's name and is returned; only an operator deletes it."""
+    """Moves segments out of a log into a new directory next to it, with a stray's name, which is returned; only an operator deletes it."""
     topic_partition = partition_of_directory(directory.name)
     assert topic_partition is not None, directory
     aside = directory.parent / stray_directory_name(topic_partition, uuid4())
@@ -543,8 +560,8 @@ def keep_segments_aside(directory: Path, segments: Sequence[Segment]) -> Path:
             with contextlib.suppress(FileNotFoundError):
                 path = Path(segment.path(suffix))
                 path.rename(aside / path.name)
-    for each in (aside, directory, directory.parent):
-        sync_directory(each)
+    for changed in (aside, directory, directory.parent):
+        sync_directory(changed)
     return aside
 
 
@@ -554,3 +571,84 @@ def _remove_stray_snapshots(directory: Path, names: set[str], segments: Sequence
     for name in names:
         if name.endswith(SNAPSHOT_SUFFIX) and offset_in(name) not in kept:
             (directory / name).unlink(missing_ok=True)
+
+
+def offset_index_problem(segment: Segment, names: Collection[str]) -> str | None:
+    """What is wrong with a segment's offset index, or None.
+
+    Args:
+        names: the files of the segment's directory.
+    """
+    problem = _file_problem(segment, names, OFFSET_INDEX_SUFFIX, OFFSET_ENTRY_SIZE)
+    if problem is not None:
+        return problem
+    index = segment.offset_index
+    if index.count and not (0 < index.last_position < segment.size and index.last_offset > 0):
+        return f"the offset index ends with relative offset {index.last_offset} at {index.last_position} of {segment.size} bytes"
+    return None
+
+
+def time_index_problem(segment: Segment, names: Collection[str]) -> str | None:
+    """What is wrong with a segment's time index, or None."""
+    problem = _file_problem(segment, names, TIME_INDEX_SUFFIX, TIME_ENTRY_SIZE)
+    if problem is not None:
+        return problem
+    index = segment.time_index
+    if not index.count and segment.size >= HEADER_SIZE:
+        with open(segment.path(), "rb", buffering=0) as file:
+            first = read_header(os.pread(file.fileno(), HEADER_SIZE, 0))
+        if first.max_timestamp >= 0:
+            return "the time index is empty and the batches have timestamps"
+    if index.count and (index.last_timestamp < 0 or segment.size == 0):
+        return f"the time index ends with timestamp {index.last_timestamp}, and the log has {segment.size} bytes"
+    if segment.offset_index.count and index.count and index.last_timestamp == 0 and index.last_offset == 0:
+        return "the time index ends with zeroes"
+    return None
+
+
+def _file_problem(segment: Segment, names: Collection[str], suffix: str, entry_size: int) -> str | None:
+    if segment_file_name(segment.base_offset, suffix) not in names:
+        return f"there is no {suffix} file" if segment.size else None
+    size = Path(segment.path(suffix)).stat().st_size
+    if size % entry_size:
+        return f"the {suffix} file has {size} bytes, no multiple of {entry_size}"
+    return None
+
+
+def check_transaction_indexes(directory: Path, segments: Sequence[Segment], snapshots: Sequence[int]) -> None:
+    """Rebuilds damaged ones. A missing file says that there are no aborted transactions, as nearly always."""
+    views = [segment.view() for segment in segments]
+    for index, segment in enumerate(segments):
+        end_offset = segments[index + 1].base_offset if index + 1 < len(segments) else None
+        problem = segment.transaction_index.problem(segment.base_offset, end_offset)
+        if problem is not None:
+            log.warning("%s: the aborted transactions are searched for in the log: %s", segment, problem)
+            producers = ProducerStates()
+            restore_producers(producers, directory, snapshots, views, segment.base_offset)
+            _rebuild(segment, producers)
+
+
+def _rebuild(segment: Segment, producers: ProducerStates) -> None:
+    index = segment.transaction_index
+    index.forget()
+    descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for at, header in headers(descriptor, 0, segment.size):
+            if header.producer_id >= 0:
+                note_batch_and_abort(producers, header, os.pread(descriptor, header.size, at) if header.is_control else b"", index)
+    finally:
+        os.close(descriptor)
+    try:
+        index.replace_file()
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        # The damaged file is as it was, and the next start finds it again.
+        log.warning("%s: the aborted transactions stay in memory until the log is opened again: %s", segment, error)
+
+
+def note_batch_and_abort(producers: ProducerStates, header: BatchHeader, batch: bytes, index: TransactionIndex) -> None:
+    """Notes a batch that was found, and in its segment's index the aborted transaction that it may end."""
+    completed = note_batch(producers, header, batch)
+    if completed is not None and completed.is_aborted:
+        index.append(aborted_transaction(completed, producers))

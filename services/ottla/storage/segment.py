@@ -4,18 +4,19 @@
     00000000000000065536.log  .index  .timeindex        active: the last one, the only one that grows
 
 A segment knows its files and nothing of the log around it. Its file is opened on demand and the file pool may take it
-away again at any time; the indexes are looked at only when somebody asks, so an idle segment costs a few hundred bytes.
+away again at any time; the indexes are read only on demand, so an idle segment costs a few hundred bytes.
 """
 
 from __future__ import annotations
 
 import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ottla.record.region import OpenFile
-from ottla.storage.batch_scan import find_batch
-from ottla.storage.batch_walk import headers
+from ottla.storage.batches import find_batch, headers
 from ottla.storage.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_file_name
 from ottla.storage.file_pool import FilePool
 from ottla.storage.indexes import IndexWrite, OffsetIndex, Pread, TimeIndex
@@ -79,7 +80,7 @@ class Segment:
         """A new, empty, active segment. Index files are made with their first entries.
 
         Raises:
-            OSError: the file can not be made.
+            OSError: the file cannot be made.
         """
         segment = cls(directory, base_offset, 0, is_active=True)
         os.close(os.open(segment.path(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
@@ -166,7 +167,7 @@ class Segment:
             time_index.append(max_timestamp, max_timestamp_offset - base_offset)
 
     def complete_time_index(self) -> None:
-        """Makes the time index end with the largest timestamp, so that nobody has to look for it in the log.
+        """Makes the time index end with the largest timestamp, so that it need not be searched for in the log.
 
         For a segment that is sealed, or closed with its log.
         """
@@ -174,7 +175,7 @@ class Segment:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
     def write_indexes(self) -> None:
-        """Moves to the files what they lack of the indexes."""
+        """Writes to the files what is not in them yet of the indexes."""
         if self.is_active or not self.has_no_index_files:
             if self._offset_index is not None:
                 self._offset_index.write_tail()
@@ -184,7 +185,7 @@ class Segment:
             self._transaction_index.write()
 
     def pending_index_writes(self) -> tuple[IndexWrite, IndexWrite]:
-        """What the files of both indexes lack; written even if that is nothing, so that the files are there."""
+        """What is not in the files of both indexes yet; written even if that is nothing, so that the files are there."""
         return self.offset_index.pending_write(), self.time_index.pending_write()
 
     def index_writes_done(self) -> None:
@@ -261,3 +262,40 @@ class Segment:
                 for _, header in headers(file.fileno(), self.offset_index.last_position, self.size):
                     if header.max_timestamp > self._max_timestamp:
                         self.note_max_timestamp(header.max_timestamp, header.last_offset)
+
+
+class SegmentList:
+    """At least one segment, by ascending base offset; the last one is the active one."""
+
+    __slots__ = ("_base_offsets", "active", "all")
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.replace(segments)
+
+    def replace(self, segments: Sequence[Segment]) -> None:
+        """Puts another list in place."""
+        assert segments
+        self.all = tuple(segments)
+        self._base_offsets = [segment.base_offset for segment in segments]
+        self.active = self.all[-1]
+
+    def index_of(self, offset: int) -> int:
+        """The index of the segment that has `offset` if any has; 0 for one before all."""
+        return max(bisect_right(self._base_offsets, offset) - 1, 0)
+
+    def find(self, offset: int) -> Segment:
+        """The segment that has `offset` if any has."""
+        return self.all[max(bisect_right(self._base_offsets, offset) - 1, 0)]
+
+    def after(self, segment: Segment) -> Segment | None:
+        """The segment that follows; None after the active one, or after one that is no longer in the list."""
+        if segment is self.active:
+            return None
+        return self.all[bisect_left(self._base_offsets, segment.base_offset + 1)]
+
+    def since(self, offset: int) -> tuple[Segment, ...]:
+        """The segments from the one that has `offset` on."""
+        return self.all[self.index_of(offset) :]
+
+    def __len__(self) -> int:
+        return len(self.all)

@@ -14,7 +14,7 @@ def write_all(
     written: int,
     most_buffers: int,
 ) -> None:
-    """Goes on where a short write ended; a kernel takes at most IOV_MAX buffers at a time.
+    """Continues where a short write ended; a kernel takes at most IOV_MAX buffers at a time.
 
     Args:
         written: how many bytes of the buffers, from the first on, are in the file already.

@@ -1,6 +1,7 @@
 """Offsets by time: time index, then offset index, then the batches, and at last the records of one batch.
 
-Plain functions on files. They open, and often decompress, a batch, so they run in a thread.
+Plain functions on files, for a thread. A batch that has to be opened for it is given back as it is: its records may be more than
+a thread should take (`batch_opener`).
 Source: Kafka's `UnifiedLog.fetchOffsetByTimestamp`, KIP-32 and KIP-734.
 """
 
@@ -12,10 +13,24 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.record.batch import HEADER_SIZE, TIMESTAMP_TYPE_MASK, BatchHeader
-from ottla.record.records import read_records
-from ottla.storage.batch_walk import headers
+from ottla.storage.batches import headers
 from ottla.storage.indexes import OffsetIndex, TimeIndex
 from ottla.storage.segment import SegmentView
+
+
+class BatchToOpen(NamedTuple):
+    """A batch that has the record sought, if any has, and where to look on when it has not."""
+
+    batch: bytes
+    header: BatchHeader
+    timestamp: int
+    start_offset: int
+
+    @property
+    def by_header(self) -> TimestampedOffset:
+        """The answer when it cannot be opened: its first offset. Anyone who reads from there sees too much, and misses nothing."""
+        header = self.header
+        return TimestampedOffset(header.max_timestamp, max(header.base_offset, self.start_offset), header.leader_epoch)
 
 
 class TimestampedOffset(NamedTuple):
@@ -26,12 +41,11 @@ class TimestampedOffset(NamedTuple):
     leader_epoch: int
 
 
-def first_at_or_after(views: Sequence[SegmentView], timestamp: int, start_offset: int) -> TimestampedOffset | None:
+def first_at_or_after(views: Sequence[SegmentView], timestamp: int, start_offset: int) -> TimestampedOffset | BatchToOpen | None:
     """The first record from `start_offset` on whose timestamp is at least `timestamp`.
 
     Raises:
         FileNotFoundError: a segment was deleted meanwhile.
-        DecompressedTooLarge: its batch unpacks to more than is allowed.
     """
     for view in views:
         if view.max_timestamp < timestamp:
@@ -44,15 +58,16 @@ def first_at_or_after(views: Sequence[SegmentView], timestamp: int, start_offset
         try:
             for at, header in headers(descriptor, position, view.size):
                 if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
-                    found = _first_record(descriptor, at, header, timestamp, start_offset)
-                    if found is not None:
-                        return found
+                    if not header.attributes & TIMESTAMP_TYPE_MASK:
+                        return BatchToOpen(os.pread(descriptor, header.size, at), header, timestamp, start_offset)
+                    # LogAppendTime: every record of the batch has the batch's time, so none needs to be opened.
+                    return TimestampedOffset(header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch)
         finally:
             os.close(descriptor)
     return None
 
 
-def first_with_max_timestamp(views: Sequence[SegmentView], start_offset: int) -> TimestampedOffset | None:
+def first_with_max_timestamp(views: Sequence[SegmentView], start_offset: int) -> TimestampedOffset | BatchToOpen | None:
     """The first record that has the largest timestamp of the log; None when the log is empty (KIP-734)."""
     candidates = [view for view in views if view.size and view.max_timestamp >= 0]
     if not candidates:
@@ -85,31 +100,21 @@ class SegmentFiles(NamedTuple):
 def timestamp_at(segments: Sequence[SegmentFiles], offset: int) -> int | None:
     """The time of the batch that has an offset, or of the next one: of its first record, from its header alone.
 
-    Control batches are passed over: nobody reads them. None when there is no such batch, or it has no timestamp.
+    Control batches are skipped: no consumer reads them. None when there is no such batch, or it has no timestamp.
 
     Args:
         segments: the one that has the offset, and those after it.
     """
-    for each in segments:
-        relative = max(offset - each.base_offset, 0)
+    for segment in segments:
+        relative = max(offset - segment.base_offset, 0)
         with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-            position = OffsetIndex(each.offset_index_path).position_of(relative) if relative else 0
-            descriptor = os.open(each.log_path, os.O_RDONLY | os.O_CLOEXEC)
+            position = OffsetIndex(segment.offset_index_path).position_of(relative) if relative else 0
+            descriptor = os.open(segment.log_path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                for _, header in headers(descriptor, position, each.size):
+                for _, header in headers(descriptor, position, segment.size):
                     if header.last_offset >= offset and not header.is_control:
                         timestamp = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_MASK else header.base_timestamp
                         return timestamp if timestamp >= 0 else None
             finally:
                 os.close(descriptor)
-    return None
-
-
-def _first_record(descriptor: int, position: int, header: BatchHeader, timestamp: int, start_offset: int) -> TimestampedOffset | None:
-    if header.attributes & TIMESTAMP_TYPE_MASK:
-        # LogAppendTime: every record of the batch has the batch's time, so none needs to be opened.
-        return TimestampedOffset(header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch)
-    for record in read_records(os.pread(descriptor, header.size, position)):
-        if record.timestamp >= timestamp and record.offset >= start_offset:
-            return TimestampedOffset(record.timestamp, record.offset, header.leader_epoch)
     return None

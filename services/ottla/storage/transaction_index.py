@@ -7,7 +7,7 @@ marker's, which lies in this one. `last_stable_offset` is what the partition had
 transaction that is decided later begins before it, so a search that reads no further than that is done.
 
 Entries come in the order of their markers. They are few, and nearly all segments have none and so no file; those there
-are stay in memory as the file's bytes once somebody has looked. Unlike the other indexes this one has everything or it
+are stay in memory as the file's bytes once they have been read. Unlike the other indexes this one has everything or it
 is wrong, so entries go to the file as they come, and to the disk before the recovery point passes them.
 
 One event loop owns an index; before that, the thread that recovers its log.
@@ -86,7 +86,7 @@ class TransactionIndex:
         """Drops the transactions whose markers lie at `offset` or later.
 
         Raises:
-            OSError: the file can not be cut.
+            OSError: the file cannot be cut.
         """
         # Before all offsets there is nothing, whatever a torn file says.
         size = self._first_ending_at(offset) * ENTRY_SIZE if offset > 0 else 0
@@ -96,6 +96,33 @@ class TransactionIndex:
         self._written = min(self._written, size)
         self._synced = min(self._synced, size)
         write_index(IndexWrite(self.path, b"", self._written))
+
+    def rewind(self, offset: int) -> bytes:
+        """Drops the transactions whose markers lie at `offset` or later, in memory only, for recovery to find them again.
+
+        The recovery point vouches for those before it: a start that is interrupted, or has no room, must leave them in the file.
+
+        Returns:
+            What the file has, for `refound`.
+        """
+        in_file = bytes(memoryview(self._entries)[: self._written])
+        size = self._first_ending_at(offset) * ENTRY_SIZE if offset > 0 else 0
+        del self._entries[size:]
+        self._written = min(self._written, size)
+        self._synced = min(self._synced, size)
+        return in_file
+
+    def refound(self, in_file: bytes) -> None:
+        """Recovery has added all that there is. What the file has of it stays there, and the rest of the file is cut.
+
+        Raises:
+            OSError: the file cannot be cut.
+        """
+        size = min(len(in_file), len(self._entries))
+        differing = (at for at in range(0, size, ENTRY_SIZE) if in_file[at : at + ENTRY_SIZE] != self._entries[at : at + ENTRY_SIZE])
+        self._written = next(differing, size)
+        if self._written < len(in_file):
+            write_index(IndexWrite(self.path, b"", self._written))
 
     def forget(self) -> None:
         """Drops all entries, in memory only: the file is to be replaced."""
@@ -108,14 +135,14 @@ class TransactionIndex:
         Raises:
             OSError: they are in memory only; the file is as it was.
         """
-        self._written = self._synced = len(self._entries)
         write_atomically(Path(self.path), bytes(self._entries))
+        self._written = self._synced = len(self._entries)
 
     def write(self) -> bool:
-        """Brings what the file lacks to the file; says whether the file is a new one.
+        """Writes to the file what is not in it yet; returns whether the file is a new one.
 
         Raises:
-            OSError: it can not be written; the next call tries again.
+            OSError: it cannot be written; the next call tries again.
         """
         if self._written == len(self._entries):
             return False

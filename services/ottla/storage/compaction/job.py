@@ -6,7 +6,7 @@
                       ◄────────────────────────   StillAtWork       now and then
                       ◄────────────────────────   CleaningResult  or  CleaningFailed
 
-Offsets, sizes and names only: whoever cleans knows no object of the broker's, and reads nothing but the files.
+Offsets, sizes and names only: the cleaner knows no object of the broker's, and reads nothing but the files.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias, get_type_hints
 
 from ottla.errors import OttlaError
+from ottla.storage.batches import CorruptLog
 
 
-class CorruptLog(OttlaError):
-    """A batch that is to be cleaned is not whole and sound; a log with such a batch is not cleaned any more."""
+class Unopened(OttlaError):
+    """A batch whose checksum is right holds more than is opened, or is not what its header says: it stays as it is."""
 
 
 class OffsetMapTooSmall(OttlaError):
@@ -120,11 +121,13 @@ class CleaningResult:
     records_before: int
     records_after: int
     records_without_key: int
+    unopened: int = 0
+    first_unopened: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningFailed:
-    """Why it did not go on: the name of the error, and its message."""
+    """Why it did not continue: the name of the error, and its message."""
 
     error: str
     message: str
@@ -133,10 +136,10 @@ class CleaningFailed:
 Message: TypeAlias = CleaningJob | CleanedSegment | StillAtWork | CleaningResult | CleaningFailed
 
 _KINDS: Final[dict[str, type[Any]]] = {
-    each.__name__: each for each in (CleaningJob, CleanedSegment, StillAtWork, CleaningResult, CleaningFailed)
+    message.__name__: message for message in (CleaningJob, CleanedSegment, StillAtWork, CleaningResult, CleaningFailed)
 }
 _ELEMENTS: Final[dict[str, type[Any]]] = {"sources": SourceSegment, "following": SourceSegment, "producers": LastOfProducer}
-_ERRORS: Final[dict[str, type[OttlaError]]] = {each.__name__: each for each in (CorruptLog, OffsetMapTooSmall, CleaningInterrupted)}
+_ERRORS: Final[dict[str, type[OttlaError]]] = {error.__name__: error for error in (CorruptLog, OffsetMapTooSmall, CleaningInterrupted)}
 
 
 def encode(message: Message) -> bytes:
@@ -148,14 +151,14 @@ def decode(line: bytes) -> Message:
     """The message of a line.
 
     Raises:
-        CleaningInterrupted: it is none; whoever wrote it has gone astray.
+        CleaningInterrupted: it is none; its writer has gone astray.
     """
     try:
         name, fields = json.loads(line)
         kind = _KINDS[name]
         for field, element in _ELEMENTS.items():
             if field in fields:
-                fields[field] = tuple(element(**each) for each in fields[field])
+                fields[field] = tuple(element(**value) for value in fields[field])
         message: Message = kind(**fields)
     except (ValueError, KeyError, TypeError) as error:
         raise CleaningInterrupted(f"{line[:100]!r} is no message of a cleaner: {error}") from error
@@ -175,6 +178,6 @@ def failure_of(error: Exception) -> CleaningFailed:
 
 
 def error_of(failure: CleaningFailed) -> OttlaError:
-    """The error that was told. One that nobody has thought of is a broken log's, until somebody has looked."""
+    """The error that was reported. An unknown one counts as that of a corrupt log."""
     kind = _ERRORS.get(failure.error)
     return CorruptLog(f"{failure.error}: {failure.message}") if kind is None else kind(failure.message)

@@ -1,14 +1,20 @@
 """Compaction of a broker's logs: chooses the next one, has it cleaned beside the loop, and takes in what comes of it.
 
-    choose      the filthiest log whose share of dirty bytes is large enough (`clean_points`)
-    run         a process reads its files and writes cleaned ones (`cleaning`, `cleaning_runner`)
-    swap in     each cleaned segment, as it comes, in one step of the loop (`CompactableLog.swap_in`)
+    choose      the filthiest log whose share of dirty bytes is large enough (`filthiest`)
+    run         a process reads its files and writes cleaned ones (`clean`, `runner`)
+    swap in     each cleaned segment, as it comes, in one step of the loop (`Log.swap_in`)
     note        up to where the log is clean now
 
+    log_start_offset      cleaned_up_to          end_offset              log_end_offset
+          |    clean segments   |   dirty segments   |  not to be touched yet  |
+
+A log is cleaned up to the first segment that is active, not synced, not committed, in an open transaction, or younger than
+`min.compaction.lag.ms`; it is due above `min.cleanable.dirty.ratio`, or when a dirty record has waited for `max.compaction.lag.ms`.
+
 As many logs at a time as `log.cleaner.threads`, each in a process of its own; after `log.cleaner.backoff.ms` when there was
-nothing to do. Whatever cuts a log, deletes it or takes it elsewhere ends its cleaning, which begins anew later: nothing is
-lost by that but work. A log that can not be cleaned is told of once and left alone until the broker starts again or the
-settings change; the others go on.
+nothing to do. Whatever cuts a log, deletes it or takes it elsewhere ends its cleaning, which begins again later: nothing is
+lost by that but work. A log that cannot be cleaned is logged once and left alone until the broker starts again or the
+settings change; the others continue.
 
 One event loop owns it. Source: Kafka's `LogCleaner` and `LogCleanerManager`.
 """
@@ -18,7 +24,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -27,23 +34,22 @@ from ottla.config.cleaner import CleanerSettings
 from ottla.config.settings import LONG_MAX
 from ottla.errors import KafkaStorageError
 from ottla.lifecycle import Offload
+from ottla.metrics.cells import Histogram
 from ottla.model import TopicPartition
-from ottla.storage.clean_points import CleanableLog, end_offset, filthiest, first_dirty_offset, sizes
-from ottla.storage.cleaning_job import (
+from ottla.storage.batches import CorruptLog
+from ottla.storage.compaction.job import (
     CleanedSegment,
     CleaningInterrupted,
     CleaningJob,
     CleaningResult,
-    CorruptLog,
     LastOfProducer,
     OffsetMapTooSmall,
     SourceSegment,
 )
-from ottla.storage.cleaning_runner import CleaningRunner
+from ottla.storage.compaction.runner import CleaningRunner
+from ottla.storage.compaction.swap import remove_cleaned
 from ottla.storage.log import Log
-from ottla.storage.log_counts import CleanerCounts
 from ottla.storage.segment import Segment
-from ottla.storage.swaps import remove_cleaned
 from ottla.storage.time_lookup import first_timestamp
 
 log = logging.getLogger(__name__)
@@ -52,6 +58,23 @@ LOOKED_AT_ONCE: Final = 50  # logs between two chances for other work
 WATCHED_EVERY_SECONDS: Final = 0.5  # whether a log that is being cleaned is still what it was
 SMALLEST_BUFFER: Final = 4096
 MEGABYTE: Final = 1_000_000
+
+
+@dataclass(slots=True)
+class CleanerCounts:
+    """What is counted of the cleaner.
+
+    Attributes:
+        read_bytes: of logs that were cleaned.
+        run_seconds: of each cleaning of a log that came to its end.
+        crc_errors: batches that did not match their checksum, or could not be read otherwise.
+        max_dirty_ratio: as of the last look at all logs.
+    """
+
+    read_bytes: int = 0
+    run_seconds: Histogram = field(default_factory=Histogram)
+    crc_errors: int = 0
+    max_dirty_ratio: float = 0.0
 
 
 class LogCleaner:
@@ -94,28 +117,30 @@ class LogCleaner:
             self._rounds = asyncio.get_running_loop().create_task(self._clean_for_ever(), name="log cleaner")
 
     async def close(self) -> None:
-        """Ends what is under way; it begins anew after the next start."""
+        """Ends what is under way; it begins again after the next start."""
         rounds, self._rounds = self._rounds, None
         tasks = [*([] if rounds is None else [rounds]), *self._under_way.values()]
-        for each in tasks:
-            each.cancel()
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._runner.close()
 
     def update_settings(self, settings: CleanerSettings) -> None:
-        """Goes on with other settings. With more memory a log may be cleaned that could not be before."""
+        """Continues with other settings. With more memory a log may be cleaned that could not be before."""
         self._settings = settings
-        self._uncleanable = {key: each for key, each in self._uncleanable.items() if not each[1].startswith(OffsetMapTooSmall.__name__)}
+        self._uncleanable = {
+            key: failure for key, failure in self._uncleanable.items() if not failure[1].startswith(OffsetMapTooSmall.__name__)
+        }
         self._wake.set()
 
     @property
     def uncleanable(self) -> Mapping[TopicPartition, str]:
         """The logs that are left alone, and why."""
-        return {key: reason for key, (each, reason) in self._uncleanable.items() if self._logs.get(key) is each}
+        return {key: reason for key, (log, reason) in self._uncleanable.items() if self._logs.get(key) is log}
 
     @property
     def uncleanable_partitions_count(self) -> int:
-        """Kafka's `uncleanable-partitions-count`: somebody has to look when it is not 0."""
+        """Kafka's `uncleanable-partitions-count`: an operator has to look when it is not 0."""
         return len(self.uncleanable)
 
     @property
@@ -128,18 +153,18 @@ class LogCleaner:
         self._forget_deleted()
         found = []
         high_watermarks = self._high_watermarks()
-        for index, (key, each) in enumerate(list(self._logs.items())):
+        for index, (key, partition_log) in enumerate(list(self._logs.items())):
             if index % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
                 await asyncio.sleep(0)
             high_watermark = high_watermarks.get(key)
-            if high_watermark is None or not each.settings.is_compacted or each.is_offline or key in self._under_way:
+            if high_watermark is None or not partition_log.settings.is_compacted or partition_log.is_offline or key in self._under_way:
                 continue
             if key in self.uncleanable or self._not_before.get(key, 0.0) > self._clock.monotonic():
                 continue
             try:
-                candidate = await self._look_at(key, each, high_watermark)
+                candidate = await self._look_at(key, partition_log, high_watermark)
             except OSError as error:
-                log.warning("%s: whether it has to be cleaned can not be seen: %s", key, error)
+                log.warning("%s: its dirty ratio cannot be computed: %s", key, error)
                 continue
             if candidate is not None:
                 found.append(candidate)
@@ -159,7 +184,7 @@ class LogCleaner:
                 while len(self._under_way) < self._settings.log_cleaner_threads and await self._begin() is not None:
                     pass
             except Exception:  # a look that failed must not be the last one
-                log.exception("No log to clean could be chosen")
+                log.exception("choosing a log to compact failed")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(self._settings.log_cleaner_backoff_ms, 1) / 1000):
                     await self._wake.wait()
@@ -167,7 +192,7 @@ class LogCleaner:
     async def _begin(self) -> TopicPartition | None:
         """Begins to clean the filthiest log, if any is due."""
         cleanable = await self.cleanable_logs()
-        self.counts.max_dirty_ratio = max((each.dirty_ratio for each in cleanable), default=0.0)
+        self.counts.max_dirty_ratio = max((log.dirty_ratio for log in cleanable), default=0.0)
         chosen = filthiest(cleanable)
         if chosen is None:
             return None
@@ -183,7 +208,7 @@ class LogCleaner:
     def _forget_deleted(self) -> None:
         """Nothing is remembered of logs that are not there any more."""
         if self._uncleanable:
-            self._uncleanable = {key: each for key, each in self._uncleanable.items() if self._logs.get(key) is each[0]}
+            self._uncleanable = {key: failure for key, failure in self._uncleanable.items() if self._logs.get(key) is failure[0]}
         if self._not_before:
             now = self._clock.monotonic()
             self._not_before = {key: until for key, until in self._not_before.items() if key in self._logs and until > now}
@@ -205,8 +230,8 @@ class LogCleaner:
         found = CleanableLog(key, dirty_from, end, clean_bytes, dirty_bytes, settings.min_cleanable_dirty_ratio)
         if found.is_due or not dirty_bytes or settings.max_compaction_lag_ms == LONG_MAX:
             return found
-        dirty = [each for each, following in pairwise(segments) if dirty_from < following.base_offset <= end]
-        timestamp = await self._offload(first_timestamp, [each.path() for each in dirty])
+        dirty = [segment for segment, following in pairwise(segments) if dirty_from < following.base_offset <= end]
+        timestamp = await self._offload(first_timestamp, [segment.path() for segment in dirty])
         is_overdue = timestamp is not None and timestamp < self._clock.time_ms() - settings.max_compaction_lag_ms
         return CleanableLog(key, dirty_from, end, clean_bytes, dirty_bytes, settings.min_cleanable_dirty_ratio, is_overdue)
 
@@ -224,10 +249,10 @@ class LogCleaner:
         except (CorruptLog, OffsetMapTooSmall) as error:
             self._uncleanable[key] = each, f"{type(error).__name__}: {error}"
             self.counts.crc_errors += isinstance(error, CorruptLog)
-            log.error("%s is not compacted any more, until the broker starts again: %s", key, error)
+            log.error("%s: compaction has stopped until the broker restarts: %s", key, error)
         except (CleaningInterrupted, KafkaStorageError) as error:
             self._not_before[key] = self._clock.monotonic() + self._settings.log_cleaner_backoff_ms / 1000
-            log.warning("%s was not compacted this time: %s", key, error)
+            log.warning("%s: this compaction failed: %s", key, error)
         except Exception:  # the next log shall have its turn
             self._not_before[key] = self._clock.monotonic() + self._settings.log_cleaner_backoff_ms / 1000
             log.exception("%s was not compacted", key)
@@ -239,7 +264,10 @@ class LogCleaner:
             _tell(key, result, seconds)
             return True
         finally:
-            await self._offload(remove_cleaned, each.directory)
+            try:
+                await self._offload(remove_cleaned, each.directory)
+            except OSError as error:
+                log.warning("%s: temporary files of its compaction cannot be removed before the next start: %s", key, error)
         return False
 
     async def _run(self, key: TopicPartition, each: Log, job: CleaningJob, sources: Sequence[Segment], truncations: int) -> CleaningResult:
@@ -320,5 +348,75 @@ def _tell(key: TopicPartition, result: CleaningResult, seconds: float) -> None:
         seconds,
         result.bytes_read / MEGABYTE / max(seconds, 0.001),
     )
+    if result.unopened:
+        log.error("%s: %d batches are not opened and stay as they are, the first of them: %s", key, result.unopened, result.first_unopened)
     if result.records_without_key:
         log.warning("%s: %d records without a key were dropped, which came before the topic was compacted", key, result.records_without_key)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanableLog:
+    """What could be cleaned of a log."""
+
+    topic_partition: TopicPartition
+    first_dirty_offset: int
+    end_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+    # As the topic's settings have it.
+    min_cleanable_dirty_ratio: float
+    # A dirty record has waited for too long.
+    is_overdue: bool = False
+
+    @property
+    def dirty_ratio(self) -> float:
+        """The share of bytes that were not cleaned yet."""
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is to be cleaned."""
+        return self.dirty_bytes > 0 and (self.is_overdue or self.dirty_ratio > self.min_cleanable_dirty_ratio)
+
+
+def first_dirty_offset(cleaned_up_to: int, log_start_offset: int, log_end_offset: int) -> int:
+    """Where the dirty part begins; a log that does not reach as far as was cleaned is dirty from its start."""
+    return log_start_offset if cleaned_up_to > log_end_offset else max(cleaned_up_to, log_start_offset)
+
+
+def end_offset(segments: Sequence[Segment], first_dirty: int, limit: int, youngest_ms: int | None) -> int:
+    """Up to which segment's begin a log may be cleaned.
+
+    Args:
+        segments: the log's, the active one at the end.
+        first_dirty: where the dirty part begins.
+        limit: no segment that ends behind this offset is touched.
+        youngest_ms: nor a dirty one with a later timestamp; None: whatever its time is.
+    """
+    for segment, following in pairwise(segments):
+        if following.base_offset > limit:
+            return segment.base_offset
+        if youngest_ms is not None and following.base_offset > first_dirty and segment.max_timestamp > youngest_ms:
+            return segment.base_offset
+    return segments[-1].base_offset
+
+
+def sizes(segments: Sequence[Segment], first_dirty: int, end: int) -> tuple[int, int]:
+    """The bytes of the clean segments and of the dirty ones, as far as they may be cleaned."""
+    clean = dirty = 0
+    for segment, following in pairwise(segments):
+        if following.base_offset > end:
+            break
+        if following.base_offset > first_dirty:
+            dirty += segment.size
+        else:
+            clean += segment.size
+    return clean, dirty
+
+
+def filthiest(logs: Iterable[CleanableLog]) -> CleanableLog | None:
+    """The one to clean next; None when none is due."""
+    return max(
+        (partition_log for partition_log in logs if partition_log.is_due), key=lambda partition_log: partition_log.dirty_ratio, default=None
+    )

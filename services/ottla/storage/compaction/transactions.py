@@ -17,8 +17,8 @@ from typing import Final
 
 from ottla.errors import InvalidRecord
 from ottla.record.control_records import ControlRecordType, marker_of
-from ottla.storage.batch_walk import headers
-from ottla.storage.cleaning_job import CleaningJob, CorruptLog, SourceSegment
+from ottla.storage.batches import CorruptLog, headers
+from ottla.storage.compaction.job import CleaningJob, SourceSegment
 from ottla.storage.file_names import LOG_SUFFIX, segment_file_name
 
 
@@ -86,4 +86,4 @@ def _markers(job: CleaningJob) -> dict[int, tuple[list[int], list[bool]]]:
 
 
 def _from(offset: int, segments: Iterable[SourceSegment]) -> Iterable[SourceSegment]:
-    return (each for each in segments if each.next_base_offset > offset)
+    return (segment for segment in segments if segment.next_base_offset > offset)

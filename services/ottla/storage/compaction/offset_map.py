@@ -4,7 +4,7 @@ A slot is three 64-bit numbers in one array: two halves of the key's 16-byte has
 key. Slots are found by open addressing; where one is taken the second half of the hash says how far to step, so that a
 map nine tenths full is still looked up in a few steps.
 
-The hash is BLAKE2b and not MD5: two keys with one MD5 can be made by anybody, and whoever may write one of them could
+The hash is BLAKE2b and not MD5: two keys with one MD5 can be made by anybody, and anyone who may write one of them could
 then make the cleaner drop the other.
 
 It is for one cleaning and lives in the process that cleans. Keys come a batch at a time: a call for each record would

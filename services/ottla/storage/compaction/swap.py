@@ -15,13 +15,14 @@ microseconds. Source: Kafka's `LocalLog.replaceSegments` and `LogLoader`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from ottla.storage.batch_walk import headers
+from ottla.storage.batches import headers
 from ottla.storage.delayed_deletes import rename_to_deleted
 from ottla.storage.file_names import (
     CLEANED_SUFFIX,
@@ -77,7 +78,8 @@ def swap(directory: str, base_offset: int, replaced: Sequence[int]) -> list[str]
             except OSError as error:
                 if error.errno not in PASSING:
                     raise
-                os.unlink(path)  # noqa: PTH108  no room for another name: its data is freed on the spot
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)  # noqa: PTH108  no room for another name: its data is freed on the spot
     for suffix in (LOG_SUFFIX, *there):
         os.rename(stem + suffix + SWAP_SUFFIX, stem + suffix)  # noqa: PTH104
     return deleted
@@ -97,7 +99,7 @@ def complete_swaps(directory: Path, names: set[str]) -> None:
         names: the files there; brought up to date.
 
     Raises:
-        OSError: the disk can not be read or written.
+        OSError: the disk cannot be read or written.
     """
     cleaned = [offset_in(name) for name in names if name.endswith(LOG_SUFFIX + CLEANED_SUFFIX)]
     for name in sorted(name for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
@@ -137,7 +139,7 @@ def _complete(directory: Path, base_offset: int, names: set[str]) -> None:
     for suffix in (LOG_SUFFIX, *COMPANION_SUFFIXES):
         if stem + suffix + SWAP_SUFFIX in names:
             _rename(directory, stem + suffix + SWAP_SUFFIX, stem + suffix, names)
-    log.info("%s: the cleaned segment at %d has taken the place of those before %d", directory.name, base_offset, next_offset)
+    log.info("%s: the cleaned segment at %d replaced those before %d", directory.name, base_offset, next_offset)
 
 
 def _next_offset(path: Path, base_offset: int) -> int:

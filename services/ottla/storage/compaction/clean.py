@@ -1,8 +1,8 @@
 """Cleaning a log: of every key only the last record stays.
 
     1  the dirty segments, as many as the offset map holds the keys of: each key's last offset goes into the map
-    2  all segments up to there, the clean ones too: what the map knows a later record of goes (`batch_cleaning`);
-       small segments are joined, and each new one is told of as soon as it is on the disk
+    2  all segments up to there, the clean ones too: what the map knows a later record of goes (`batch_cleaner`);
+       small segments are joined, and each new one is reported as soon as it is on the disk
 
 Plain functions on files that block and compute, for a process of their own. Batches that stay as they are, which are most,
 are written from the buffer that they were read into.
@@ -13,24 +13,46 @@ cleaning. Source: Kafka's `Cleaner`; 'Kafka: The Definitive Guide', chapter 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from ottla.record.batch import CONTROL_MASK, TRANSACTIONAL_MASK, read_header
-from ottla.storage.batch_cleaning import GONE, BatchCleaner, opened
-from ottla.storage.batch_reading import sound_batches
-from ottla.storage.cleaned_segment import CleanedSegmentWriter
-from ottla.storage.cleaning_job import CleanedSegment, CleaningInterrupted, CleaningJob, CleaningResult, OffsetMapTooSmall, SourceSegment
-from ottla.storage.cleaning_transactions import Decisions
-from ottla.storage.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_file_name
-from ottla.storage.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
-from ottla.storage.offset_map import OffsetMap
+from ottla.storage.batches import sound_batches
+from ottla.storage.compaction.batch_cleaner import GONE, BatchCleaner, opened
+from ottla.storage.compaction.job import (
+    CleanedSegment,
+    CleaningInterrupted,
+    CleaningJob,
+    CleaningResult,
+    OffsetMapTooSmall,
+    SourceSegment,
+    Unopened,
+)
+from ottla.storage.compaction.offset_map import OffsetMap
+from ottla.storage.compaction.transactions import Decisions
+from ottla.storage.file_names import (
+    CLEANED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_file_name,
+)
+from ottla.storage.indexes import OFFSET_ENTRY, OFFSET_ENTRY_SIZE, TIME_ENTRY, TIME_ENTRY_SIZE
 from ottla.storage.segment import MAX_RELATIVE_OFFSET
+from ottla.storage.segment_writer import write_all
 from ottla.storage.transaction_index import AbortedTransaction, TransactionIndex
 
 # Their files are renamed in one step of the broker's loop, three or four each, which should stay below two milliseconds.
 JOINED_AT_MOST: Final = 50
+
+IOV_MAX: Final = 1024
+# Written at once; and synced now and then on the way, so that the disk is not handed a gigabyte at the end
+# while a broker wants to write beside.
+WRITE_BYTES: Final = 1024 * 1024
+SYNC_BYTES: Final = 32 * 1024 * 1024
 
 
 def clean(job: CleaningJob, done: Callable[[CleanedSegment], None], progress: Callable[[int], None]) -> CleaningResult:
@@ -38,12 +60,12 @@ def clean(job: CleaningJob, done: Callable[[CleanedSegment], None], progress: Ca
 
     Args:
         job: which, and how.
-        done: told each cleaned segment, in order of offsets.
-        progress: told how many bytes were read or written; it may take its time, or raise.
+        done: called with each cleaned segment, in order of offsets.
+        progress: called with the number of bytes read or written; it may take its time, or raise.
 
     Raises:
         OffsetMapTooSmall: not one dirty segment's keys fit into the map.
-        CorruptLog: a batch is not sound. What was told as done before may be used: it only lacks what has a later record.
+        CorruptLog: a batch is not sound. What was reported before may be used: only what has a later record is missing from it.
         OSError: a file is gone, or the disk does not take more.
     """
     decisions = Decisions(job)
@@ -52,7 +74,7 @@ def clean(job: CleaningJob, done: Callable[[CleanedSegment], None], progress: Ca
     filled = _fill(job, offsets, decisions, run)
     end_offset = filled.end_offset
     cleaner = BatchCleaner(job, offsets, decisions, end_offset, filled.last_of_producers)
-    sources = [each for each in job.sources if each.next_base_offset <= end_offset]
+    sources = [source for source in job.sources if source.next_base_offset <= end_offset]
     bytes_after = 0
     for group in _groups(job, sources):
         cleaned = _clean_group(job, group, cleaner, run)
@@ -62,11 +84,13 @@ def clean(job: CleaningJob, done: Callable[[CleanedSegment], None], progress: Ca
         end_offset,
         offsets.count,
         run.bytes_read,
-        sum(each.size for each in sources),
+        sum(source.size for source in sources),
         bytes_after,
         cleaner.records_before,
         cleaner.records_after,
         cleaner.records_without_key,
+        len(cleaner.unopened),
+        cleaner.unopened[0] if cleaner.unopened else "",
     )
 
 
@@ -123,14 +147,17 @@ def _fill(job: CleaningJob, offsets: OffsetMap, decisions: Decisions, run: _Run)
                     raise CleaningInterrupted(f"{job.name}: the transaction of producer {fields[9]} at offset {base_offset} is not decided")
                 if is_aborted:
                     continue
-            _, records = opened(memoryview(chunk)[at:after], fields)
+            try:
+                _, records = opened(memoryview(chunk)[at:after], fields)
+            except Unopened:
+                continue  # it stays as it is, and the second pass says so
             if base_offset < first_dirty_offset:
-                records = [each for each in records if base_offset + each[2] >= first_dirty_offset]
-            keys = [each[3] for each in records]
+                records = [record for record in records if base_offset + record[2] >= first_dirty_offset]
+            keys = [record[3] for record in records]
             if None in keys:
-                records = [each for each in records if each[3] is not None]
-                keys = [each[3] for each in records]
-            if not offsets.put(keys, [base_offset + each[2] for each in records]):  # type: ignore[arg-type]  # none is None
+                records = [record for record in records if record[3] is not None]
+                keys = [record[3] for record in records]
+            if not offsets.put(keys, [base_offset + record[2] for record in records]):  # type: ignore[arg-type]  # none is None
                 if end_offset > first_dirty_offset:
                     return _Filled(end_offset, last_of_producers)  # what the map has of this segment already does no harm
                 raise OffsetMapTooSmall(
@@ -175,7 +202,7 @@ def _clean_group(job: CleaningJob, group: Sequence[SourceSegment], cleaner: Batc
         aborted: list[AbortedTransaction] = []
         if markers:
             indexes = [TransactionIndex(_path(job, source, TRANSACTION_INDEX_SUFFIX)) for source in group]
-            aborted = [each for index in indexes for each in index if each.last_offset in markers]
+            aborted = [transaction for index in indexes for transaction in index if transaction.last_offset in markers]
         segment.finish(Path(_path(job, group[-1])).stat().st_mtime, aborted)
     finally:
         segment.close()
@@ -231,3 +258,113 @@ def _size(path: str) -> int:
         return Path(path).stat().st_size
     except FileNotFoundError:
         return 0
+
+
+# Writing a `.cleaned` segment with its indexes, all of it on the disk before anybody hears of it.
+#
+#     00000000000000000000.log.cleaned  .index.cleaned  .timeindex.cleaned  .txnindex.cleaned (where there are aborted transactions)
+#
+# Runs in the process that cleans. What a crash leaves of it, the next start removes.
+
+
+class CleanedSegmentWriter:
+    """One segment in the making."""
+
+    def __init__(self, directory: str, base_offset: int, index_interval_bytes: int) -> None:
+        self._stem: Final = f"{directory}/{segment_file_name(base_offset, '')}"
+        self._base_offset: Final = base_offset
+        self._interval: Final = index_interval_bytes
+        self._pending: list[bytes | memoryview] = []
+        self._pending_size = 0
+        self._unsynced = 0
+        self._offset_entries = bytearray()
+        self._time_entries = bytearray()
+        self._next_entry_at = index_interval_bytes
+        self._max_timestamp, self._max_timestamp_offset = -1, base_offset
+        self._last_indexed_timestamp = -1
+        self.size = 0
+        path = self._path(LOG_SUFFIX)
+        # Never the file that another process may still be writing to: it gets a new one.
+        Path(path).unlink(missing_ok=True)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def note(self, batch_size: int, last_offset: int, max_timestamp: int) -> None:
+        """Takes note of the next batch; its bytes come by `write`, by itself or with others."""
+        position = self.size
+        if max_timestamp > self._max_timestamp:
+            self._max_timestamp, self._max_timestamp_offset = max_timestamp, last_offset
+        if position > self._next_entry_at:
+            self._offset_entries += OFFSET_ENTRY.pack(last_offset - self._base_offset, position)
+            self._index_time()
+            self._next_entry_at = position + self._interval
+        self.size = position + batch_size
+
+    def write(self, content: bytes | memoryview) -> None:
+        """Adds bytes of one or more batches. They must not change."""
+        self._pending.append(content)
+        self._pending_size += len(content)
+        if self._pending_size >= WRITE_BYTES or len(self._pending) == IOV_MAX:
+            self._write_pending()
+
+    def finish(self, modified: float, aborted: Iterable[AbortedTransaction]) -> None:
+        """Brings everything to the disk.
+
+        Args:
+            modified: when the youngest of the segments that are joined was last written to: retention asks.
+            aborted: the transactions whose markers are in it.
+        """
+        self._write_pending()
+        self._index_time()
+        os.fsync(self._descriptor)
+        self.close()
+        os.utime(self._path(LOG_SUFFIX), (modified, modified))
+        _write_file(self._path(OFFSET_INDEX_SUFFIX), self._offset_entries)
+        _write_file(self._path(TIME_INDEX_SUFFIX), self._time_entries)
+        path = self._path(TRANSACTION_INDEX_SUFFIX)
+        Path(path).unlink(missing_ok=True)
+        index = TransactionIndex(path, is_new=True)
+        for transaction in aborted:
+            index.append(transaction)
+        if index.write():
+            _sync_file(path)
+
+    def close(self) -> None:
+        """Closes the file, finished or not."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _write_pending(self) -> None:
+        if self._pending:
+            write_all(os.writev, self._descriptor, self._pending, 0, IOV_MAX)
+            self._unsynced += self._pending_size
+            self._pending, self._pending_size = [], 0
+            if self._unsynced >= SYNC_BYTES:
+                os.fdatasync(self._descriptor)
+                self._unsynced = 0
+
+    def _index_time(self) -> None:
+        if self._max_timestamp > self._last_indexed_timestamp:
+            self._time_entries += TIME_ENTRY.pack(self._max_timestamp, self._max_timestamp_offset - self._base_offset)
+            self._last_indexed_timestamp = self._max_timestamp
+
+    def _path(self, suffix: str) -> str:
+        return self._stem + suffix + CLEANED_SUFFIX
+
+
+def _write_file(path: str, content: bytes | bytearray) -> None:
+    Path(path).unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(os.writev, descriptor, [memoryview(content)] if content else [], 0, IOV_MAX)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_file(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

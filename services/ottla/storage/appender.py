@@ -1,4 +1,4 @@
-"""The appending half of a log: staged groups, rolls, and what a failed write leaves behind.
+"""The appender of a log: staged groups, rolls, and what a failed write leaves behind.
 
     stage        takes a batch: a few comparisons, two list appends
     write_staged one writev for the group; offsets move only after it
@@ -6,153 +6,94 @@
 A write that fails takes its whole group back: the file is cut to the last whole batch before it, and offsets, indexes,
 producers' states and leader epochs are as if it had never come.
 
-`CompactableLog` adds what a cleaner does, and `Log` reading, retention and flushes; nobody else derives from this.
+One event loop owns it, and nothing else writes to a log's active segment.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import os
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
-from uuid import UUID
 
 from crc32c import crc32c
 
-from ottla.config.topic import TopicSettings
 from ottla.errors import ApiError, CorruptMessage, KafkaStorageError, RecordListTooLarge
-from ottla.model import TopicPartition
 from ottla.record.batch import CRC_START, HEADER_SIZE, PREFIX_SIZE, BatchHeader, batches, read_header
-from ottla.storage.delayed_deletes import rename_to_deleted
 from ottla.storage.indexes import OFFSET_ENTRY_SIZE, TAIL, TIME_ENTRY_SIZE
 from ottla.storage.leader_epochs import LeaderEpochCache
-from ottla.storage.log_context import LogContext
-from ottla.storage.log_reader import LogReader
-from ottla.storage.log_sync import PASSING
+from ottla.storage.log_files import UNKNOWN, LogFiles
 from ottla.storage.producer_replay import aborted_transaction, note_batch
 from ottla.storage.producer_snapshots import encode_snapshot
 from ottla.storage.producers import CompletedTransaction, ProducerStates
-from ottla.storage.recovery import SEGMENT_SUFFIXES, LoadedLog
+from ottla.storage.recovery import LoadedLog
 from ottla.storage.segment import MAX_RELATIVE_OFFSET, Segment
-from ottla.storage.segment_list import SegmentList
 from ottla.storage.segment_writer import write_all
 from ottla.storage.transaction_index import AbortedTransaction
 
 log = logging.getLogger(__name__)
 
 IOV_MAX: Final = 1024
-UNKNOWN: Final = -1  # for `_roll_at`: the active segment has not been looked at
-NOW: Final = 0  # for `_roll_at`: its indexes are full
+NOW: Final = 0  # for `roll_at`: its indexes are full
 NO_AGE: Final = -2  # for `_roll_timestamp`: its first batch has no timestamp, or there is none
 
 
-class AppendingLog:
-    """A partition's log as far as appends need it. Made from what `recovery.load_log` found on the disk."""
+class Appender:
+    """Appends to one log.
+
+    Args:
+        files: the log's.
+        loaded: what its log had at the start: the end, leader epochs and producers.
+    """
 
     __slots__ = (
-        "_active",
-        "_condemned",
-        "_context",
         "_created_ms",
-        "_directory_changed",
-        "_failure",
         "_files",
-        "_flushing",
         "_index_interval",
-        "_is_retired",
         "_lost_group",
         "_max_timestamp",
         "_max_timestamp_offset",
         "_next_entry_at",
-        "_owes",
-        "_producers_unknown",
-        "_reader",
+        "_operations",
         "_received",
-        "_roll_at",
         "_roll_offset",
         "_roll_timestamp",
-        "_sealed",
-        "_segments",
-        "_snapshot_offset",
-        "_snapshots",
         "_staged",
         "_staged_aborted",
         "_staged_entries",
         "_staged_position",
-        "_truncations",
-        "_unsettled",
-        "_was_cut",
+        "active",
         "appended_batches",
         "appended_bytes",
         "appended_messages",
-        "directory",
-        "last_flush_ms",
         "leader_epochs",
         "log_end_offset",
-        "log_start_offset",
         "next_offset",
         "producers",
-        "recovery_point",
-        "settings",
-        "topic_id",
-        "topic_partition",
     )
 
-    def __init__(
-        self, topic_partition: TopicPartition, directory: Path, settings: TopicSettings, loaded: LoadedLog, context: LogContext
-    ) -> None:
-        self.topic_partition: Final = topic_partition
-        self.directory: Final = directory
-        self.settings = settings
-        self.topic_id: UUID | None = loaded.topic_id
-        self.log_start_offset = loaded.log_start_offset
+    def __init__(self, files: LogFiles, loaded: LoadedLog) -> None:
+        self._files: Final = files
+        self._operations: Final = files.context.files
         self.log_end_offset = loaded.log_end_offset
         self.next_offset = loaded.log_end_offset
-        self.recovery_point = loaded.recovery_point
         self.leader_epochs: Final[LeaderEpochCache] = loaded.leader_epochs
         self.producers: Final[ProducerStates] = loaded.producers
         self.producers.note_written()
-        self.last_flush_ms = context.clock.time_ms()
         self.appended_bytes = 0  # since it was opened, and the next alike
         self.appended_messages = self.appended_batches = 0
-        self._context: Final = context
-        self._was_cut = False  # the active segment's file: what was cut off may be back after a crash
-        self._segments: Final = SegmentList(loaded.segments)
-        self._reader: Final = LogReader(self._segments, context.file_pool)
-        # Segments that take no appends and whose indexes are not on the disk yet: those that rolled, or that a start has recovered.
-        # It begins with the one that has the last offset before the recovery point (`first_to_recover`).
-        self._sealed: list[Segment] = list(self._segments.since(loaded.recovery_point - 1)[:-1])
-        self._condemned: list[str] = []  # files that are the log's no more and still have their names
-        self._owes = False  # the last flush has left something for the next one
-        self._producers_unknown = False  # a truncation could not read what their batches are now
-        self._failure: str | None = None
-        self._is_retired = False
-        self._flushing: asyncio.Future[None] | None = None
-        self._truncations = 0
-        self._unsettled = False  # the checkpointed recovery point may lie beyond the end that a truncation left
-        self._snapshots: list[tuple[int, bytes]] = []  # taken at rolls, on their way to the disk
-        self._snapshot_offset = loaded.snapshot_offset  # of the newest one
-        # After an unclean stop it is unknown whether the names of what was recovered have lasted.
-        self._directory_changed = loaded.is_new or loaded.recovery_point < loaded.log_end_offset
-        # What follows is the active segment as the next batch will find it, kept here so that `stage` has it at hand.
-        self._files = context.files
         self._staged: list[bytes | memoryview] = []
         self._staged_entries: list[tuple[int, int, int, int]] = []
         self._staged_aborted: list[AbortedTransaction] = []
         # Batches of idempotent producers that a follower has staged: the producers' states have them once they are written.
         self._received: list[tuple[BatchHeader, memoryview]] = []
         self._lost_group: KafkaStorageError | None = None
-        self._active = self._segments.active
-        self._staged_position = self._active.size
-        self._index_interval = settings.index_interval_bytes
+        # What follows is the active segment as the next batch will find it, kept here so that `stage` has it at hand.
+        self.active = files.segments.active
+        self._staged_position = self.active.size
+        self._index_interval = files.settings.index_interval_bytes
         self._next_entry_at = 0
         self._max_timestamp, self._max_timestamp_offset = -1, 0
-        self._created_ms = self.last_flush_ms
-        # Nothing is known of the active segment before the first append: an idle log costs no look at its files.
-        self._roll_at = UNKNOWN
+        self._created_ms = files.context.clock.time_ms()
         self._roll_offset = -1
         self._roll_timestamp = NO_AGE
 
@@ -170,7 +111,7 @@ class AppendingLog:
         """
         position = self._staged_position
         end = position + len(prefix) + len(rest)
-        if end > self._roll_at or last_offset > self._roll_offset or max_timestamp > self._roll_timestamp:
+        if end > self._files.roll_at or last_offset > self._roll_offset or max_timestamp > self._roll_timestamp:
             self._make_room(end - position, last_offset, max_timestamp)
             position, end = self._staged_position, end - position + self._staged_position
         if max_timestamp > self._max_timestamp:
@@ -197,13 +138,13 @@ class AppendingLog:
                 lost, self._lost_group = self._lost_group, None
                 raise lost
             return
-        segment = self._active
+        segment = self.active
         size = self._staged_position - segment.size
         try:
-            descriptor = (segment.file or segment.open(self._context.file_pool)).fd
-            written = self._files.writev(descriptor, staged) if len(staged) <= IOV_MAX else 0
+            descriptor = (segment.file or segment.open(self._files.context.file_pool)).fd
+            written = self._operations.writev(descriptor, staged) if len(staged) <= IOV_MAX else 0
             if written != size:
-                write_all(self._files.writev, descriptor, staged, written, IOV_MAX)
+                write_all(self._operations.writev, descriptor, staged, written, IOV_MAX)
         except OSError as error:
             raise self._take_back(error) from error
         self.appended_batches += len(staged) // 2  # a prefix and the rest of each
@@ -241,10 +182,11 @@ class AppendingLog:
             for position, header in batches(records):
                 batch = records[position : position + header.size]
                 if crc32c(batch[CRC_START:]) != header.crc:
-                    raise CorruptMessage(f"{self.topic_partition}: wrong CRC in the batch at offset {header.base_offset}")
+                    raise CorruptMessage(f"{self._files.topic_partition}: wrong CRC in the batch at offset {header.base_offset}")
                 if header.base_offset < self.next_offset or header.last_offset_delta < 0:
                     raise CorruptMessage(
-                        f"{self.topic_partition}: offsets {header.base_offset} to {header.last_offset} came, {self.next_offset} is next"
+                        f"{self._files.topic_partition}: offsets {header.base_offset} to {header.last_offset} came, "
+                        f"{self.next_offset} is next"
                     )
                 before = self.next_offset
                 if header.last_offset - before > MAX_RELATIVE_OFFSET:
@@ -270,77 +212,47 @@ class AppendingLog:
             KafkaStorageError: the new files could not be made, or what was staged not be written.
         """
         self.write_staged()
-        self._check_online()
-        old = self._active
+        self._files.check_online()
+        old = self.active
         if old.base_offset == self.next_offset:
             return
-        self._note_max_timestamp()
-        self._rename_condemned()  # one of them may have the new segment's name
+        self.note_max_timestamp()
+        self._files.rename_condemned()  # one of them may have the new segment's name
         try:
-            if self._was_cut:
-                # Nothing would look for its end again: recovery begins behind it, and flushes do too.
-                self._files.fsync(old.open(self._context.file_pool).fd)
-                self._was_cut = False
-            new = Segment.create(str(self.directory), self.next_offset)
+            old.complete_time_index()  # for which files may have to be opened
+            new = Segment.create(str(self._files.directory), self.next_offset)
         except OSError as error:
-            raise self._storage_error(f"no new segment at offset {self.next_offset}", error) from error
+            raise self._files.storage_error(f"no new segment at offset {self.next_offset}", error) from error
         if old.size:
             old.is_active = False
-            old.complete_time_index()
-            self._sealed.append(old)
-            self._take_snapshot()
-            self._segments.replace([*self._segments.all, new])
+            self._files.sealed.append(old)
+            self.take_snapshot()
+            self._files.segments.replace([*self._files.segments.all, new])
         else:
-            self._segments.replace([*self._segments.all[:-1], new])
-            self._discard([old])  # its base offset was too far from the batch that comes
-        self._directory_changed = True
-        self._reader.rolled()
-        self._active = new
-        self._created_ms = self._context.clock.time_ms()
+            self._files.segments.replace([*self._files.segments.all[:-1], new])
+            self._files.discard([old])  # its base offset was too far from the batch that comes
+        self._files.directory_changed = True
+        self._files.reader.rolled()
+        self.active = new
+        self._created_ms = self._files.context.clock.time_ms()
         self._load_active()
-        self._context.flush_soon(self.topic_partition)
-
-    def update_settings(self, settings: TopicSettings) -> None:
-        """Takes the topic's new settings, from the next append on."""
-        self.settings = settings
-        self._index_interval = settings.index_interval_bytes
-        self._note_max_timestamp()
-        self._roll_at = UNKNOWN
-
-    # The directory.
-
-    def release_files(self) -> None:
-        """Drops every open file, as at close and when the partition is deleted; regions on their way keep theirs."""
-        for segment in self._segments.all:
-            self._context.file_pool.forget(segment)
-        self._reader.forget()
-
-    def fail(self, reason: str) -> None:
-        """Takes the log offline: from now on it raises KafkaStorageError. Its directory has failed."""
-        self._failure = reason
-        self._roll_at = UNKNOWN
-        self.release_files()
-
-    @property
-    def is_offline(self) -> bool:
-        return self._failure is not None
-
-    # Below: how.
+        self._files.context.flush_soon(self._files.topic_partition)
 
     def _make_room(self, size: int, last_offset: int, max_timestamp: int) -> None:
         """What `stage` does when a batch may not fit into the active segment, or is the first of one."""
-        self._check_online()
+        self._files.check_online()
         if self._lost_group is not None:
             raise self._lost_group
-        if size > self.settings.segment_bytes:
+        if size > self._files.settings.segment_bytes:
             raise RecordListTooLarge(
-                f"{self.topic_partition}: a batch of {size} bytes does not fit into a segment of {self.settings.segment_bytes}"
+                f"{self._files.topic_partition}: a batch of {size} bytes does not fit into a segment of "
+                f"{self._files.settings.segment_bytes}"
             )
-        if self._roll_at == UNKNOWN:
+        if self._files.roll_at == UNKNOWN:
             try:
                 self._load_active()
             except OSError as error:
-                raise self._storage_error("looking at the active segment", error) from error
+                raise self._files.storage_error("looking at the active segment", error) from error
         if self._must_roll(size, last_offset, max_timestamp):
             had_staged, end_offset = bool(self._staged), self.next_offset
             try:
@@ -349,7 +261,7 @@ class AppendingLog:
                 if had_staged and self.log_end_offset != end_offset:
                     # Batches of this group are lost, and their callers wait for `write_staged` to tell them.
                     self._lost_group = error
-                    self._roll_at = UNKNOWN
+                    self._files.roll_at = UNKNOWN
                 raise
         if self._staged_position == 0:
             self._roll_timestamp = self._latest_timestamp_after(max_timestamp)
@@ -359,56 +271,56 @@ class AppendingLog:
             return True
         if self._staged_position == 0:
             return False
-        if self._staged_position + size > self._roll_at:
+        if self._staged_position + size > self._files.roll_at:
             return True
         if self._roll_timestamp == NO_AGE:
-            return self._context.clock.time_ms() - self._created_ms > self.settings.roll_ms - self._jitter_ms()
+            return self._files.context.clock.time_ms() - self._created_ms > self._files.settings.roll_ms - self._jitter_ms()
         return max_timestamp > self._roll_timestamp
 
     def _load_active(self) -> None:
         """Brings the active segment's numbers to where `stage` looks for them."""
-        segment = self._active
+        segment = self.active
         index = segment.offset_index
         assert not self._staged
         self._staged_position = segment.size
         self._max_timestamp, self._max_timestamp_offset = segment.max_timestamp, segment.max_timestamp_offset
         self._next_entry_at = index.last_position + self._index_interval
-        self._roll_at = NOW if self._indexes_full(segment) else self.settings.segment_bytes
+        self._files.roll_at = NOW if self._indexes_full(segment) else self._files.settings.segment_bytes
         self._roll_offset = segment.base_offset + MAX_RELATIVE_OFFSET
         self._roll_timestamp = NO_AGE
         if segment.size >= HEADER_SIZE:
-            first = read_header(os.pread(segment.open(self._context.file_pool).fd, HEADER_SIZE, 0))
+            first = read_header(os.pread(segment.open(self._files.context.file_pool).fd, HEADER_SIZE, 0))
             self._roll_timestamp = self._latest_timestamp_after(first.max_timestamp)
 
     def _latest_timestamp_after(self, first_timestamp: int) -> int:
         """Up to which timestamp batches go into a segment whose first batch has this one."""
         if first_timestamp < 0:
             return NO_AGE
-        return first_timestamp + self.settings.roll_ms - self._jitter_ms()
+        return first_timestamp + self._files.settings.roll_ms - self._jitter_ms()
 
     def _jitter_ms(self) -> int:
         """A part of `segment.jitter.ms` that differs from segment to segment and is the same each time."""
-        jitter_ms = min(self.settings.segment_jitter_ms, self.settings.roll_ms)
-        return crc32c(f"{self.topic_partition}/{self._active.base_offset}".encode()) % jitter_ms if jitter_ms else 0
+        jitter_ms = min(self._files.settings.segment_jitter_ms, self._files.settings.roll_ms)
+        return crc32c(f"{self._files.topic_partition}/{self.active.base_offset}".encode()) % jitter_ms if jitter_ms else 0
 
     def _indexes_full(self, segment: Segment) -> bool:
         # The last entry of the time index is kept for the roll.
-        limit = self.settings.segment_index_bytes
+        limit = self._files.settings.segment_index_bytes
         return len(segment.offset_index) >= limit // OFFSET_ENTRY_SIZE or len(segment.time_index) >= limit // TIME_ENTRY_SIZE - 1
 
-    def _note_max_timestamp(self) -> None:
+    def note_max_timestamp(self) -> None:
         """Tells the active segment its largest timestamp, which appends keep in the log only."""
-        if self._roll_at != UNKNOWN:
-            self._active.note_max_timestamp(self._max_timestamp, self._max_timestamp_offset)
+        if self._files.roll_at != UNKNOWN:
+            self.active.note_max_timestamp(self._max_timestamp, self._max_timestamp_offset)
 
     def _note_entries(self) -> None:
-        segment = self._active
+        segment = self.active
         segment.note_entries(self._staged_entries)
         self._staged_entries.clear()
         if len(segment.offset_index.tail_offsets) >= TAIL:
-            self._write_indexes(segment)
+            self._files.write_indexes(segment)
         if self._indexes_full(segment):
-            self._roll_at = NOW
+            self._files.roll_at = NOW
 
     def _note_received(self) -> None:
         for header, batch in self._received:
@@ -418,26 +330,24 @@ class AppendingLog:
         self._received.clear()
 
     def _note_aborted(self) -> None:
-        index = self._active.transaction_index
-        for each in self._staged_aborted:
-            index.append(each)
+        index = self.active.transaction_index
+        for transaction in self._staged_aborted:
+            index.append(transaction)
         self._staged_aborted.clear()
         try:
-            self._directory_changed |= index.write()
+            self._files.directory_changed |= index.write()
         except OSError as error:
             # Readers find the entries in memory, and the recovery point waits until they are in the file.
-            log.warning("%s: aborted transactions of the segment at %d wait: %s", self.topic_partition, self._active.base_offset, error)
-
-    def _write_indexes(self, segment: Segment) -> None:
-        try:
-            segment.write_indexes()
-        except OSError as error:
-            # Look-ups find the entries in memory, and the next time they are written with the others.
-            log.warning("%s: index entries of the segment at %d wait: %s", self.topic_partition, segment.base_offset, error)
+            log.warning(
+                "%s: transaction index entries of the segment at %d are delayed: %s",
+                self._files.topic_partition,
+                self.active.base_offset,
+                error,
+            )
 
     def _take_back(self, error: OSError) -> KafkaStorageError:
         """Undoes a group that was not written, and gives the error to raise."""
-        segment = self._active
+        segment = self.active
         self._staged.clear()
         self._staged_entries.clear()
         self._staged_aborted.clear()
@@ -445,76 +355,34 @@ class AppendingLog:
         self._staged_position = segment.size
         self.next_offset = self.log_end_offset
         segment.forget_max_timestamp()
-        self._roll_at = UNKNOWN
-        failure = self._storage_error(f"appending at offset {self.log_end_offset}", error)
+        self._files.roll_at = UNKNOWN
+        failure = self._files.storage_error(f"appending at offset {self.log_end_offset}", error)
         if segment.file is not None:
             try:
-                self._files.ftruncate(segment.file.fd, segment.size)
+                self._operations.ftruncate(segment.file.fd, segment.size)
             except OSError as second:
-                self._fail_directory(second)
+                self._files.fail_directory(second)
         self.producers.forget_from(self.log_end_offset)
         self.leader_epochs.truncate_from_end(self.log_end_offset + 1)
         return failure
 
-    def _take_snapshot(self) -> None:
-        self._snapshots.append((self.next_offset, encode_snapshot(self.producers.snapshot())))
-        self._snapshot_offset = self.next_offset
+    def end_at(self, offset: int) -> None:
+        """The log ends at an earlier offset now, and another segment may be the active one."""
+        self.active = self._files.segments.active
+        self.log_end_offset = self.next_offset = offset
+        self._staged_position = self.active.size
 
-    def _discard(self, segments: Sequence[Segment]) -> None:
-        """Takes the files of segments that are no longer in the list out of the log, in this order.
+    def update_settings(self) -> None:
+        """Takes the topic's new settings, from the next append on."""
+        self._index_interval = self._files.settings.index_interval_bytes
+        self.note_max_timestamp()
+        self._files.roll_at = UNKNOWN
 
-        Raises:
-            KafkaStorageError: the directory has failed.
-        """
-        for segment in segments:
-            self._context.file_pool.forget(segment)
-            self._condemned += [segment.path(suffix) for suffix in SEGMENT_SUFFIXES]
-        self._try_to_rename_condemned()
+    @property
+    def has_staged(self) -> bool:
+        return bool(self._staged)
 
-    def _try_to_rename_condemned(self) -> None:
-        """What cannot be renamed now is before the recovery point moves: a start would take it for the log's."""
-        try:
-            self._rename_condemned()
-        except KafkaStorageError as error:
-            if self.is_offline:
-                raise
-            log.warning(
-                "%s: %d files that are the log's no more keep their names for now: %s", self.topic_partition, len(self._condemned), error
-            )
-
-    def _rename_condemned(self) -> None:
-        """Renames files that are the log's no more, and has them deleted later.
-
-        Raises:
-            KafkaStorageError: one of them still has its name.
-        """
-        if not self._condemned:
-            return
-        renamed = []
-        try:
-            while self._condemned:
-                with contextlib.suppress(FileNotFoundError):
-                    renamed.append(rename_to_deleted(self._condemned[0]))
-                del self._condemned[0]
-        except OSError as error:
-            raise self._storage_error(f"renaming {self._condemned[0]}, which is the log's no more", error) from error
-        finally:
-            if renamed:
-                self._directory_changed = True
-                self._context.delete_later(renamed, self.settings.file_delete_delay_ms)
-
-    def _check_online(self) -> None:
-        if self._failure is not None:
-            raise KafkaStorageError(f"{self.topic_partition} is offline: {self._failure}")
-
-    def _storage_error(self, doing: str, error: OSError, passing: frozenset[int] = PASSING) -> KafkaStorageError:
-        """The error to raise for one of the system's; the directory fails with it unless it is one that passes."""
-        self._context.refused(error)
-        if error.errno not in passing and not isinstance(error, FileNotFoundError):
-            self._fail_directory(error)
-        return KafkaStorageError(f"{self.topic_partition}: {doing}: {error}")
-
-    def _fail_directory(self, error: OSError) -> None:
-        if self._failure is None:
-            self.fail(str(error))
-            self._context.directory_failed(error)
+    def take_snapshot(self) -> None:
+        """Puts the producers' states, as they are at the log's end, to what waits for a flush."""
+        self._files.snapshots.append((self.next_offset, encode_snapshot(self.producers.snapshot())))
+        self._files.snapshot_offset = self.next_offset

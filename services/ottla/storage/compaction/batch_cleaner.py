@@ -11,7 +11,7 @@
 Offsets never change: a batch keeps its first and last, whatever goes from between. Records that stay are copied as they
 are; only a delete horizon changes their bytes, because timestamps count from the base timestamp.
 
-Unlike Kafka, a batch that loses records keeps its base timestamp, so that no record has to be encoded anew; readers only add to it.
+Unlike Kafka, a batch that loses records keeps its base timestamp, so that no record has to be encoded again; readers only add to it.
 Source: Kafka's `Cleaner` and `MemoryRecords.filterTo`.
 """
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ottla.errors import ApiError
+from ottla.errors import ApiError, InvalidRecord
 from ottla.record.batch import (
     CODEC_MASK,
     CONTROL_MASK,
@@ -31,12 +31,12 @@ from ottla.record.batch import (
     BatchHeader,
 )
 from ottla.record.codecs import compress, decompress
-from ottla.record.records import seal
-from ottla.storage.batch_walk import BatchFields
-from ottla.storage.cleaning_job import CleaningJob, CorruptLog
-from ottla.storage.cleaning_transactions import Decisions, OpenTransactions
-from ottla.storage.offset_map import OffsetMap
-from ottla.storage.record_bounds import record_bounds, timestamp_delta, with_timestamp_delta
+from ottla.record.records import MAXIMUM_RECORDS, seal
+from ottla.record.varints import decode_varint, encode_varint
+from ottla.storage.batches import BatchFields
+from ottla.storage.compaction.job import CleaningJob, Unopened
+from ottla.storage.compaction.offset_map import OffsetMap
+from ottla.storage.compaction.transactions import Decisions, OpenTransactions
 
 _Records = Sequence[tuple[int, int, int, bytes | None, bool]]
 
@@ -47,17 +47,19 @@ def opened(batch: memoryview, fields: BatchFields) -> tuple[bytes, list[tuple[in
     """The payload of a batch, unpacked, and where its records are.
 
     Raises:
-        CorruptLog: it is not what its header says.
+        Unopened: it is not what its header says, or larger than is opened.
     """
+    if fields[12] > MAXIMUM_RECORDS:
+        raise Unopened(f"the batch at offset {fields[0]} says {fields[12]} records, {MAXIMUM_RECORDS} are opened")
     try:
         payload = decompress(fields[5] & CODEC_MASK, batch[HEADER_SIZE:])
         records = record_bounds(payload, fields[12])
-    except ApiError as error:
-        raise CorruptLog(f"the batch at offset {fields[0]}: {error.message}") from error
+    except (ApiError, MemoryError) as error:
+        raise Unopened(f"the batch at offset {fields[0]}: {error!r}") from error
     if records:
-        deltas = [each[2] for each in records]
+        deltas = [record[2] for record in records]
         if min(deltas) < 0 or max(deltas) > fields[6]:
-            raise CorruptLog(f"the batch at offset {fields[0]} has records outside of its {fields[6] + 1} offsets")
+            raise Unopened(f"the batch at offset {fields[0]} has records outside of its {fields[6] + 1} offsets")
     return payload, records
 
 
@@ -80,12 +82,13 @@ class BatchCleaner:
         self._offsets: Final = offsets
         self._decisions: Final = decisions
         self._open: Final = OpenTransactions()
-        self._last_of: Final = {each.producer_id: (each.last_offset, each.producer_epoch) for each in job.producers}
+        self._last_of: Final = {producer.producer_id: (producer.last_offset, producer.producer_epoch) for producer in job.producers}
         self._end_offset: Final = end_offset
         self._last_of_dirty: Final = last_of_producers
         self.records_before = 0
         self.records_after = 0
         self.records_without_key = 0
+        self.unopened: list[str] = []  # why each batch that could not be opened could not
 
     def cleaned(self, batch: memoryview, fields: BatchFields, is_last: bool) -> bytes | None:
         """What takes the batch's place: None when it stays as it is, `GONE` when nothing does.
@@ -93,8 +96,6 @@ class BatchCleaner:
         Args:
             is_last: of what becomes one segment; then at least its offsets stay.
 
-        Raises:
-            CorruptLog: its records are not what its header says.
         """
         attributes, producer_id, count = fields[5], fields[9], fields[12]
         self.records_before += count
@@ -106,20 +107,26 @@ class BatchCleaner:
                 return self._emptied(fields, is_last)
         if not count:
             return self._emptied(fields, is_last)
-        payload, records = opened(batch, fields)
+        try:
+            payload, records = opened(batch, fields)
+        except Unopened as error:
+            # It stays for good: its keys are unknown. What comes behind it is cleaned anyway.
+            self.unopened.append(str(error))
+            self.records_after += count
+            return None
         base_offset = fields[0]
-        keys = [each[3] for each in records]
+        keys = [record[3] for record in records]
         if None in keys:
-            records = [each for each in records if each[3] is not None]
+            records = [record for record in records if record[3] is not None]
             self.records_without_key += len(keys) - len(records)
-        latest = self._offsets.latest([each[3] for each in records])  # type: ignore[misc]  # none is None
+        latest = self._offsets.latest([record[3] for record in records])  # type: ignore[misc]  # none is None
         has_horizon = attributes & DELETE_HORIZON_MASK
         if has_horizon and self._now_ms >= fields[7]:
-            kept = [each for each, offset in zip(records, latest, strict=True) if each[4] and base_offset + each[2] >= offset]
+            kept = [record for record, offset in zip(records, latest, strict=True) if record[4] and base_offset + record[2] >= offset]
             sets_horizon = False
         else:
-            kept = [each for each, offset in zip(records, latest, strict=True) if base_offset + each[2] >= offset]
-            sets_horizon = not has_horizon and False in [each[4] for each in kept]  # a tombstone
+            kept = [record for record, offset in zip(records, latest, strict=True) if base_offset + record[2] >= offset]
+            sets_horizon = not has_horizon and False in [record[4] for record in kept]  # a tombstone
         self.records_after += len(kept)
         if not kept:
             return self._emptied(fields, is_last)
@@ -138,7 +145,11 @@ class BatchCleaner:
             return None
         if not fields[5] & DELETE_HORIZON_MASK:
             self.records_after += count
-            payload, records = opened(batch, fields)
+            try:
+                payload, records = opened(batch, fields)
+            except Unopened as error:
+                self.unopened.append(str(error))
+                return None
             return _with_horizon(fields, payload, records, self._horizon_ms)
         if self._now_ms >= fields[7]:
             return self._emptied(fields, is_last)
@@ -170,19 +181,96 @@ def _with_fewer(fields: BatchFields, payload: bytes, kept: _Records) -> bytes:
     header = BatchHeader._make(fields)
     max_timestamp = header.max_timestamp
     if not header.attributes & TIMESTAMP_TYPE_MASK:
-        max_timestamp = header.base_timestamp + max([timestamp_delta(payload, each[0]) for each in kept])
-    return _sealed(header._replace(max_timestamp=max_timestamp), [payload[each[0] : each[1]] for each in kept])
+        max_timestamp = header.base_timestamp + max([timestamp_delta(payload, record[0]) for record in kept])
+    return _sealed(header._replace(max_timestamp=max_timestamp), [payload[record[0] : record[1]] for record in kept])
 
 
 def _with_horizon(fields: BatchFields, payload: bytes, kept: _Records, horizon_ms: int) -> bytes:
     header = BatchHeader._make(fields)
     max_timestamp = header.max_timestamp
     if not header.attributes & TIMESTAMP_TYPE_MASK:
-        max_timestamp = header.base_timestamp + max([timestamp_delta(payload, each[0]) for each in kept])
+        max_timestamp = header.base_timestamp + max([timestamp_delta(payload, record[0]) for record in kept])
     added = header.base_timestamp - horizon_ms
     header = header._replace(attributes=header.attributes | DELETE_HORIZON_MASK, base_timestamp=horizon_ms, max_timestamp=max_timestamp)
-    return _sealed(header, [with_timestamp_delta(payload, each[0], each[1], added) for each in kept])
+    return _sealed(header, [with_timestamp_delta(payload, record[0], record[1], added) for record in kept])
 
 
 def _sealed(header: BatchHeader, records: list[bytes]) -> bytes:
     return seal(header._replace(record_count=len(records)), compress(header.codec, b"".join(records)))
+
+
+def record_bounds(payload: bytes, count: int) -> list[tuple[int, int, int, bytes | None, bool]]:
+    """The records of a payload: begin and end in it from the length field on, offset delta, key, and whether there is a value.
+
+    The value is skipped, and timestamps are looked at only in batches that change. This is the innermost loop of a cleaning,
+    so lengths of one and two bytes are decoded in line: a call costs more than the rest. Source: Kafka's `DefaultRecord`.
+
+    Raises:
+        InvalidRecord: the payload is not that many records.
+    """
+    records: list[tuple[int, int, int, bytes | None, bool]] = []
+    append = records.append
+    size = len(payload)
+    position = begin = 0
+    try:
+        for _ in range(count):
+            begin = position
+            byte = payload[position]
+            if byte < 0x80:
+                position += 1
+                length = byte >> 1 if not byte & 1 else -1
+            elif payload[position + 1] < 0x80 and not byte & 1:
+                length = (byte & 0x7F | payload[position + 1] << 7) >> 1
+                position += 2
+            else:
+                length, position = decode_varint(payload, position)
+            end = position + length
+            if length < 0 or end > size:
+                raise InvalidRecord(f"a record says {length} bytes at {position} of {size}")
+            position += 1  # attributes
+            while payload[position] >= 0x80:  # timestamp delta
+                position += 1
+            position += 1
+            byte = payload[position]
+            if byte < 0x80:
+                position += 1
+                offset_delta = (byte >> 1) ^ -(byte & 1)
+            elif payload[position + 1] < 0x80:
+                offset_delta = ((byte & 0x7F | payload[position + 1] << 7) >> 1) ^ -(byte & 1)
+                position += 2
+            else:
+                offset_delta, position = decode_varint(payload, position)
+            byte = payload[position]
+            if byte < 0x80:
+                position += 1
+                length = (byte >> 1) ^ -(byte & 1)
+            else:
+                length, position = decode_varint(payload, position)
+            if length >= 0:
+                key: bytes | None = payload[position : position + length]
+                position += length
+            else:
+                key = None
+            if position >= end or length < -1:
+                raise InvalidRecord(f"a key of {length} bytes in the record that ends at {end}")
+            append((begin, end, offset_delta, key, payload[position] != 1))  # 1 is a length of -1: no value, a tombstone
+            position = end
+    except IndexError:
+        raise InvalidRecord(f"the payload of {size} bytes ends within record {len(records)} of {count}") from None
+    if position != size:
+        raise InvalidRecord(f"{size - position} bytes follow the last of {count} records")
+    return records
+
+
+def timestamp_delta(payload: bytes, begin: int) -> int:
+    """The timestamp delta of the record that begins there."""
+    _, position = decode_varint(payload, begin)
+    return decode_varint(payload, position + 1)[0]
+
+
+def with_timestamp_delta(payload: bytes, begin: int, end: int, added: int) -> bytes:
+    """A record with a timestamp delta that is larger by so much."""
+    _, position = decode_varint(payload, begin)
+    delta, after = decode_varint(payload, position + 1)
+    encoded = encode_varint(delta + added)
+    return b"".join((encode_varint(1 + len(encoded) + end - after), payload[position : position + 1], encoded, payload[after:end]))

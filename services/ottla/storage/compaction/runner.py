@@ -3,25 +3,19 @@
 A cleaning is ended by cancelling `run`: the process is killed, for nothing that it has begun is needed. Then the next cleaning
 gets a new one. A process waits for the next job when it is done, and goes when the pipe to it is closed.
 
-The process is this Python with one module (`cleaning_process`), and jobs go to it as lines: no fork of a broker with its
-threads, and no second run of whatever program the broker is in.
+The process is a `ChildProcess` with the module `process`, and jobs go to it as lines.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, Protocol
 
-import ottla
-from ottla.lifecycle import Offload
-from ottla.storage.cleaning import clean
-from ottla.storage.cleaning_job import (
+from ottla.lifecycle import ChildProcess, Offload
+from ottla.storage.compaction.clean import clean
+from ottla.storage.compaction.job import (
     CleanedSegment,
     CleaningFailed,
     CleaningInterrupted,
@@ -35,11 +29,9 @@ from ottla.storage.cleaning_job import (
 
 log = logging.getLogger(__name__)
 
-MODULE: Final = "ottla.storage.cleaning_process"
+MODULE: Final = "ottla.storage.compaction.process"
 # A process that works says so every few seconds; a disk may keep it for longer.
 SILENCE_SECONDS: Final = 300.0
-EXIT_SECONDS: Final = 5.0
-LOWEST_PRIORITY: Final = 19
 
 
 class CleaningRunner(Protocol):
@@ -50,11 +42,11 @@ class CleaningRunner(Protocol):
 
         Args:
             job: which, and how.
-            done: told each cleaned segment, on the loop; what it raises ends the cleaning.
+            done: called with each cleaned segment, on the loop; what it raises ends the cleaning.
 
         Raises:
             OffsetMapTooSmall: not even one segment's keys fit into the map.
-            CorruptLog: the log can not be cleaned.
+            CorruptLog: the log cannot be cleaned.
             CleaningInterrupted: this time it did not end.
         """
         ...
@@ -73,19 +65,19 @@ class InlineRunner:
     async def run(self, job: CleaningJob, done: Callable[[CleanedSegment], None]) -> CleaningResult:
         cleaned: list[CleanedSegment] = []
         try:
-            result = await self._offload(clean, job, cleaned.append, _go_on)
+            result = await self._offload(clean, job, cleaned.append, _ignore_progress)
         except OSError as error:
             raise CleaningInterrupted(f"{job.name}: {error}") from error
-        for each in cleaned:
-            done(each)
+        for segment in cleaned:
+            done(segment)
         return result
 
     async def close(self) -> None:
         """Nothing outlives a run."""
 
 
-def _go_on(size: int) -> None:
-    """Nobody is waiting for what is beside."""
+def _ignore_progress(size: int) -> None:
+    """No process waits for signs of life."""
 
 
 class ProcessRunner:
@@ -97,8 +89,8 @@ class ProcessRunner:
 
     def __init__(self, silence_seconds: float = SILENCE_SECONDS) -> None:
         self._silence_seconds: Final = silence_seconds
-        self._waiting: list[asyncio.subprocess.Process] = []
-        self._working: set[asyncio.subprocess.Process] = set()
+        self._waiting: list[ChildProcess] = []
+        self._working: set[ChildProcess] = set()
 
     async def run(self, job: CleaningJob, done: Callable[[CleanedSegment], None]) -> CleaningResult:
         process = await self._take()
@@ -106,12 +98,12 @@ class ProcessRunner:
         try:
             result = await self._talk(process, job, done)
         except BaseException:
-            await _kill(process)
+            await process.kill()
             raise
         finally:
             self._working.discard(process)
         if isinstance(result, CleaningFailed):
-            await _kill(process)
+            await process.kill()
             raise error_of(result)
         self._waiting.append(process)
         return result
@@ -119,44 +111,38 @@ class ProcessRunner:
     @property
     def process_ids(self) -> list[int]:
         """The processes there are, at work or not."""
-        return [each.pid for each in (*self._waiting, *self._working)]
+        return [worker.process_id for worker in (*self._waiting, *self._working)]
 
     async def close(self) -> None:
         processes = [*self._waiting, *self._working]
         self._waiting.clear()
-        for each in processes:
-            await _kill(each)
+        for process in processes:
+            await process.kill()
 
-    async def _take(self) -> asyncio.subprocess.Process:
+    async def _take(self) -> ChildProcess:
         while self._waiting:
             process = self._waiting.pop()
-            if process.returncode is None:
+            if process.exit_code is None:
                 return process
-            log.warning("the cleaner's process %d has gone, exit code %d; another is started", process.pid, process.returncode)
+            log.warning("cleaner process %d ended with exit code %d, starting another", process.process_id, process.exit_code)
         try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", MODULE, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=_environment()
-            )
+            process = await ChildProcess.start(MODULE, gives_way=True)
         except OSError as error:
             raise CleaningInterrupted(f"no process to clean in: {error}") from error
-        _let_give_way(process.pid)
-        log.info("the cleaner's process %d has started", process.pid)
+        log.info("cleaner process %d has started", process.process_id)
         return process
 
     async def _talk(
-        self, process: asyncio.subprocess.Process, job: CleaningJob, done: Callable[[CleanedSegment], None]
+        self, process: ChildProcess, job: CleaningJob, done: Callable[[CleanedSegment], None]
     ) -> CleaningResult | CleaningFailed:
-        assert process.stdin is not None
-        assert process.stdout is not None
         try:
             async with asyncio.timeout(self._silence_seconds):
-                process.stdin.write(encode(job))
-                await process.stdin.drain()
+                await process.write(encode(job))
             while True:
                 async with asyncio.timeout(self._silence_seconds):
-                    line = await process.stdout.readline()
+                    line = await process.read()
                 if not line:
-                    raise CleaningInterrupted(f"{job.name}: the cleaner's process {process.pid} has died")
+                    raise CleaningInterrupted(f"{job.name}: the cleaner's process {process.process_id} has died")
                 match decode(line):
                     case CleanedSegment() as cleaned:
                         done(cleaned)
@@ -168,38 +154,7 @@ class ProcessRunner:
                         raise CleaningInterrupted(f"{job.name}: {type(other).__name__} is nothing that a cleaner says")
         except TimeoutError:
             raise CleaningInterrupted(
-                f"{job.name}: the cleaner's process {process.pid} has said nothing for {self._silence_seconds:g} s"
+                f"{job.name}: the cleaner's process {process.process_id} has said nothing for {self._silence_seconds:g} s"
             ) from None
         except (OSError, ValueError) as error:  # a pipe that is broken, a line that does not end
-            raise CleaningInterrupted(f"{job.name}: the cleaner's process {process.pid} does not listen: {error}") from error
-
-
-def _let_give_way(process_id: int) -> None:
-    """Whoever else wants the CPU has it at once. Said from here, so that it holds while the process still imports its modules.
-
-    Linux has a policy for that; a low priority alone still takes turns of milliseconds. Where neither may be said it is not.
-    """
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, process_id, LOWEST_PRIORITY)
-        if sys.platform == "linux":
-            os.sched_setscheduler(process_id, os.SCHED_IDLE, os.sched_param(0))
-
-
-async def _kill(process: asyncio.subprocess.Process) -> None:
-    """Ends a process, and waits until it has gone: until then it may write."""
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
-    if process.stdin is not None:
-        process.stdin.close()
-    try:
-        async with asyncio.timeout(EXIT_SECONDS):
-            await process.wait()
-    except TimeoutError:
-        log.error("the cleaner's process %d was killed and has not gone", process.pid)
-
-
-def _environment() -> dict[str, str]:
-    """The broker's own, with the place that this package was imported from first."""
-    package = str(Path(ottla.__file__).parent.parent)
-    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+            raise CleaningInterrupted(f"{job.name}: the cleaner's process {process.process_id} does not listen: {error}") from error
