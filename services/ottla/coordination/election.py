@@ -1,4 +1,4 @@
-"""An election: whoever takes an ephemeral znode holds an office, and has its next epoch.
+"""An election: the process that takes an ephemeral znode holds an office, and has its next epoch.
 
 The znode and the epoch are written in one transaction, so no two terms ever share an epoch. A watch sees the znode go, and then all try
 again. A create whose outcome is unknown is resolved by reading whose session owns the znode. Writes of a holder are made on the condition
@@ -106,7 +106,7 @@ class Election:
         try:
             await self._elect()
         except ApiError as error:
-            log.warning("%s could not begin as the %s, trying again: %s", self._candidate, self._office.name, error)
+            log.warning("%s could not begin as the %s, retrying: %s", self._candidate, self._office.name, error)
             self._happened()
         self._watching = asyncio.ensure_future(self._watch())
 
@@ -132,7 +132,7 @@ class Election:
         self._failed_at = now
         if reason != self._logged_reason or now - self._logged_at >= _LOGGED_AGAIN_SECONDS:
             repeated = f" (repeated {self._unlogged_count} times since it was logged last)" if self._unlogged_count else ""
-            log.warning("%s cannot continue as the %s, trying again: %s%s", self._candidate, self._office.name, reason, repeated)
+            log.warning("%s cannot continue as the %s, retrying: %s%s", self._candidate, self._office.name, reason, repeated)
             self._logged_reason, self._logged_at, self._unlogged_count = reason, now, 0
         else:
             self._unlogged_count += 1

@@ -1,8 +1,8 @@
 """ZooKeeper in the broker's own process: `EmbeddedZooKeeper`, and the sessions that it gives out.
 
-Reads come from memory, writes go to a SQLite file in groups (`embedded_server` says how). A session here can not miss
+Reads come from memory, writes go to a SQLite file in groups (`embedded_server` says how). A session here cannot miss
 its heartbeats, for it lives in the process that would judge it: it ends when it is closed, when the process does, or
-when somebody says so (`expire`). Opening the file ends all sessions of former processes. `expire` and
+when `expire` is called. Opening the file ends all sessions of former processes. `expire` and
 `break_connection` are there so that tests and the simulation can have ZooKeeper's bad days.
 
 Everything is called on one event loop.
@@ -57,14 +57,14 @@ class EmbeddedZooKeeper:
         self._closed = False
 
     async def session(self) -> EmbeddedSession:
-        """A new session. Raises StoreError when the file can not be opened, or when this is closed."""
+        """A new session. Raises StoreError when the file cannot be opened, or when this is closed."""
         if self._closed:
             raise StoreError("the embedded ZooKeeper is closed")
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._server.open())
         await asyncio.shield(self._opening)
         session = EmbeddedSession(self._server)
-        self._sessions = {key: each for key, each in self._sessions.items() if not each.is_over}
+        self._sessions = {key: session for key, session in self._sessions.items() if not session.is_over}
         self._sessions[session.session_id] = session
         return session
 
@@ -77,9 +77,18 @@ class EmbeddedZooKeeper:
 
         Args:
             session: whose connection.
-            request_arrives: whether the operation takes place all the same and only its answer is lost.
+            request_arrives: whether the operation takes place anyway and only its answer is lost.
         """
         session.break_at_next_operation(request_arrives)
+
+    @property
+    def zxid(self) -> int:
+        """The number of the last write."""
+        return self._server.tree.zxid
+
+    def forget_watches(self, session: EmbeddedSession) -> None:
+        """Drops the watches of a session whose client has lost its connection, which they belong to."""
+        self._server.watches.forget(session.session_id)
 
     async def close(self) -> None:
         """Ends every session and closes the file. Closing again does nothing."""
@@ -89,7 +98,7 @@ class EmbeddedZooKeeper:
         if self._opening is not None:
             await asyncio.wait([self._opening])
             try:
-                await asyncio.gather(*(each.close() for each in self._sessions.values()))
+                await asyncio.gather(*(session.close() for session in self._sessions.values()))
             finally:
                 await self._server.close()
         if self._thread is not None:
@@ -110,6 +119,10 @@ class EmbeddedSession:
     @property
     def chroot_size(self) -> int:
         return 0
+
+    @property
+    def silent_seconds(self) -> float:
+        return 0.0
 
     @property
     def session_id(self) -> int:
@@ -175,7 +188,7 @@ class EmbeddedSession:
         self._listeners.append(listener)
 
     async def close(self) -> None:
-        with contextlib.suppress(SessionExpired):  # somebody else may have ended it first
+        with contextlib.suppress(SessionExpired):  # another task may have ended it first
             await self.end(SessionEvent.CLOSED)
 
     async def end(self, event: SessionEvent) -> None:
@@ -199,7 +212,7 @@ class EmbeddedSession:
         answer = self._last_write = self._server.submit(self._session_id, operations, make_parents)
         if broken:
             await asyncio.wait([answer])
-            answer.exception()  # nobody will hear of it
+            answer.exception()  # no one waits for the outcome
             raise self._connection_loss()
         return await asyncio.shield(answer)
 

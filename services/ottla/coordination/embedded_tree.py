@@ -237,12 +237,12 @@ class Draft:
         while self._find(attempt, parent) is None:
             missing.append(parent)
             parent = parent_of(parent)
-        for each in reversed(missing):
-            self._create(attempt, NO_OWNER, Create(each))
+        for ancestor in reversed(missing):
+            self._create(attempt, NO_OWNER, Create(ancestor))
 
     def _delete(self, attempt: _Attempt, path: str, version: int) -> None:
         if path == "/":
-            raise BadArguments("the root can not be deleted")
+            raise BadArguments("the root cannot be deleted")
         node = self._get(attempt, path, version)
         if node.child_count:
             raise NotEmpty(f"{path}: has {node.child_count} children")

@@ -1,6 +1,6 @@
 """What an operation on a znode can fail with: ZooKeeper's own errors, under ZooKeeper's names.
 
-They have no place in Kafka's table, because no client ever sees one: whoever asked for the operation decides what it
+They have no place in Kafka's table, because no client ever sees one: the caller decides what it
 means to a client.
 """
 
@@ -31,11 +31,11 @@ class BadVersion(CoordinationError):
 
 
 class NotEmpty(CoordinationError):
-    """A znode with children can not be deleted."""
+    """A znode with children cannot be deleted."""
 
 
 class NoChildrenForEphemerals(CoordinationError):
-    """An ephemeral znode can not have children."""
+    """An ephemeral znode cannot have children."""
 
 
 class BadArguments(CoordinationError):
@@ -67,4 +67,4 @@ class MalformedZnode(CoordinationError):
 
 
 class StoreError(CoordinationError):
-    """The embedded tree's file can not be opened, read or written."""
+    """The embedded tree's file cannot be opened, read or written."""

@@ -4,7 +4,7 @@ What it promises, and what everything above relies on:
 - Every write has a number (zxid) and all writes are seen in that one order. A session sees its own writes.
 - A transaction takes place as a whole or not at all.
 - An ephemeral znode lives as long as the session that made it.
-- A watch fires once, and the session that set it is told before it can read what the watch is about. Between that
+- A watch fires once, and the session that set it gets the event before it can read what the watch is about. Between that
   and a new watch more may have changed: a watch says "read again", never what there is to read.
 - After ConnectionLoss the outcome of an operation is unknown; after SessionExpired nothing can be done any more.
 
@@ -23,7 +23,7 @@ ANY_VERSION: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What ZooKeeper says of a znode beside its data, under ZooKeeper's names."""
+    """What ZooKeeper knows of a znode besides its data, under ZooKeeper's names."""
 
     czxid: int  # the write that made the znode: a broker's epoch is the czxid of its /brokers/ids/[id]
     mzxid: int  # the write that set the data last
@@ -107,7 +107,7 @@ Result: TypeAlias = str | Stat | None
 
 
 class Coordination(Protocol):
-    """One session. Whoever opened it closes it."""
+    """One session. Its opener closes it."""
 
     @property
     def session_id(self) -> int:
@@ -117,6 +117,11 @@ class Coordination(Protocol):
     @property
     def chroot_size(self) -> int:
         """By how many bytes each path is longer in a request: what a transaction may be is counted with them."""
+        ...
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long nothing was heard of the service. After a session's timeout it may have ended the session, and cannot say so."""
         ...
 
     async def create(

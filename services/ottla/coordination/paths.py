@@ -18,7 +18,7 @@ def validate_path(path: str, sequential: bool = False) -> None:
         sequential: a number will be appended, so that a path may end with a slash.
     """
     if not path:
-        raise BadArguments("a znode's path can not be empty")
+        raise BadArguments("a znode's path cannot be empty")
     if path[0] != "/":
         raise BadArguments(f"{path!r}: a znode's path starts with '/'")
     if path == "/" and not sequential:
@@ -28,9 +28,9 @@ def validate_path(path: str, sequential: bool = False) -> None:
         raise BadArguments(f"{path!r}: character {bad[0]!r} at {bad.start()} is not allowed in a znode's path")
     for name in (path + "0" if sequential else path)[1:].split("/"):
         if not name:
-            raise BadArguments(f"{path!r}: a znode's name can not be empty")
+            raise BadArguments(f"{path!r}: a znode's name cannot be empty")
         if name in (".", ".."):
-            raise BadArguments(f"{path!r}: a znode's path can not be relative ({name!r})")
+            raise BadArguments(f"{path!r}: a znode's path cannot be relative ({name!r})")
 
 
 def parent_of(path: str) -> str:

@@ -60,7 +60,38 @@ def sessions_of(settings: ZooKeeperSettings, embedded_directory: Path, clock: Cl
         return partial(open_session, zookeeper_options(settings))
     embedded = EmbeddedZooKeeper(embedded_directory, clock)
     stack.push_async_callback(embedded.close)
-    return embedded.session
+
+    listens = False
+
+    async def session() -> Coordination:
+        nonlocal listens
+        if not listens:
+            listens = True
+            await listen(settings, embedded, stack)
+        return await embedded.session()
+
+    return session
+
+
+async def listen(settings: ZooKeeperSettings, embedded: EmbeddedZooKeeper, stack: AsyncExitStack) -> str | None:
+    """Has the embedded twin answer ZooKeeper's protocol at `coordination.listener`, if that is set, until the stack ends; gives where."""
+    if settings.coordination_listener is None:
+        return None
+    from ottla.coordination.listener.server import CoordinationListener  # imported late: few brokers have one
+
+    host, _, port = settings.coordination_listener.rpartition(":")
+    listener = CoordinationListener(embedded, host.removeprefix("[").removesuffix("]"), int(port), _digest(settings))
+    try:
+        await listener.start()
+    except OSError as error:
+        # The brokers do not need it.
+        log.error(
+            "coordination.listener: cannot listen on %s: %s; clients of ZooKeeper cannot connect", settings.coordination_listener, error
+        )
+        return None
+    stack.push_async_callback(listener.close)
+    log.info("ZooKeeper's protocol is answered on port %d", listener.port)
+    return f"{host}:{listener.port}"
 
 
 def former_session_seconds(settings: ZooKeeperSettings) -> float:
@@ -77,16 +108,20 @@ def first_session_seconds(settings: ZooKeeperSettings) -> float:
 def zookeeper_options(settings: ZooKeeperSettings) -> ZooKeeperOptions:
     """`zookeeper.…` as a session takes it."""
     assert settings.zookeeper_connect is not None
-    username, password = settings.zookeeper_digest_username, settings.zookeeper_digest_password
     return ZooKeeperOptions(
         ConnectString.parse(settings.zookeeper_connect),
         session_timeout_seconds=settings.zookeeper_session_timeout_ms / 1000,
         connection_timeout_seconds=first_session_seconds(settings),
         max_in_flight_requests=settings.zookeeper_max_in_flight_requests,
-        credentials=DigestCredentials(username, password.value) if username is not None and password is not None else None,
+        credentials=_digest(settings),
         set_acl=settings.zookeeper_set_acl,
         tls=_tls(settings) if settings.zookeeper_ssl_client_enable else None,
     )
+
+
+def _digest(settings: ZooKeeperSettings) -> DigestCredentials | None:
+    username, password = settings.zookeeper_digest_username, settings.zookeeper_digest_password
+    return DigestCredentials(username, password.value) if username is not None and password is not None else None
 
 
 def _tls(settings: ZooKeeperSettings) -> ZooKeeperTls:
@@ -170,9 +205,9 @@ class CoordinationSessions:
                 await self.close()
                 session = await self._open()
                 await self._renewed(session)
-                log.info("joined the cluster again with session %#x", session.session_id)
+                log.info("rejoined the cluster with session %#x", session.session_id)
             except Exception as error:
                 # Whatever it was, a process must not stay outside of its cluster in silence.
-                log.error("can not join the cluster again, trying on: %s", error, exc_info=not isinstance(error, OttlaError))
+                log.error("rejoining the cluster failed, retrying: %s", error, exc_info=not isinstance(error, OttlaError))
                 self._expired.set()
                 await asyncio.sleep(_PAUSE_SECONDS)

@@ -37,7 +37,7 @@ class Watches:
     def fire(self, event: WatchedEvent) -> None:
         """Calls and forgets every watch that the event is for."""
         due: dict[tuple[int, Watch], None] = {}
-        # Most znodes are watched by nobody, and a topic of a thousand partitions is four thousand events.
+        # Most znodes are not watched, and a topic of a thousand partitions is four thousand events.
         if event.event_type is not EventType.CHILDREN and event.path in self._data:
             due.update(self._data.pop(event.path))
         if event.event_type in _OF_CHILDREN and event.path in self._children:
@@ -61,7 +61,7 @@ class Watches:
         """Drops the watches of a session that is over."""
         for table in (self._data, self._children):
             for path in list(table):
-                for key in [each for each in table[path] if each[0] == session_id]:
+                for key in [watch for watch in table[path] if watch[0] == session_id]:
                     del table[path][key]
                 if not table[path]:
                     del table[path]

@@ -28,6 +28,7 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 DEFAULT_ENTITY: Final = "<default>"  # the name of a cluster-wide configuration
 NO_KRAFT_EPOCH: Final = -1
+MAX_STREAMS: Final = 10_000  # of one consumer and topic: what a stranger's znode may make us enumerate
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,13 @@ LOG_DIR_EVENT: Final = Znode(
     "Tells the controller that a broker lost a log directory.",
     b'{"version":1,"broker":1,"event":1}',
 )
-OTTLA: Final = Znode("/ottla", PERSISTENT, "The parent of what Kafka does not have.")
+OTTLA: Final = Znode(
+    "/ottla",
+    PERSISTENT,
+    "The parent of what Kafka does not have. Its data are the first and the last of the latest controller epochs in a row that were "
+    "Ottla's: where `/controller_epoch` is above the last, Kafka was the controller since.",
+    b'{"version":1,"first_controller_epoch":4,"last_controller_epoch":7}',
+)
 UNCLEAN_STARTS: Final = Znode("/ottla/unclean_starts", PERSISTENT, "The brokers whose starts a controller has dealt with are its children.")
 UNCLEAN_START: Final = Znode(
     "/ottla/unclean_starts/[id]",
@@ -149,7 +156,28 @@ UNCLEAN_START: Final = Znode(
     b'{"version":1,"broker_epoch":"77"}',
 )
 
-ZNODES: Final = tuple(each for each in list(globals().values()) if isinstance(each, Znode))
+CONSUMERS: Final = Znode("/consumers", PERSISTENT, "The groups of consumers that meet in ZooKeeper are its children.")
+CONSUMER_IDS: Final = Znode("/consumers/[group]/ids", PERSISTENT, "The consumers of the group that live are its children.")
+CONSUMER: Final = Znode(
+    "/consumers/[group]/ids/[consumer]",
+    EPHEMERAL,
+    "A live consumer: how many streams it has for each topic, or for the regular expression of a `white_list` or `black_list`.",
+    b'{"version":1,"subscription":{"page-views":2},"pattern":"static","timestamp":"1733000000000"}',
+)
+PARTITION_OWNER: Final = Znode(
+    "/consumers/[group]/owners/[topic]/[partition]",
+    EPHEMERAL,
+    "The stream that reads the partition: its consumer and its number. No other may read it while this is there.",
+    b"billing_host-1733000000000-1f2e3d4c-0",
+)
+GROUP_OFFSET: Final = Znode(
+    "/consumers/[group]/offsets/[topic]/[partition]",
+    PERSISTENT,
+    "The offset at which the group continues; -1 before the first. Written with each claim too, so a former owner's version is refused.",
+    b"1234",
+)
+
+ZNODES: Final = tuple(znode for znode in list(globals().values()) if isinstance(znode, Znode))
 
 # What a cluster has before its first topic; a parent comes before its children.
 SKELETON: Final = (
@@ -230,7 +258,7 @@ def _integer(value: Any) -> int:
 def _broker_ids(values: Any) -> tuple[BrokerId, ...]:
     if not isinstance(values, list):
         raise TypeError(f"a list of broker ids is needed, not {values!r}")
-    return tuple(BrokerId(_integer(each)) for each in values)
+    return tuple(BrokerId(_integer(value)) for value in values)
 
 
 def _decoder(read: Callable[P, R]) -> Callable[P, R]:
@@ -250,13 +278,13 @@ def _decoder(read: Callable[P, R]) -> Callable[P, R]:
 def encode_broker(registration: BrokerRegistration, timestamp_ms: int, jmx_port: int = -1) -> bytes:
     """A broker's registration, version 5. Host and port repeat the first PLAINTEXT endpoint, for clients of old.
 
-    The last two fields are Ottla's own; Kafka's readers pass over what they do not know.
+    The last fields are Ottla's own; Kafka's readers pass over what they do not know.
     """
-    plaintext = next((each for each in registration.endpoints if each.security_protocol == "PLAINTEXT"), None)
+    plaintext = next((endpoint for endpoint in registration.endpoints if endpoint.security_protocol == "PLAINTEXT"), None)
     fields: dict[str, Any] = {
         "features": {},
-        "listener_security_protocol_map": {each.listener_name: each.security_protocol for each in registration.endpoints},
-        "endpoints": [str(each) for each in registration.endpoints],
+        "listener_security_protocol_map": {endpoint.listener_name: endpoint.security_protocol for endpoint in registration.endpoints},
+        "endpoints": [str(endpoint) for endpoint in registration.endpoints],
         "jmx_port": jmx_port,
         "port": plaintext.port if plaintext else -1,
         "host": plaintext.host if plaintext else None,
@@ -268,6 +296,8 @@ def encode_broker(registration: BrokerRegistration, timestamp_ms: int, jmx_port:
     if registration.control_endpoint is not None:
         fields["control_endpoint"] = registration.control_endpoint
     fields["previous_broker_epoch"] = registration.previous_broker_epoch
+    if registration.control_secret is not None:
+        fields["control_secret"] = registration.control_secret
     return _json(fields)
 
 
@@ -288,6 +318,8 @@ def decode_broker(path: str, data: bytes, broker_epoch: int = -1) -> BrokerRegis
         broker_epoch,
         fields.get("control_endpoint"),
         _integer(fields.get("previous_broker_epoch", -1)),
+        is_foreign="previous_broker_epoch" not in fields,
+        control_secret=fields.get("control_secret"),
     )
 
 
@@ -443,18 +475,18 @@ def decode_producer_id_block(path: str, data: bytes) -> ProducerIdBlock | None:
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
     """Whose in-sync replicas changed, or who is to be led by the preferred replica."""
-    return _json({"version": 1, "partitions": [{"topic": each.topic, "partition": each.partition} for each in partitions]})
+    return _json({"version": 1, "partitions": [{"topic": partition.topic, "partition": partition.partition} for partition in partitions]})
 
 
 @_decoder
 def decode_partitions(path: str, data: bytes) -> list[TopicPartition]:
     """Whose in-sync replicas changed, or who is to be led by the preferred replica."""
-    return [TopicPartition(str(each["topic"]), _integer(each["partition"])) for each in _object(data)["partitions"]]
+    return [TopicPartition(str(entry["topic"]), _integer(entry["partition"])) for entry in _object(data)["partitions"]]
 
 
 def encode_reassignment(targets: Mapping[TopicPartition, Sequence[BrokerId]]) -> bytes:
     """Where partitions are to be."""
-    partitions = [{"topic": each.topic, "partition": each.partition, "replicas": list(to)} for each, to in targets.items()]
+    partitions = [{"topic": partition.topic, "partition": partition.partition, "replicas": list(to)} for partition, to in targets.items()]
     return _json({"version": 1, "partitions": partitions})
 
 
@@ -462,7 +494,7 @@ def encode_reassignment(targets: Mapping[TopicPartition, Sequence[BrokerId]]) ->
 def decode_reassignment(path: str, data: bytes) -> dict[TopicPartition, tuple[BrokerId, ...]]:
     """Where partitions are to be; what a tool says of log directories is for the brokers that it asks itself."""
     found = _object(data)["partitions"]
-    return {TopicPartition(str(each["topic"]), _integer(each["partition"])): _broker_ids(each["replicas"]) for each in found}
+    return {TopicPartition(str(entry["topic"]), _integer(entry["partition"])): _broker_ids(entry["replicas"]) for entry in found}
 
 
 def encode_log_dir_event(broker_id: BrokerId) -> bytes:
@@ -485,3 +517,79 @@ def encode_unclean_start(broker_epoch: int) -> bytes:
 def decode_unclean_start(path: str, data: bytes) -> int:
     """The epoch of an unclean start that was dealt with."""
     return _integer(_object(data)["broker_epoch"])
+
+
+@dataclass(frozen=True, slots=True)
+class OwnEpochs:
+    """The latest controller epochs, without a gap, in which the controller was an Ottla broker; both ends belong to them."""
+
+    first: int
+    last: int
+
+    def with_epoch(self, epoch: int) -> OwnEpochs:
+        """The epochs with another own one: further ones, or the first after a time in which Kafka was the controller."""
+        return OwnEpochs(self.first if epoch in (self.last, self.last + 1) else epoch, epoch)
+
+
+NO_OWN_EPOCHS: Final = OwnEpochs(-1, -1)
+
+
+def encode_own_epochs(epochs: OwnEpochs) -> bytes:
+    """Which controller epochs were Ottla's."""
+    return _json({"version": 1, "first_controller_epoch": epochs.first, "last_controller_epoch": epochs.last})
+
+
+@_decoder
+def decode_own_epochs(path: str, data: bytes) -> OwnEpochs:
+    """Which controller epochs were Ottla's; NO_OWN_EPOCHS where nothing is said, as before the first."""
+    if not data:
+        return NO_OWN_EPOCHS
+    fields = _object(data)
+    return OwnEpochs(_integer(fields["first_controller_epoch"]), _integer(fields["last_controller_epoch"]))
+
+
+@_decoder
+def decode_kraft_epoch(path: str, data: bytes) -> int:
+    """The epoch of the KRaft controller that has `/controller` while it migrates the cluster; NO_KRAFT_EPOCH: it is a broker."""
+    return _integer(_object(data).get("kraftControllerEpoch", NO_KRAFT_EPOCH))
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRegistration:
+    """What a consumer of a group reads: for each topic, or for its one regular expression, how many streams.
+
+    Attributes:
+        pattern: `static`, or `white_list` or `black_list` when the key is a regular expression.
+    """
+
+    subscription: Mapping[str, int]
+    pattern: str = "static"
+
+
+def encode_consumer(registration: ConsumerRegistration, timestamp_ms: int) -> bytes:
+    """A consumer's subscription, version 1."""
+    subscription = dict(registration.subscription)
+    return _json({"version": 1, "subscription": subscription, "pattern": registration.pattern, "timestamp": str(timestamp_ms)})
+
+
+@_decoder
+def decode_consumer(path: str, data: bytes) -> ConsumerRegistration:
+    """A consumer's subscription."""
+    fields = _object(data)
+    if fields["pattern"] not in ("static", "white_list", "black_list"):
+        raise ValueError(f"the pattern is {fields['pattern']!r}")
+    subscription = {str(name): _integer(count) for name, count in fields["subscription"].items()}
+    if not all(0 < count <= MAX_STREAMS for count in subscription.values()):
+        raise ValueError(f"a subscription has 1 to {MAX_STREAMS} streams")
+    return ConsumerRegistration(subscription, fields["pattern"])
+
+
+def encode_group_offset(offset: int) -> bytes:
+    """Where a group continues, as decimal digits; -1 before it has read anything."""
+    return b"%d" % offset
+
+
+@_decoder
+def decode_group_offset(path: str, data: bytes) -> int:
+    """Where a group continues; below 0 for nowhere yet."""
+    return int(data) if data else -1

@@ -63,6 +63,7 @@ class ZooKeeperOptions:
         credentials: added to every connection.
         set_acl: whether new znodes may be changed by these credentials only.
         tls: None for plain TCP.
+        makes_chroot: whether a chroot that is missing is made; else opening a session raises NoNode.
     """
 
     connect: ConnectString
@@ -72,15 +73,16 @@ class ZooKeeperOptions:
     credentials: DigestCredentials | None = None
     set_acl: bool = False
     tls: ZooKeeperTls | None = None
+    makes_chroot: bool = True
 
 
 async def open_session(options: ZooKeeperOptions) -> ZooKeeperSession:
     """A new session.
 
     Raises:
-        ConfigurationError: kazoo is not installed, or a PEM file can not be used.
+        ConfigurationError: kazoo is not installed, or a PEM file cannot be used.
         ConnectionLoss: no server gave a session in time.
-        CoordinationError: the chroot can not be made.
+        CoordinationError: the chroot cannot be made, or is missing and is not to be made.
     """
     try:
         from ottla.coordination.zookeeper_session import ZooKeeperSession

@@ -1,7 +1,7 @@
 """The client beneath, kazoo, set up for an event loop: one thread, whose answers and events leave it in the order of the wire.
 
 kazoo's own threading handler runs answers in one thread and watches in another, which loses their order; then a watch
-may be told after the value that it is about. Here both are run at once in the thread that read them, and all they
+may arrive after the value that it is about. Here both are run at once in the thread that read them, and all they
 do there is to post to the event loop.
 
 Only `zookeeper_session` uses this.
@@ -71,14 +71,18 @@ _ERRORS: Final[tuple[tuple[type[Exception], type[CoordinationError]], ...]] = (
 NOT_TO_BLAME: Final = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 
 # As Kafka's ZkData: what lies there may hold secrets, so it is not even read by others.
-_SENSITIVE: Final = ("/config/brokers", "/config/users", "/delegation_token")
+_SENSITIVE: Final = ("/brokers/ids/", "/config/brokers", "/config/users", "/delegation_token")
 
 
 class _AtOnce:
-    """In the place of a queue with a worker behind it: runs what is put, where it is put."""
+    """In the place of a queue with a worker behind it: runs what is put, where it is put, one at a time."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
 
     def put(self, function: Callable[[], object]) -> None:
-        function()
+        with self.lock:
+            function()
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
@@ -86,14 +90,20 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 
     Args:
         first_answer_seconds: how long a new connection may be silent.
+        now: the time of `heard_at`, for any thread.
     """
 
-    def __init__(self, tls: ssl.SSLContext | None, first_answer_seconds: float) -> None:
+    def __init__(self, tls: ssl.SSLContext | None, first_answer_seconds: float, now: Callable[[], float]) -> None:
         super().__init__()
+        self._now = now
         self.completion_queue = self.callback_queue = _AtOnce()
+        # Held from before a request is sent until its answer is linked: a quick answer, which nothing waited for yet, is then
+        # given by the sender itself, and the event of a watch that it set must not pass it.
+        self.in_order = self.completion_queue.lock
         self._tls = tls
         self._first_answer_seconds = first_answer_seconds
         self._unheard: socket.socket | None = None  # the connection, until its server has said something
+        self.heard_at = self._now()  # when a server last said something
 
     def start(self) -> None:
         self._running = True
@@ -113,14 +123,16 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         if readable and readable[0] is self._unheard:
             timeout = self._first_answer_seconds if timeout is None else min(timeout, self._first_answer_seconds)
         poll = select.poll()
-        for each in readable:
-            poll.register(each, select.POLLIN)
-        for each in writable:
-            poll.register(each, select.POLLOUT)
+        for polled in readable:
+            poll.register(polled, select.POLLIN)
+        for polled in writable:
+            poll.register(polled, select.POLLOUT)
         ready = {descriptor for descriptor, _ in poll.poll(None if timeout is None else timeout * 1000)}
+        if readable and readable[0].fileno() in ready and _has_bytes(readable[0]):
+            self.heard_at = self._now()
         if readable and readable[0] is self._unheard and self._unheard.fileno() in ready:
             self._unheard = None
-        return [each for each in readable if each.fileno() in ready], [each for each in writable if each.fileno() in ready], []
+        return [polled for polled in readable if polled.fileno() in ready], [polled for polled in writable if polled.fileno() in ready], []
 
     def create_connection(self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: Any) -> Any:
         """Connects. kazoo's own would trust the system's authorities besides the given ones."""
@@ -134,10 +146,18 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
             raise
 
 
-def make_client(options: ZooKeeperOptions) -> KazooClient:
-    """A client that is not started. It retries to connect for ever; whoever started it stops it."""
+def _has_bytes(connection: socket.socket) -> bool:
+    """Whether something has come, and not the end: that makes it readable too. Beneath TLS, which cannot be looked at like this."""
+    try:
+        return bool(socket.socket.recv(connection, 1, socket.MSG_PEEK))
+    except OSError:
+        return False
+
+
+def make_client(options: ZooKeeperOptions, now: Callable[[], float]) -> KazooClient:
+    """A client that is not started. It retries to connect for ever; its owner stops it. By `now` it notes when it was answered."""
     tls = _context(options.tls) if options.tls is not None else None
-    handler = _Handler(tls, options.session_timeout_seconds * _FIRST_ANSWER_SHARE)
+    handler = _Handler(tls, options.session_timeout_seconds * _FIRST_ANSWER_SHARE, now)
     logger = logging.getLogger("ottla.coordination.kazoo")
     logger.addFilter(_is_a_warning)
     if logger.level == logging.NOTSET:
@@ -184,6 +204,6 @@ def _context(tls: ZooKeeperTls) -> ssl.SSLContext:
         if tls.keystore is not None:
             context.load_cert_chain(tls.keystore, password=tls.key_password or "")
     except (OSError, ValueError) as error:
-        files = ", ".join(str(each) for each in (tls.truststore, tls.keystore) if each is not None)
+        files = ", ".join(str(file) for file in (tls.truststore, tls.keystore) if file is not None)
         raise ConfigurationError(f"zookeeper.ssl: {files}: {error}") from error
     return context

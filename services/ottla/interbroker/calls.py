@@ -1,26 +1,38 @@
-"""What the brokers of a cluster say to each other: the data of each call, and who can be called.
+"""What the brokers of a cluster ask of each other: each request, its answer, and the table of all of them, `OPERATIONS`.
 
-The controller tells each broker what to lead and what to follow (`BrokerControl`); any broker asks the controller for
-what only the controller may decide (`ControllerControl`). `ControlTransport` says where the other ends are: in the same
-process, or behind gRPC (`rpc`). Nothing here knows which.
+The controller sends each broker what it leads and follows (`BrokerControl`); any broker asks the controller for what only the
+controller may decide (`ControllerControl`). A request is a dataclass whose base class names its answer, so `call(request)` has the
+answer's type. The methods of the two controls make these requests; carriers (`rpc`, `local`) implement `call` and nothing else.
+`ControlTransport` says where the other ends are. Nothing here knows which carrier is in use.
 
-Every call carries epochs, and one that is out of date is refused: StaleControllerEpoch for a controller that has been
-replaced, StaleBrokerEpoch for a broker that has registered again since.
+Every request carries epochs, and one that is out of date is refused: StaleControllerEpoch for a deposed controller,
+StaleBrokerEpoch for a broker that has registered again since.
 
-Within these epochs a broker is told its state by one request after the other, and a network may deliver one after its caller
+Within these epochs a controller sends a broker one request after the other, and a network may deliver one after its sender
 has given up and sent later ones. `request_number` orders them: it rises with each request that a controller sends, and a broker
 refuses one that has a lower number than the one before. Nothing else orders two topics of one name, whose ids are random and
 whose epochs start again at 0. 0 is a controller of a release that sent no number: its requests are taken as they come.
+
+Invariant: a request that is not in `OPERATIONS` cannot be sent, and no carrier knows a request by its name.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
+from ottla.errors import (
+    ApiError,
+    ElectionNotNeeded,
+    InvalidPartitions,
+    NoReassignmentInProgress,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
 from ottla.model import (
     UNKNOWN_TRANSACTION,
     BrokerId,
@@ -33,6 +45,29 @@ from ottla.model import (
 
 BROKER_DEFAULT: Final = -1  # of partitions or replicas
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
+# A controller that is given some time answers at its end; the answer needs this to arrive.
+ANSWER_MARGIN_SECONDS: Final = 1.0
+
+A = TypeVar("A")
+Q = TypeVar("Q", bound="Request[Any]")
+
+
+class Request(Generic[A]):
+    """What one broker asks of another. A is the type of the answer."""
+
+    __slots__ = ()
+
+
+class BrokerRequest(Request[A]):
+    """What the controller or another broker asks of a broker."""
+
+    __slots__ = ()
+
+
+class ControllerRequest(Request[A]):
+    """What a broker asks of the controller."""
+
+    __slots__ = ()
 
 
 # From the controller to the brokers.
@@ -75,10 +110,21 @@ class AllReplicas:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderAndIsrRequest:
+class LeaderAndIsrResponse:
+    """The error code of each partition; 0 where the broker does as the request says.
+
+    `written_epochs` has the latest leader epoch of each log that is ahead of the epoch given: no replica can lead in that one.
+    """
+
+    errors: Mapping[TopicPartition, int]
+    written_epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrRequest(BrokerRequest[LeaderAndIsrResponse]):
     """What a broker is to lead or to follow. `broker_epoch` is the receiver's.
 
-    `all_replicas` is there when the broker may hold replicas that are not its own any more: whoever registers anew, or has a
+    `all_replicas` is there when the broker may hold replicas that are not its own any more: one that registers again, or has a
     new controller, has not heard of every StopReplica. Kafka says so by a request's type, FULL (KIP-866, KAFKA-14616).
     """
 
@@ -94,21 +140,10 @@ class LeaderAndIsrRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderAndIsrResponse:
-    """The error code of each partition; 0 where the broker does as it was told.
+class UpdateMetadataRequest(BrokerRequest[None]):
+    """What a broker answers clients about the cluster: partitions that changed, and all live brokers. `broker_epoch` is the receiver's.
 
-    `written_epochs` has the latest leader epoch of each log that is ahead of the epoch given: nobody can lead in that one.
-    """
-
-    errors: Mapping[TopicPartition, int]
-    written_epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateMetadataRequest:
-    """What a broker tells clients of the cluster: partitions that changed, and all live brokers. `broker_epoch` is the receiver's.
-
-    `all_topics` is there when the broker may know topics that are gone: whoever registers anew, or has a new controller,
+    `all_topics` is there when the broker may know topics that are gone: a broker that registers again, or has a new controller,
     has not heard of every deletion.
     """
 
@@ -140,7 +175,14 @@ class PartitionToStop:
 
 
 @dataclass(frozen=True, slots=True)
-class StopReplicaRequest:
+class StopReplicaResponse:
+    """The error code of each partition; 0 where the replica has stopped."""
+
+    errors: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaRequest(BrokerRequest[StopReplicaResponse]):
     """Replicas that a broker is to give up. `broker_epoch` is the receiver's."""
 
     controller_id: BrokerId
@@ -148,13 +190,6 @@ class StopReplicaRequest:
     broker_epoch: int
     partitions: tuple[PartitionToStop, ...]
     request_number: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class StopReplicaResponse:
-    """The error code of each partition; 0 where the replica has stopped."""
-
-    errors: Mapping[TopicPartition, int]
 
 
 class LogEnd(NamedTuple):
@@ -171,7 +206,7 @@ NO_LOG: Final = LogEnd(-1, -1)  # the broker has no log of the partition
 
 
 @dataclass(frozen=True, slots=True)
-class LogEndsRequest:
+class LogEndsRequest(BrokerRequest[Mapping[TopicPartition, LogEnd]]):
     """Replicas of which the controller wants to know where their logs end. `broker_epoch` is the receiver's."""
 
     controller_id: BrokerId
@@ -180,11 +215,21 @@ class LogEndsRequest:
     partitions: Mapping[TopicPartition, UUID]  # with the ids of their topics
 
 
+@dataclass(frozen=True, slots=True)
+class DrainRequest(BrokerRequest[None]):
+    """Hand over all that is led, and continue running."""
+
+
+@dataclass(frozen=True, slots=True)
+class UndrainRequest(BrokerRequest[None]):
+    """Lead and follow again as before a DrainRequest."""
+
+
 # From a broker to another one.
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionMarker:
+class TransactionMarker(BrokerRequest[Mapping[TopicPartition, int]]):
     """How a producer's transaction ended, for some of its partitions. Their leaders write it to them."""
 
     producer_id: int
@@ -202,21 +247,21 @@ class TransactionMarker:
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionQuestion:
+class TransactionAnswer:
+    """For each partition 0 if it is part of the producer's ongoing transaction, else why not; and which transaction that is."""
+
+    errors: Mapping[TopicPartition, int]
+    transaction: TransactionNumber = UNKNOWN_TRANSACTION
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionQuestion(BrokerRequest[TransactionAnswer]):
     """Are these partitions part of the producer's ongoing transaction? Asked of its coordinator (KIP-890)."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partitions: tuple[TopicPartition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionAnswer:
-    """For each partition 0 if it is part of the producer's ongoing transaction, else why not; and which transaction that is."""
-
-    errors: Mapping[TopicPartition, int]
-    transaction: TransactionNumber = UNKNOWN_TRANSACTION
 
 
 class TransactionControl(Protocol):
@@ -235,37 +280,54 @@ class TransactionControl(Protocol):
         ...
 
 
-class BrokerControl(TransactionControl, Protocol):
-    """A broker, as the controller and other brokers see it.
+class BrokerControl:
+    """A broker, as the controller and other brokers see it. It is a `TransactionControl` too.
+
+    A carrier overrides `call`, a receiver overrides every other method.
 
     Raises:
-        StaleControllerEpoch, StaleBrokerEpoch: the request is from a former controller, or for a former life of the broker.
+        StaleControllerEpoch, StaleBrokerEpoch: the request is from a deposed controller, or for a former registration of the broker.
         BrokerNotAvailable, RequestTimedOut: no answer came; whether the broker did it is unknown.
     """
 
+    async def call(self, request: BrokerRequest[A]) -> A:
+        """Gives the answer to a request: a receiver's own method does."""
+        perform = OPERATIONS[type(request)].perform
+        assert perform is not None, "a broker has a method for each"
+        answer: A = await perform(self, request)
+        return answer
+
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Makes the broker lead and follow."""
-        ...
+        return await self.call(request)
 
     async def update_metadata(self, request: UpdateMetadataRequest) -> None:
         """Tells the broker what it answers its clients."""
-        ...
+        return await self.call(request)
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Makes the broker give replicas up."""
-        ...
+        return await self.call(request)
 
     async def log_ends(self, request: LogEndsRequest) -> Mapping[TopicPartition, LogEnd]:
         """Says where the logs of replicas end; `NO_LOG` for one that the broker does not have."""
-        ...
+        return await self.call(request)
 
     async def drain(self) -> None:
-        """Makes the broker hand over what it leads, as if it were about to stop, and go on running."""
-        ...
+        """Makes the broker hand over what it leads, as if it were about to stop, and continue running."""
+        return await self.call(DrainRequest())
 
     async def undrain(self) -> None:
-        """Makes the broker take part again as before `drain`."""
-        ...
+        """Makes the broker lead and follow again as before `drain`."""
+        return await self.call(UndrainRequest())
+
+    async def write_transaction_marker(self, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
+        """As `TransactionControl` says."""
+        return await self.call(marker)
+
+    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
+        """As `TransactionControl` says."""
+        return await self.call(question)
 
 
 # From the brokers to the controller.
@@ -290,15 +352,6 @@ class IsrChange:
 
 
 @dataclass(frozen=True, slots=True)
-class AlterPartitionRequest:
-    """Changes of ISRs that a leader asks for. `broker_epoch` is the sender's."""
-
-    broker_id: BrokerId
-    broker_epoch: int
-    partitions: tuple[IsrChange, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class AlteredPartition:
     """What came of one change: the state as it is now, or why not."""
 
@@ -313,6 +366,15 @@ class AlterPartitionResponse:
 
     error: int
     partitions: Mapping[TopicPartition, AlteredPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionRequest(ControllerRequest[AlterPartitionResponse]):
+    """Changes of ISRs that a leader asks for. `broker_epoch` is the sender's."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+    partitions: tuple[IsrChange, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,41 +430,131 @@ class OngoingReassignment:
     removing_replicas: tuple[BrokerId, ...]
 
 
-class ControllerControl(Protocol):
-    """The controller, as a broker sees it.
+@dataclass(frozen=True, slots=True)
+class ControlledShutdownRequest(ControllerRequest[tuple[TopicPartition, ...]]):
+    """Move leaderships away from the sender. The answer has those that it still has."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelControlledShutdownRequest(ControllerRequest[None]):
+    """Let the sender lead and be in sync again."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateProducerIdsRequest(ControllerRequest[range]):
+    """The next block of producer ids, for the sender."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopicRequest(ControllerRequest[TopicDescription]):
+    """Create a topic; with `validate_only` only say what it would be like."""
+
+    new_topic: NewTopic
+    validate_only: bool = False
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopicRequest(ControllerRequest[None]):
+    """Delete a topic."""
+
+    name: str
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitionsRequest(ControllerRequest[TopicDescription]):
+    """Add partitions to a topic. `placement` has the replicas of the new ones, where the caller chooses them."""
+
+    name: str
+    total_count: int
+    placement: Sequence[Sequence[BrokerId]] | None = None
+    validate_only: bool = False
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigResource:
+    """What settings belong to: a topic, a broker, or with neither all brokers."""
+
+    topic: str | None = None
+    broker_id: BrokerId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfigsRequest(ControllerRequest[None]):
+    """Replace all that a topic or a broker sets."""
+
+    resource: ConfigResource
+    overrides: Mapping[str, str]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalAlterConfigsRequest(ControllerRequest[None]):
+    """Change some of what a topic or a broker sets."""
+
+    resource: ConfigResource
+    changes: Sequence[ConfigChange]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeadersRequest(ControllerRequest[Mapping[TopicPartition, PartitionOutcome]]):
+    """Elect leaders of the partitions selected; None selects all."""
+
+    election_type: ElectionType
+    selection: Sequence[TopicPartition] | None
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionReassignmentsRequest(ControllerRequest[Mapping[TopicPartition, PartitionOutcome]]):
+    """Move partitions to the brokers named; None instead of brokers cancels the reassignment that is in progress."""
+
+    reassignments: Mapping[TopicPartition, Sequence[BrokerId] | None]
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class ListPartitionReassignmentsRequest(ControllerRequest[Mapping[TopicPartition, OngoingReassignment]]):
+    """The reassignments in progress, of the partitions selected; None selects all."""
+
+    selection: Sequence[TopicPartition] | None = None
+
+
+class ClusterOperations:
+    """What a broker asks the controller for on behalf of clients. Each method makes a request; `call` is the subclass's affair.
 
     Raises:
-        NotController: the one that was asked is not, or not any more.
-        StaleBrokerEpoch: this broker has registered anew since.
+        NotController: the receiver is not the controller, or not any more.
+        StaleBrokerEpoch: this broker has registered again since.
         BrokerNotAvailable, RequestTimedOut: no answer came; whether it was done is unknown.
         Any error that the operation has: the same class as at the controller.
     """
 
-    async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Changes the ISRs of partitions that the sender leads."""
-        ...
-
-    async def controlled_shutdown(self, broker_id: BrokerId, broker_epoch: int) -> tuple[TopicPartition, ...]:
-        """Moves leaderships away from a broker that wants to stop, and gives those that it still has."""
-        ...
-
-    async def cancel_controlled_shutdown(self, broker_id: BrokerId, broker_epoch: int) -> None:
-        """Lets a broker that handed over lead and be in sync again."""
-        ...
-
-    async def allocate_producer_ids(self, broker_id: BrokerId, broker_epoch: int) -> range:
-        """The next block of producer ids, for the sender."""
-        ...
+    async def call(self, request: ControllerRequest[A]) -> A:
+        """Gives the answer to a request."""
+        raise NotImplementedError
 
     async def create_topic(
         self, new_topic: NewTopic, validate_only: bool = False, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     ) -> TopicDescription:
         """Makes a topic; only says what it would be like with `validate_only`."""
-        ...
+        return await self.call(CreateTopicRequest(new_topic, validate_only, timeout_seconds))
 
     async def delete_topic(self, name: str, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         """Deletes a topic."""
-        ...
+        return await self.call(DeleteTopicRequest(name, timeout_seconds))
 
     async def create_partitions(
         self,
@@ -413,25 +565,25 @@ class ControllerControl(Protocol):
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> TopicDescription:
         """Gives a topic more partitions; only says what it would be like with `validate_only`."""
-        ...
+        return await self.call(CreatePartitionsRequest(name, total_count, assignments, validate_only, timeout_seconds))
 
     async def alter_topic_configs(self, name: str, overrides: Mapping[str, str], validate_only: bool = False) -> None:
         """Replaces all that a topic sets for itself."""
-        ...
+        return await self.call(AlterConfigsRequest(ConfigResource(topic=name), overrides, validate_only))
 
     async def incremental_alter_topic_configs(self, name: str, changes: Sequence[ConfigChange], validate_only: bool = False) -> None:
         """Changes some of what a topic sets for itself."""
-        ...
+        return await self.call(IncrementalAlterConfigsRequest(ConfigResource(topic=name), changes, validate_only))
 
     async def alter_broker_configs(self, broker_id: BrokerId | None, overrides: Mapping[str, str], validate_only: bool = False) -> None:
         """Replaces all that was changed of a broker, or of all with None, while it runs."""
-        ...
+        return await self.call(AlterConfigsRequest(ConfigResource(broker_id=broker_id), overrides, validate_only))
 
     async def incremental_alter_broker_configs(
         self, broker_id: BrokerId | None, changes: Sequence[ConfigChange], validate_only: bool = False
     ) -> None:
         """Changes some settings of a broker, or of all brokers with None, while it runs."""
-        ...
+        return await self.call(IncrementalAlterConfigsRequest(ConfigResource(broker_id=broker_id), changes, validate_only))
 
     async def elect_leaders(
         self,
@@ -440,7 +592,7 @@ class ControllerControl(Protocol):
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> Mapping[TopicPartition, PartitionOutcome]:
         """Elects leaders of the partitions named, or with None of all."""
-        ...
+        return await self.call(ElectLeadersRequest(election_type, partitions, timeout_seconds))
 
     async def alter_partition_reassignments(
         self,
@@ -448,13 +600,33 @@ class ControllerControl(Protocol):
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> Mapping[TopicPartition, PartitionOutcome]:
         """Starts to move partitions to the brokers named; None instead of brokers cancels what is under way."""
-        ...
+        return await self.call(AlterPartitionReassignmentsRequest(reassignments, timeout_seconds))
 
     async def list_partition_reassignments(
         self, partitions: Sequence[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, OngoingReassignment]:
         """The partitions on their way to other brokers, of those named or with None of all."""
-        ...
+        return await self.call(ListPartitionReassignmentsRequest(partitions))
+
+
+class ControllerControl(ClusterOperations):
+    """The controller, as a broker sees it: what a broker asks for on its own behalf comes to what clients ask for."""
+
+    async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Changes the ISRs of partitions that the sender leads."""
+        return await self.call(request)
+
+    async def controlled_shutdown(self, broker_id: BrokerId, broker_epoch: int) -> tuple[TopicPartition, ...]:
+        """Moves leaderships away from a broker that wants to stop, and gives those that it still has."""
+        return await self.call(ControlledShutdownRequest(broker_id, broker_epoch))
+
+    async def cancel_controlled_shutdown(self, broker_id: BrokerId, broker_epoch: int) -> None:
+        """Lets a broker that handed over lead and be in sync again."""
+        return await self.call(CancelControlledShutdownRequest(broker_id, broker_epoch))
+
+    async def allocate_producer_ids(self, broker_id: BrokerId, broker_epoch: int) -> range:
+        """The next block of producer ids, for the sender."""
+        return await self.call(AllocateProducerIdsRequest(broker_id, broker_epoch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,6 +641,11 @@ class Caller:
 class ControlTransport(Protocol):
     """How the brokers of a cluster reach each other."""
 
+    @property
+    def secret(self) -> str | None:
+        """What a broker has to register so that others are let in; None where that is not needed."""
+        ...
+
     def broker(self, registration: BrokerRegistration) -> BrokerControl:
         """A broker of the cluster."""
         ...
@@ -482,9 +659,128 @@ class ControlTransport(Protocol):
         ...
 
     async def show_ready(self, is_ready: bool) -> None:
-        """Tells whoever asks for this broker's health whether it is ready. Before the first word it is not."""
+        """Sets whether this broker's health is that of a ready one. Before the first call it is not."""
         ...
 
     async def close(self) -> None:
         """Ends what `serve` began, and every way to other brokers."""
         ...
+
+
+class Carrier(Protocol):
+    """Takes requests to one other broker."""
+
+    async def call(self, request: Request[A]) -> A:
+        """Gives the answer. Raises BrokerNotAvailable, RequestTimedOut, and what the receiver raised."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteBroker(BrokerControl):
+    """A broker behind a carrier."""
+
+    carrier: Carrier
+
+    async def call(self, request: BrokerRequest[A]) -> A:
+        """Sends the request."""
+        return await self.carrier.call(request)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteController(ControllerControl):
+    """The controller behind a carrier."""
+
+    carrier: Carrier
+
+    async def call(self, request: ControllerRequest[A]) -> A:
+        """Sends the request."""
+        return await self.carrier.call(request)
+
+
+# The table.
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One row: what there is to know of a request apart from its data.
+
+    Attributes:
+        rpc: its method in the proto files, whose services are `Broker` and `Controller`.
+        request: the class of its requests; `Request` says what their answer is. A request that has `timeout_seconds` is given that
+            and ANSWER_MARGIN_SECONDS, every other one `controller.socket.timeout.ms`.
+        title: what it does, for errors and the log.
+        refusal_of_repeat: what a repeated request is refused with because the first one was carried out, where the answer was lost.
+            None where a repeat is harmless: it has the same effect, or none, and the same answer.
+        perform: calls a broker's own method; None where the controller answers, which has a table of its own.
+    """
+
+    rpc: str
+    request: type[Request[Any]]
+    title: Callable[[Any], str]
+    refusal_of_repeat: type[ApiError] | None = None
+    perform: Callable[[Any, Any], Awaitable[Any]] | None = None
+
+    @property
+    def is_for_controller(self) -> bool:
+        """Whether the controller answers it."""
+        return issubclass(self.request, ControllerRequest)
+
+    @property
+    def name(self) -> str:
+        """The method's name in snake case."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.rpc).lower()
+
+
+def _to_broker(rpc: str, request: type[Q], perform: Callable[[BrokerControl, Q], Awaitable[object]]) -> Operation:
+    return Operation(rpc, request, lambda _: rpc, perform=perform)
+
+
+def _to_controller(rpc: str, request: type[Q], title: Callable[[Q], str], refusal_of_repeat: type[ApiError] | None = None) -> Operation:
+    return Operation(rpc, request, title, refusal_of_repeat)
+
+
+def _altering(request: AlterConfigsRequest | IncrementalAlterConfigsRequest) -> str:
+    return "altering the settings of " + ("brokers" if request.resource.topic is None else f"topic {request.resource.topic}")
+
+
+_ROWS: Final = (
+    _to_broker("LeaderAndIsr", LeaderAndIsrRequest, lambda broker, request: broker.leader_and_isr(request)),
+    _to_broker("UpdateMetadata", UpdateMetadataRequest, lambda broker, request: broker.update_metadata(request)),
+    _to_broker("StopReplica", StopReplicaRequest, lambda broker, request: broker.stop_replica(request)),
+    _to_broker("DescribeLogEnds", LogEndsRequest, lambda broker, request: broker.log_ends(request)),
+    _to_broker("Drain", DrainRequest, lambda broker, _: broker.drain()),
+    _to_broker("Undrain", UndrainRequest, lambda broker, _: broker.undrain()),
+    _to_broker("WriteTransactionMarker", TransactionMarker, lambda broker, request: broker.write_transaction_marker(request)),
+    _to_broker("VerifyTransaction", TransactionQuestion, lambda broker, request: broker.verify_transaction(request)),
+    _to_controller("AlterPartition", AlterPartitionRequest, lambda request: f"changing ISRs that broker {request.broker_id} leads"),
+    _to_controller("ControlledShutdown", ControlledShutdownRequest, lambda request: f"the shutdown of broker {request.broker_id}"),
+    _to_controller(
+        "CancelControlledShutdown",
+        CancelControlledShutdownRequest,
+        lambda request: f"the end of draining broker {request.broker_id}",
+    ),
+    # A block that was allocated and never arrived is lost, and none is given twice.
+    _to_controller("AllocateProducerIds", AllocateProducerIdsRequest, lambda _: "allocating producer ids"),
+    _to_controller("CreateTopic", CreateTopicRequest, lambda request: f"creating topic {request.new_topic.name}", TopicAlreadyExists),
+    _to_controller("DeleteTopic", DeleteTopicRequest, lambda request: f"deleting topic {request.name}", UnknownTopicOrPartition),
+    _to_controller("CreatePartitions", CreatePartitionsRequest, lambda request: f"adding partitions to {request.name}", InvalidPartitions),
+    # To set a value, to add to a list what is not in it and to take out what is, does the same when it is repeated.
+    _to_controller("AlterConfigs", AlterConfigsRequest, _altering),
+    _to_controller("IncrementalAlterConfigs", IncrementalAlterConfigsRequest, _altering),
+    _to_controller("ElectLeaders", ElectLeadersRequest, lambda _: "electing leaders", ElectionNotNeeded),
+    _to_controller(
+        "AlterPartitionReassignments", AlterPartitionReassignmentsRequest, lambda _: "moving partitions", NoReassignmentInProgress
+    ),
+    _to_controller("ListPartitionReassignments", ListPartitionReassignmentsRequest, lambda _: "listing reassignments"),
+)
+OPERATIONS: Final[Mapping[type[Request[Any]], Operation]] = {row.request: row for row in _ROWS}
+
+
+def deadline_seconds(request: Request[Any], default_seconds: float) -> float:
+    """How long an answer is waited for.
+
+    Args:
+        default_seconds: for a request without a timeout of its own.
+    """
+    own: float | None = getattr(request, "timeout_seconds", None)
+    return default_seconds if own is None else max(0.0, own) + ANSWER_MARGIN_SECONDS

@@ -1,9 +1,9 @@
 """`ottla.interbroker.calls` inside one process: brokers that share an event loop call each other without a socket.
 
 `LocalControl` is the one hub of such a cluster, and each of its brokers has a `LocalTransport` at it. A call behaves as
-one over a network does: it takes a task of its own at the receiver, which goes on when the caller gives up; a broker
+one over a network does: it takes a task of its own at the receiver, which continues when the caller gives up; a broker
 that is not there raises BrokerNotAvailable, one that does not answer RequestTimedOut; requests and answers are data
-that nobody changes afterwards. That leaves tests and the simulation one place to have bad days in: `partition` cuts
+that is not changed afterwards. That leaves tests and the simulation one place to have bad days in: `partition` cuts
 two brokers off from each other, `carry` may delay, lose or repeat any call.
 """
 
@@ -11,21 +11,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from ottla.errors import ApiError, BrokerNotAvailable, RequestTimedOut, UnknownServerError
-from ottla.interbroker.calls import DEFAULT_TIMEOUT_SECONDS, BrokerControl, Caller, ControllerControl
+from ottla.interbroker.calls import (
+    DEFAULT_TIMEOUT_SECONDS,
+    OPERATIONS,
+    BrokerControl,
+    BrokerRequest,
+    Caller,
+    ControllerControl,
+    ControllerRequest,
+    RemoteBroker,
+    RemoteController,
+    Request,
+    deadline_seconds,
+)
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration
 
 log: Final = logging.getLogger(__name__)
 
-# An operation that is given a time of its own is answered for at its end.
-ANSWER_MARGIN_SECONDS: Final = 1.0
+A = TypeVar("A")
+
 # What calls under way are given when a broker stops.
 GRACE_SECONDS: Final = 2.0
 
@@ -62,7 +73,7 @@ class LocalControl:
         self._served: dict[BrokerId, LocalTransport] = {}
         self._cut: set[frozenset[BrokerId]] = set()
 
-    def transport(self, caller: Callable[[], Caller], check_caller: Callable[[Caller], None]) -> LocalTransport:
+    def transport(self, caller: Callable[[], Caller], check_caller: Callable[[Caller], None], _: object = None) -> LocalTransport:
         """A broker's way to the others.
 
         Args:
@@ -82,7 +93,7 @@ class LocalControl:
     # For the transports.
 
     def enter(self, broker_id: BrokerId, transport: LocalTransport) -> None:
-        """The broker is called by this transport from now on, whoever had its id before."""
+        """The broker is called by this transport from now on, whichever had its id before."""
         self._served[broker_id] = transport
 
     def leave(self, broker_id: BrokerId, transport: LocalTransport) -> None:
@@ -90,7 +101,7 @@ class LocalControl:
         if self._served.get(broker_id) is transport:
             del self._served[broker_id]
 
-    async def call(self, call: Call, perform: Callable[[LocalTransport], Coroutine[Any, Any, Any]], timeout_seconds: float | None) -> Any:
+    async def call(self, call: Call, caller: Caller, request: Request[A]) -> A:
         """Makes a call and gives its answer.
 
         Raises:
@@ -99,21 +110,24 @@ class LocalControl:
             ApiError: what the receiver raised.
         """
 
-        async def arrive() -> Any:
+        async def arrive() -> A:
             receiver = self._served.get(call.receiver)
             if receiver is None or frozenset((call.sender, call.receiver)) in self._cut:
-                raise BrokerNotAvailable(f"{call.method}: broker {call.receiver} can not be reached")
-            return await receiver.performed(call, perform(receiver))
+                raise BrokerNotAvailable(f"{call.method}: broker {call.receiver} cannot be reached")
+            return await receiver.performed(call, caller, request)
 
         try:
-            async with asyncio.timeout(timeout_seconds or self._timeout_seconds):
-                return await self.carry(call, arrive)
+            async with asyncio.timeout(deadline_seconds(request, self._timeout_seconds)):
+                answer: A = await self.carry(call, arrive)
+                return answer
         except TimeoutError as error:
             raise RequestTimedOut(f"{call.method}: broker {call.receiver} gave no answer") from error
 
 
 class LocalTransport:
-    """One broker at a hub: `ottla.interbroker.calls.ControlTransport`."""
+    """One broker at a hub: `ottla.interbroker.calls.ControlTransport`. No caller comes from outside, so there is no secret."""
+
+    secret: str | None = None
 
     def __init__(self, hub: LocalControl, caller: Callable[[], Caller], check_caller: Callable[[Caller], None]) -> None:
         self._hub = hub
@@ -126,20 +140,15 @@ class LocalTransport:
 
     def broker(self, registration: BrokerRegistration) -> BrokerControl:
         """A broker, by its id."""
-
-        def performer(method: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Callable[[LocalTransport], Any]:
-            return lambda receiver: receiver.perform_as_broker(method, arguments, keywords)
-
-        return cast("BrokerControl", _Remote(self._calling(registration.broker_id, performer)))
+        return RemoteBroker(_Carrier(self, registration.broker_id))
 
     def controller(self, registration: BrokerRegistration) -> ControllerControl:
         """The controller, by its broker's id."""
+        return RemoteController(_Carrier(self, registration.broker_id))
 
-        def performer(method: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Callable[[LocalTransport], Any]:
-            caller = self._caller()  # as it is when the call is made, like a request that is on its way
-            return lambda receiver: receiver.perform_as_controller(caller, method, arguments, keywords)
-
-        return cast("ControllerControl", _Remote(self._calling(registration.broker_id, performer)))
+    async def call(self, receiver: BrokerId, request: Request[A]) -> A:
+        """Makes a call. The caller is as it is now, as in a request that is on its way."""
+        return await self._hub.call(Call(self._own, receiver, OPERATIONS[type(request)].name), self._caller(), request)
 
     async def serve(self, own: BrokerId, broker_control: BrokerControl, controller_control: ControllerControl) -> str | None:
         """Makes this broker reachable at the hub; there is no endpoint to register."""
@@ -150,7 +159,7 @@ class LocalTransport:
         return None
 
     async def show_ready(self, is_ready: bool) -> None:
-        """Nobody can ask for health here."""
+        """There is no health service here."""
 
     async def close(self) -> None:
         """Is not reachable any more; calls that are being performed are given a moment. Safe to repeat."""
@@ -169,10 +178,10 @@ class LocalTransport:
 
     # What arrives.
 
-    async def performed(self, call: Call, performing: Coroutine[Any, Any, Any]) -> Any:
-        """Performs a call in a task of its own, to its end whether or not anybody still waits for it."""
+    async def performed(self, call: Call, caller: Caller, request: Request[A]) -> A:
+        """Performs a call in a task of its own, to its end even if its caller gives up."""
         # As the receiver's work, also in its log lines.
-        task = asyncio.get_running_loop().create_task(performing, context=self._context.copy())
+        task = asyncio.get_running_loop().create_task(self._perform(caller, request), context=self._context.copy())
         self._performing.add(task)
         task.add_done_callback(self._ended)
         await asyncio.wait([task])
@@ -180,54 +189,32 @@ class LocalTransport:
             raise BrokerNotAvailable(f"{call.method}: broker {call.receiver} has gone")
         error = task.exception()
         if error is not None and not isinstance(error, ApiError):
-            log.error("%s, asked for by broker %d, failed", call.method, call.sender, exc_info=error)
+            log.error("%s, called by broker %d, failed", call.method, call.sender, exc_info=error)
             raise UnknownServerError(f"{call.method}: broker {call.receiver}: {error!r}") from error
         return task.result()
 
-    async def perform_as_broker(self, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """A call of the controller's."""
-        assert self._served is not None, "who is at the hub serves"
-        return await getattr(self._served[0], method)(*arguments, **keywords)
-
-    async def perform_as_controller(self, caller: Caller, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """A call to this broker as the controller."""
-        assert self._served is not None, "who is at the hub serves"
+    async def _perform(self, caller: Caller, request: Request[A]) -> A:
+        assert self._served is not None, "a transport that is at the hub serves"
+        broker, controller = self._served
+        if isinstance(request, BrokerRequest):
+            return cast("A", await broker.call(request))
+        assert isinstance(request, ControllerRequest), request
         self._check_caller(caller)
-        return await getattr(self._served[1], method)(*arguments, **keywords)
-
-    def _calling(
-        self, receiver: BrokerId, performer: Callable[[str, tuple[Any, ...], dict[str, Any]], Callable[[LocalTransport], Any]]
-    ) -> Callable[..., Awaitable[Any]]:
-        async def call(method: str, *arguments: Any, **keywords: Any) -> Any:
-            given = _timeout_seconds_in(method, arguments, keywords)
-            timeout_seconds = None if given is None else given + ANSWER_MARGIN_SECONDS
-            return await self._hub.call(Call(self._own, receiver, method), performer(method, arguments, keywords), timeout_seconds)
-
-        return call
+        return cast("A", await controller.call(request))
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._performing.discard(task)
         with contextlib.suppress(asyncio.CancelledError):
-            task.exception()  # whoever asked may have given up
+            task.exception()  # its caller may have given up
 
 
-def _timeout_seconds_in(method: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> float | None:
-    """What a call of the controller is given for itself."""
-    declared = getattr(ControllerControl, method, None)
-    if declared is None:
-        return None
-    given: float | None = inspect.signature(declared).bind(None, *arguments, **keywords).arguments.get("timeout_seconds")
-    return given
+@dataclass(frozen=True, slots=True)
+class _Carrier:
+    """Takes requests to one broker at the hub."""
 
+    transport: LocalTransport
+    receiver: BrokerId
 
-class _Remote:
-    """Every method of either protocol, as a call."""
-
-    def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
-        self._call = call
-
-    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
-        def call(*arguments: Any, **keywords: Any) -> Awaitable[Any]:
-            return self._call(method, *arguments, **keywords)
-
-        return call
+    async def call(self, request: Request[A]) -> A:
+        """Makes the call."""
+        return await self.transport.call(self.receiver, request)

@@ -1,42 +1,79 @@
 """`ottla.interbroker.calls` over gRPC: serves this broker to the others, and knows the way to each of them.
 
-Requests to the controller say who calls (`Caller`), and `check_caller` refuses a broker that has registered anew since
-and one that knows of a newer controller. Requests to a broker carry their epochs in their own data, for the broker
-itself to judge; only Drain has nothing but its caller.
+Requests to the controller have their `Caller`, and `check_caller` refuses a broker that has registered again since
+and one that knows of a newer controller. Requests to a broker have their epochs in their own data, and the broker
+itself checks those; Drain and Undrain have nothing but their caller. Who may call at all is `admission`'s affair.
 
-This module imports grpc, at a tenth of a second. A broker that is alone does not need it, so whoever makes a
-`GrpcControl` imports it there and then, not at the top of a file.
+This module imports grpc, at a tenth of a second. A broker that is alone does not need it, so what makes a
+`GrpcControl` imports it there, not at the top of a file.
+
+Invariant: no method is spelled here; what can be called is the table's affair (`calls.OPERATIONS`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable, Iterable
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn, cast
+from functools import partial
+from typing import Any, Final, NoReturn, TypeVar
+
+from google.protobuf.message import Message
 
 from ottla.config.broker import BrokerSettings
-from ottla.config.control import LISTENER_NAME
-from ottla.errors import BrokerNotAvailable
-from ottla.interbroker.calls import BrokerControl, Caller, ControllerControl
-from ottla.interbroker.clients import BrokerClient, ControllerClient
-from ottla.interbroker.servicers import BrokerServicer, CheckCaller, ControllerServicer
+from ottla.errors import BrokerNotAvailable, ClusterAuthorizationFailed, ConfigurationError
+from ottla.interbroker import codec
+from ottla.interbroker.admission import PROOF_KEY, SECRET_BYTES, ByName, BySecret, proof_of
+from ottla.interbroker.calls import (
+    OPERATIONS,
+    BrokerControl,
+    Caller,
+    ControllerControl,
+    RemoteBroker,
+    RemoteController,
+    Request,
+    deadline_seconds,
+)
+from ottla.lifecycle import Tasks
 from ottla.model import BrokerId, BrokerRegistration
+from ottla.network.certificate_dates import subject_name
 from ottla.rpc.channel import RpcChannel
 from ottla.rpc.health import THE_SERVER
 from ottla.rpc.limits import RpcLimits
-from ottla.rpc.server import RpcServer, RpcService
+from ottla.rpc.server import RpcServer, RpcService, UnaryMethod
 from ottla.rpc.tls import RpcTls, read_tls
-from ottla.rpc.v1 import broker_pb2, broker_pb2_grpc, controller_pb2, controller_pb2_grpc
 
-BROKER_SERVICE: Final = broker_pb2.DESCRIPTOR.services_by_name["Broker"].full_name
-CONTROLLER_SERVICE: Final = controller_pb2.DESCRIPTOR.services_by_name["Controller"].full_name
+A = TypeVar("A")
+CheckCaller = Callable[[Caller], None]
+Registered = Callable[[BrokerId], Awaitable[BrokerRegistration | None]]
+
+BROKER_SERVICE: Final[str] = codec.BROKER_SERVICE.full_name
+CONTROLLER_SERVICE: Final[str] = codec.CONTROLLER_SERVICE.full_name
 
 # What the health service says is served once the broker is ready. Other brokers call before that, and do not ask.
 FOLLOW_READINESS: Final = (THE_SERVER, BROKER_SERVICE)
 # What calls under way are given when a broker stops.
 GRACE_SECONDS: Final = 2.0
+
+
+class _Secret:
+    """What a broker wants to be shown: read when it is first called, and again after it was the wrong one."""
+
+    def __init__(self, registration: BrokerRegistration, registered: Registered | None) -> None:
+        self._broker_id = registration.broker_id
+        self._known = registration.control_secret
+        self._registered = registered
+
+    async def get(self) -> str | None:
+        if self._known is None and self._registered is not None:
+            registration = await self._registered(self._broker_id)
+            self._known = None if registration is None else registration.control_secret
+        return self._known
+
+    def forget(self) -> None:
+        if self._registered is not None:
+            self._known = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +83,7 @@ class _Way:
     endpoint: str
     broker_epoch: int
     channel: RpcChannel
+    secret: _Secret
 
 
 class GrpcControl:
@@ -56,12 +94,20 @@ class GrpcControl:
         host: this machine's name, for a listener on every interface.
         caller: who this broker is now: its registration's epoch and the controller's.
         check_caller: raises StaleBrokerEpoch or StaleControllerEpoch for a caller that is out of date.
+        registered: reads a broker's registration, for what it has to be shown; by default that which a call is made by.
 
     Raises:
-        ConfigurationError: keys or certificates can not be used.
+        ConfigurationError: keys or certificates cannot be used.
     """
 
-    def __init__(self, settings: BrokerSettings, host: str, caller: Callable[[], Caller], check_caller: CheckCaller) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        host: str,
+        caller: Callable[[], Caller],
+        check_caller: CheckCaller,
+        registered: Registered | None = None,
+    ) -> None:
         self._settings = settings
         self._host = host
         self._caller = caller
@@ -69,44 +115,41 @@ class GrpcControl:
         self._timeout_seconds = settings.controller_socket_timeout_ms / 1000
         self._limits = RpcLimits(max_message_bytes=settings.control_message_max_bytes)
         self._tls = _tls_of(settings)
+        self._registered = registered
+        # What callers have to show; over TLS it is their certificate.
+        self.secret = None if self._tls else secrets.token_hex(SECRET_BYTES)
+        self._admission = BySecret(self.secret) if self.secret else ByName(_allowed(settings, self._tls))
         self._server: RpcServer | None = None
         self._ways: dict[BrokerId, _Way] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: Final = Tasks()
 
     def broker(self, registration: BrokerRegistration) -> BrokerControl:
         """A broker, by what it registered; every call fails when that names no endpoint."""
-        channel = self._channel_to(registration)
-        if channel is None:
-            return cast("BrokerControl", _Unreachable(registration.broker_id))
-        return BrokerClient(channel, self._caller, self._timeout_seconds)
+        return RemoteBroker(self._carrier_to(registration))
 
     def controller(self, registration: BrokerRegistration) -> ControllerControl:
         """The controller, by what its broker registered; every call fails when that names no endpoint."""
-        channel = self._channel_to(registration)
-        if channel is None:
-            return cast("ControllerControl", _Unreachable(registration.broker_id))
-        return ControllerClient(channel, self._caller, self._timeout_seconds)
+        return RemoteController(self._carrier_to(registration))
 
     def forget(self, broker_ids: Iterable[BrokerId]) -> None:
         """Gives up the ways to brokers that have gone; calls to them that still wait end with BrokerNotAvailable."""
         for broker_id in broker_ids:
             way = self._ways.pop(broker_id, None)
             if way is not None:
-                self._close_beside(way.channel)
+                self._closing.begin(way.channel.close())
 
     async def serve(self, own: BrokerId, broker_control: BrokerControl, controller_control: ControllerControl) -> str:
         """Serves this broker at `control.listener`, and gives the `host:port` to register.
 
         Raises:
-            ConfigurationError: it can not listen there.
+            ConfigurationError: it cannot listen there.
         """
         assert self._server is None, f"broker {own} is served already"
-        broker, controller = BrokerServicer(broker_control, self._check_caller), ControllerServicer(controller_control, self._check_caller)
         services = [
-            RpcService(BROKER_SERVICE, functools.partial(broker_pb2_grpc.add_BrokerServicer_to_server, broker)),
-            RpcService(CONTROLLER_SERVICE, functools.partial(controller_pb2_grpc.add_ControllerServicer_to_server, controller)),
+            _service(BROKER_SERVICE, broker_control, self._check_caller),
+            _service(CONTROLLER_SERVICE, controller_control, self._check_caller),
         ]
-        server = RpcServer(services, self._limits, self._tls, FOLLOW_READINESS)
+        server = RpcServer(services, self._limits, self._tls, FOLLOW_READINESS, admission=self._admission)
         address = self._settings.control_address
         port = await server.start(address.host, address.port)
         self._server = server
@@ -127,40 +170,91 @@ class GrpcControl:
         if self._closing:
             await asyncio.wait(self._closing)
 
-    def _channel_to(self, registration: BrokerRegistration) -> RpcChannel | None:
+    def _carrier_to(self, registration: BrokerRegistration) -> _Carrier | _Unreachable:
         broker_id, endpoint = registration.broker_id, registration.control_endpoint
         if endpoint is None:
-            return None
+            return _Unreachable(broker_id)
         way = self._ways.get(broker_id)
-        # A broker that was started anew is called anew: the old channel may be in the pause after a failed attempt.
+        # A broker that was started again gets a new channel: the old one may be in the pause after a failed attempt.
         if way is None or (way.endpoint, way.broker_epoch) != (endpoint, registration.broker_epoch):
             self.forget([broker_id])
-            way = self._ways[broker_id] = _Way(endpoint, registration.broker_epoch, RpcChannel(endpoint, self._limits, self._tls))
-        return way.channel
-
-    def _close_beside(self, channel: RpcChannel) -> None:
-        task = asyncio.ensure_future(channel.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+            channel = RpcChannel(endpoint, self._limits, self._tls)
+            way = self._ways[broker_id] = _Way(endpoint, registration.broker_epoch, channel, _Secret(registration, self._registered))
+        return _Carrier(way.channel, None if self._tls else way.secret, self._caller, self._timeout_seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class _Carrier:
+    """Takes requests to the broker at the other end of a channel."""
+
+    channel: RpcChannel
+    secret: _Secret | None
+    caller: Callable[[], Caller]
+    timeout_seconds: float  # for a request that has none of its own
+
+    async def call(self, request: Request[A]) -> A:
+        """Sends the request under its method's name, and gives the answer."""
+        coder, method = codec.codec_of(type(request)), codec.method_of(type(request))
+        path = f"/{method.containing_service.full_name}/{method.name}"
+        message, seconds = await coder.encode_request(request, self.caller()), deadline_seconds(request, self.timeout_seconds)
+        known = None if self.secret is None else await self.secret.get()
+        metadata = () if known is None else ((PROOF_KEY, proof_of(known, path)),)
+        try:
+            answer: A = coder.decode_answer(await self.channel.call_named(path, message, coder.answer_message, seconds, metadata))
+        except ClusterAuthorizationFailed as error:
+            if self.secret is None:
+                raise
+            # It has registered again, or not yet: the next attempt reads what it says by then.
+            self.secret.forget()
+            raise BrokerNotAvailable(error.message) from None
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
 class _Unreachable:
-    """A broker that has registered no control endpoint: every method of both protocols fails."""
+    """Stands for a broker that has registered no control endpoint."""
 
-    def __init__(self, broker_id: BrokerId) -> None:
-        self._broker_id = broker_id
+    broker_id: BrokerId
 
-    def __getattr__(self, method: str) -> Callable[..., Awaitable[NoReturn]]:
-        async def call(*arguments: object, **keywords: object) -> NoReturn:
-            raise BrokerNotAvailable(f"{method}: broker {self._broker_id} has registered no control endpoint")
+    async def call(self, request: Request[Any]) -> NoReturn:
+        """Fails."""
+        raise BrokerNotAvailable(f"{OPERATIONS[type(request)].name}: broker {self.broker_id} has registered no control endpoint")
 
-        return call
+
+def _service(name: str, control: BrokerControl | ControllerControl, check_caller: CheckCaller) -> RpcService:
+    """The methods of a service, answered by `control`."""
+    methods = {}
+    for operation in OPERATIONS.values():
+        if operation.is_for_controller is (name == CONTROLLER_SERVICE):
+            coder = codec.codec_of(operation.request)
+            answer = partial(_answer, control, check_caller, coder)
+            methods[operation.rpc] = UnaryMethod(coder.request_message, coder.answer_message, answer)
+    return RpcService.of_methods(name, methods)
+
+
+async def _answer(
+    control: BrokerControl | ControllerControl, check_caller: CheckCaller, coder: codec.Codec, message: Message, _: object
+) -> Message:
+    caller = coder.caller_of(message)
+    if caller is not None:
+        check_caller(caller)
+    request: Any = await coder.decode_request(message)
+    return coder.encode_answer(await control.call(request))
+
+
+def _allowed(settings: BrokerSettings, tls: RpcTls | None) -> Sequence[str]:
+    if settings.control_allowed_principals or tls is None:
+        return settings.control_allowed_principals
+    own = subject_name(tls.certificate_chain.decode(errors="replace"))
+    if own is None:
+        raise ConfigurationError("control.allowed.principals is not set, and this broker's certificate has no name to take for it")
+    return [own]
 
 
 def _tls_of(settings: BrokerSettings) -> RpcTls | None:
     if not settings.control_address.is_tls:
         return None
-    seen = settings.for_listener(LISTENER_NAME)
+    seen = settings.for_control()
     chain, key, authorities = seen.ssl_keystore_certificate_chain, seen.ssl_keystore_key, seen.ssl_truststore_certificates
     in_text = f"{key.value}\n{chain.value}" if key is not None and chain is not None else ""
     return read_tls(

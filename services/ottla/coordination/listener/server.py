@@ -1,0 +1,422 @@
+"""Connections of ZooKeeper's clients, and the sessions behind them.
+
+A session outlives its connection by its timeout, and continues with anyone who connects again with its id and password. It is a session of
+the twin like a broker's own, so what it sees and in which order is the twin's affair: a connection does one request after the other, and
+an event of a watch is written where it happens, before anything that was read after it.
+
+Bounded: frames (`jute.maxbuffer`), connections, sessions, watches of a session, and the time until a connection has introduced itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
+from ottla.coordination.errors import CoordinationError, NoNode, NotAuthorized, SessionExpired
+from ottla.coordination.interface import Check, Create, Delete, EventType, Operation, SessionEvent, SetData, Stat, WatchedEvent
+from ottla.coordination.listener import jute
+from ottla.coordination.listener.jute import MalformedFrame, Reader, Request
+from ottla.coordination.requests import MAX_REQUEST_SIZE
+from ottla.coordination.zookeeper import DigestCredentials
+from ottla.lifecycle import Tasks
+
+log: Final = logging.getLogger(__name__)
+
+MAX_CONNECTIONS: Final = 1_000
+MAX_SESSIONS: Final = 10_000
+MAX_WATCHES: Final = 100_000  # of one session
+LARGEST_FRAME: Final = MAX_REQUEST_SIZE + 4096
+INTRODUCTION_SECONDS: Final = 10.0
+SHORTEST_SESSION_MS: Final = 1_000  # ZooKeeper has 4 s, as it looks every 2 s only
+LONGEST_SESSION_MS: Final = 60_000
+LARGEST_BACKLOG: Final = 16 * 1024 * 1024  # bytes of answers and events that a client does not take
+_PASSWORD_SIZE: Final = 16
+_EPHEMERAL, _SEQUENTIAL = 1, 2
+_KNOWN_FLAGS: Final = 3
+
+
+class _Session:
+    """A session that was begun here."""
+
+    def __init__(self, session: EmbeddedSession, timeout_ms: int) -> None:
+        self.session: Final = session
+        self.password: Final = secrets.token_bytes(_PASSWORD_SIZE)
+        self.timeout_ms = timeout_ms
+        self.connection: _Connection | None = None
+        self.expiry: asyncio.TimerHandle | None = None
+
+
+class CoordinationListener:
+    """Answers ZooKeeper's protocol for an embedded twin.
+
+    Args:
+        zookeeper: the twin; it is the caller's to close, after the listener.
+        host, port: where; port 0 takes a free one.
+        credentials: who clients have to be, by the scheme `digest`; None for anybody.
+    """
+
+    def __init__(self, zookeeper: EmbeddedZooKeeper, host: str, port: int, credentials: DigestCredentials | None = None) -> None:
+        self._zookeeper = zookeeper
+        self._host = host
+        self._wanted_port = port
+        self._credentials = credentials
+        self._server: asyncio.Server | None = None
+        self._sessions: dict[int, _Session] = {}
+        self._connections: dict[asyncio.Task[None], _Connection] = {}
+        self._ending: Final = Tasks()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        assert self._server is not None, "it listens"
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def start(self) -> None:
+        """Listens. Raises OSError when the port is in use."""
+        self._server = await asyncio.start_server(self._serve, self._host, self._wanted_port)
+
+    async def close(self) -> None:
+        """Ends all connections, and the sessions behind them."""
+        if self._server is None:
+            return
+        self._server.close()
+        tasks = [*self._connections, *self._ending]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for kept in list(self._sessions.values()):
+            self._forget(kept)
+            await kept.session.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        connection = _Connection(writer, self._zookeeper, self._credentials)
+        self._connections[task] = connection
+        kept: _Session | None = None
+        try:
+            if len(self._connections) > MAX_CONNECTIONS:
+                log.warning("coordination.listener: connection refused: there are %d already", MAX_CONNECTIONS)
+                return
+            async with asyncio.timeout(INTRODUCTION_SECONDS):
+                kept = await self._introduced(await _read_frame(reader), connection)
+            if kept is None:
+                await connection.drain()
+                return
+            await self._answer(reader, connection, kept)
+        except (OSError, EOFError, TimeoutError, MalformedFrame) as error:
+            log.debug("coordination.listener: a connection ended: %s", error)
+        except SessionExpired:
+            pass  # the client hears of it when it connects again
+        finally:
+            del self._connections[task]
+            if kept is not None and kept.connection is connection:
+                kept.connection = None
+                self._zookeeper.forget_watches(kept.session)
+            connection.abort()
+
+    async def _introduced(self, frame: bytes, connection: _Connection) -> _Session | None:
+        """The session that a connection is for; None when it has none, which the client learns."""
+        request = Reader(frame)
+        version, _, timeout_ms, session_id = request.read_int(), request.read_long(), request.read_int(), request.read_long()
+        password = request.read_buffer() or b""
+        has_read_only = not request.is_at_end
+        kept = self._sessions.get(session_id)
+        if kept is None and not session_id and len(self._sessions) < MAX_SESSIONS:
+            session = await self._zookeeper.session()
+            kept = _Session(session, min(max(timeout_ms, SHORTEST_SESSION_MS), LONGEST_SESSION_MS))
+            self._sessions[session.session_id] = kept
+            session.on_session_event(lambda event: self._happened(session.session_id, event))
+        elif kept is None or not hmac.compare_digest(password, kept.password):
+            connection.send(jute.INT.pack(version) + jute.INT.pack(0) + jute.LONG.pack(0) + jute.buffer(bytes(_PASSWORD_SIZE)) + b"\0")
+            return None
+        former, kept.connection = kept.connection, connection
+        if former is not None:
+            self._zookeeper.forget_watches(kept.session)
+            former.abort()
+        self._touch(kept)
+        answer = jute.INT.pack(0) + jute.INT.pack(kept.timeout_ms) + jute.LONG.pack(kept.session.session_id) + jute.buffer(kept.password)
+        connection.send(answer + b"\0" if has_read_only else answer)
+        return kept
+
+    async def _answer(self, reader: asyncio.StreamReader, connection: _Connection, kept: _Session) -> None:
+        while True:
+            frame = await _read_frame(reader)
+            if kept.connection is not connection:
+                return  # the session has moved to another connection
+            self._touch(kept)
+            if not await connection.answer(frame, kept.session):
+                self._forget(kept)
+                await connection.drain()
+                return
+            await connection.drain()
+
+    def _touch(self, kept: _Session) -> None:
+        """The session's client lives."""
+        if kept.expiry is not None:
+            kept.expiry.cancel()
+        kept.expiry = asyncio.get_running_loop().call_later(kept.timeout_ms / 1000, self._expire, kept)
+
+    def _expire(self, kept: _Session) -> None:
+        log.info("session %#x has expired: nothing was heard of it for %d ms", kept.session.session_id, kept.timeout_ms)
+        self._ending.begin(self._zookeeper.expire(kept.session))
+
+    def _happened(self, session_id: int, event: SessionEvent) -> None:
+        """The session is over, no matter who ended it."""
+        kept = self._sessions.get(session_id)
+        if kept is not None and event is SessionEvent.EXPIRED:
+            self._forget(kept)
+            if kept.connection is not None:
+                kept.connection.abort()
+
+    def _forget(self, kept: _Session) -> None:
+        self._sessions.pop(kept.session.session_id, None)
+        if kept.expiry is not None:
+            kept.expiry.cancel()
+
+
+class _Connection:
+    """One client's connection: reads frames into calls of its session, and writes what comes of them."""
+
+    def __init__(self, writer: asyncio.StreamWriter, zookeeper: EmbeddedZooKeeper, credentials: DigestCredentials | None) -> None:
+        self._writer = writer
+        self._zookeeper = zookeeper
+        self._credentials = credentials
+        self._is_authorized = credentials is None
+        self._watch_count = 0
+
+    def send(self, payload: bytes) -> None:
+        """Writes a frame; a client that takes nothing any more is cut off."""
+        self._writer.write(jute.framed(payload))
+        if self._writer.transport.get_write_buffer_size() > LARGEST_BACKLOG:
+            self.abort()
+
+    async def drain(self) -> None:
+        """Waits until the client has taken most of what was written."""
+        await self._writer.drain()
+
+    def abort(self) -> None:
+        """Ends the connection; what is written still goes out."""
+        self._writer.close()
+
+    async def answer(self, frame: bytes, session: EmbeddedSession) -> bool:
+        """Does one request. Gives whether the session continues. Raises MalformedFrame and SessionExpired."""
+        request = Reader(frame)
+        xid, kind = request.read_int(), request.read_int()
+        error, body = 0, b""
+        if kind == Request.CLOSE:
+            await session.close()  # first: a client that has the answer takes the ephemerals for gone
+            self._reply(xid, 0, b"")
+            return False
+        try:
+            if kind == Request.AUTH:
+                error = self._authorize(request)
+            elif kind != Request.PING and not self._is_authorized:
+                raise NotAuthorized("the listener asks for a digest")
+            else:
+                found = await self._do(kind, request, session)
+                error, body = (jute.UNIMPLEMENTED, b"") if found is None else (0, found)
+        except SessionExpired:
+            raise
+        except CoordinationError as refused:
+            error, body = jute.code_of(refused), b""
+        self._reply(xid, error, body)
+        if error == jute.AUTH_FAILED:
+            raise MalformedFrame("the digest is another one")
+        return True
+
+    def _reply(self, xid: int, error: int, body: bytes) -> None:
+        self.send(jute.HEADER.pack(xid, self._zookeeper.zxid, error) + body)
+
+    def _authorize(self, request: Reader) -> int:
+        request.read_int()
+        scheme, given = request.read_string(), request.read_buffer() or b""
+        wanted = self._credentials
+        if wanted is not None and scheme == "digest":
+            if not hmac.compare_digest(given, f"{wanted.username}:{wanted.password}".encode()):
+                return jute.AUTH_FAILED
+            self._is_authorized = True
+        return 0 if scheme == "digest" else jute.AUTH_FAILED
+
+    async def _do(self, kind: int, request: Reader, session: EmbeddedSession) -> bytes | None:
+        """The body of the answer; None for a request that is not known."""
+        match kind:
+            case Request.PING:
+                return b""
+            case Request.CREATE | Request.CREATE_2:
+                create = _read_create(request)
+                if create is None:
+                    return None
+                path = await session.create(create.path, create.data, ephemeral=create.ephemeral, sequential=create.sequential)
+                if kind == Request.CREATE:
+                    return jute.string(path)
+                return jute.string(path) + jute.stat_record(await _stat(session, path))
+            case Request.DELETE:
+                await session.delete(request.read_string(), request.read_int())
+                return b""
+            case Request.EXISTS:
+                path, watches = request.read_string(), request.read_bool()
+                return jute.stat_record(await _stat(session, path, self if watches else None))
+            case Request.GET_DATA:
+                path, watches = request.read_string(), request.read_bool()
+                data, stat = await session.get(path, self.watch if watches else None)
+                self._count_watch(watches)
+                return jute.buffer(data) + jute.stat_record(stat)
+            case Request.SET_DATA:
+                stat = await session.set(request.read_string(), request.read_buffer() or b"", request.read_int())
+                return jute.stat_record(stat)
+            case Request.GET_ACL:
+                stat = await _stat(session, request.read_string())
+                return jute.INT.pack(1) + jute.INT.pack(31) + jute.string("world") + jute.string("anyone") + jute.stat_record(stat)
+            case Request.GET_CHILDREN | Request.GET_CHILDREN_2:
+                path, watches = request.read_string(), request.read_bool()
+                names = await session.children(path, self.watch if watches else None)
+                self._count_watch(watches)
+                if kind == Request.GET_CHILDREN:
+                    return jute.strings(names)
+                return jute.strings(names) + jute.stat_record(await _stat(session, path))
+            case Request.SYNC:
+                return jute.string(request.read_string())
+            case Request.MULTI:
+                return await self._transaction(request, session)
+            case Request.MULTI_READ:
+                return await self._read_many(request, session)
+            case Request.SET_WATCHES:
+                await self._set_watches(request, session)
+                return b""
+        return None
+
+    async def _transaction(self, request: Reader, session: EmbeddedSession) -> bytes | None:
+        operations: list[Operation] = []
+        kinds: list[int] = []
+        while True:
+            kind, is_done = request.multi_header()
+            if is_done:
+                break
+            operation = _read_operation(kind, request)
+            if operation is None:
+                return None
+            operations.append(operation)
+            kinds.append(kind)
+        try:
+            results = await session.transaction(operations)
+        except SessionExpired:
+            raise
+        except CoordinationError as error:
+            if error.operation_index is None:
+                raise
+            return _failed_transaction(len(operations), error.operation_index, jute.code_of(error)) + jute.END_OF_MULTI
+        parts = []
+        for kind, result in zip(kinds, results, strict=True):
+            parts.append(jute.MULTI_HEADER.pack(kind, False, 0))
+            if isinstance(result, str):
+                parts.append(jute.string(result))
+                if kind == Request.CREATE_2:
+                    parts.append(jute.stat_record(await _stat(session, result)))
+            elif isinstance(result, Stat):
+                parts.append(jute.stat_record(result))
+        return b"".join(parts) + jute.END_OF_MULTI
+
+    async def _read_many(self, request: Reader, session: EmbeddedSession) -> bytes | None:
+        paths: list[str] = []
+        while True:
+            kind, is_done = request.multi_header()
+            if is_done:
+                break
+            if kind != Request.GET_DATA:
+                return None
+            paths.append(request.read_string())
+            request.read_bool()
+        parts = []
+        for found in await session.get_many(paths):
+            if found is None:
+                parts.append(jute.MULTI_HEADER.pack(-1, False, -101) + jute.INT.pack(-101))
+            else:
+                parts.append(jute.MULTI_HEADER.pack(Request.GET_DATA, False, 0) + jute.buffer(found[0]) + jute.stat_record(found[1]))
+        return b"".join(parts) + jute.END_OF_MULTI
+
+    async def _set_watches(self, request: Reader, session: EmbeddedSession) -> None:
+        """What a client that has connected again still watches; what has changed since, fires at once."""
+        since = request.read_long()
+        data_paths, exist_paths, child_paths = request.read_strings(), request.read_strings(), request.read_strings()
+        for path in data_paths:
+            stat = await session.exists(path, self.watch)
+            self._count_watch(True)
+            if stat is None or stat.mzxid > since:
+                self.watch(WatchedEvent(EventType.DELETED if stat is None else EventType.CHANGED, path))
+        for path in exist_paths:
+            self._count_watch(True)
+            if await session.exists(path, self.watch) is not None:
+                self.watch(WatchedEvent(EventType.CREATED, path))
+        for path in child_paths:
+            self._count_watch(True)
+            try:
+                await session.children(path, self.watch)
+                stat = await session.exists(path)
+            except NoNode:
+                stat = None
+            if stat is None or stat.pzxid > since:
+                self.watch(WatchedEvent(EventType.DELETED if stat is None else EventType.CHILDREN, path))
+
+    def watch(self, event: WatchedEvent) -> None:
+        """Writes the event of a watch. One object for all of a connection's watches: a delete is sent once."""
+        self._watch_count -= 1
+        body = jute.INT.pack(jute.EVENT_NUMBERS[event.event_type]) + jute.INT.pack(jute.CONNECTED_STATE) + jute.string(event.path)
+        self.send(jute.HEADER.pack(jute.WATCH_XID, -1, 0) + body)
+
+    def _count_watch(self, watches: bool) -> None:
+        self._watch_count += watches
+        if self._watch_count > MAX_WATCHES:
+            raise MalformedFrame(f"more than {MAX_WATCHES} watches")
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> bytes:
+    """The next frame. Raises MalformedFrame, EOFError, OSError."""
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    if not 0 <= size <= LARGEST_FRAME:
+        raise MalformedFrame(f"a frame of {size} bytes")
+    return await reader.readexactly(size)
+
+
+async def _stat(session: EmbeddedSession, path: str, watching: _Connection | None = None) -> Stat:
+    """Raises NoNode; the watch is set anyway."""
+    stat = await session.exists(path, None if watching is None else watching.watch)
+    if watching is not None:
+        watching._count_watch(True)
+    if stat is None:
+        raise NoNode(f"{path}: there is no such znode")
+    return stat
+
+
+def _read_create(request: Reader) -> Create | None:
+    """None for a kind of znode that is not known: containers, TTLs."""
+    path, data = request.read_string(), request.read_buffer() or b""
+    request.skip_acls()
+    flags = request.read_int()
+    if not 0 <= flags <= _KNOWN_FLAGS:
+        return None
+    return Create(path, data, ephemeral=bool(flags & _EPHEMERAL), sequential=bool(flags & _SEQUENTIAL))
+
+
+def _read_operation(kind: int, request: Reader) -> Operation | None:
+    match kind:
+        case Request.CREATE | Request.CREATE_2:
+            return _read_create(request)
+        case Request.DELETE:
+            return Delete(request.read_string(), request.read_int())
+        case Request.SET_DATA:
+            return SetData(request.read_string(), request.read_buffer() or b"", request.read_int())
+        case Request.CHECK:
+            return Check(request.read_string(), request.read_int())
+    return None
+
+
+def _failed_transaction(count: int, failed: int, code: int) -> bytes:
+    codes: Sequence[int] = [0] * failed + [code] + [jute.NOT_TRIED] * (count - failed - 1)
+    return b"".join(jute.MULTI_HEADER.pack(-1, False, one) + jute.INT.pack(one) for one in codes)
