@@ -3,7 +3,7 @@
 Requests are taken one at a time in the order in which they came. Each is judged by its two epochs first, also when it
 had to wait for its turn: a former controller, and one that speaks to a former life of this broker, are refused before
 anything changes. So is a request that the network delivers behind a later one of the same controller: it knows an older
-state, and may speak of a topic that has been deleted and created again since. A broker whose session has ended is nobody
+state, and may speak of a topic that has been deleted and created again since. A broker whose session has ended rejects them
 until it has registered again, so that nothing that was sent before can make it lead again.
 """
 
@@ -19,6 +19,7 @@ from ottla.broker.metadata import MetadataCache
 from ottla.errors import BrokerNotAvailable, FencedLeaderEpoch, StaleBrokerEpoch, StaleControllerEpoch
 from ottla.interbroker.calls import (
     AllReplicas,
+    BrokerControl,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LogEnd,
@@ -41,10 +42,10 @@ NOT_REGISTERED: Final = -1
 
 
 class Replicas(Protocol):
-    """What is told to the partitions of this broker: `ottla.broker.replication.replicas.ReplicaManager`."""
+    """What the partitions of this broker are changed to: `ottla.broker.replication.replicas.ReplicaManager`."""
 
     def written_epochs(self, partitions: Iterable[PartitionAssignment]) -> Mapping[TopicPartition, int]:
-        """The latest leader epoch of each log that can not go on in the epoch that is given."""
+        """The latest leader epoch of each log that cannot continue in the epoch that is given."""
         ...
 
     async def apply(
@@ -92,7 +93,7 @@ class NoTransactions:
         raise BrokerNotAvailable("this broker starts")
 
 
-def _nobody_told(deleted: Sequence[str], all_known: bool) -> None:
+def _ignore_topics(deleted: Sequence[str], all_known: bool) -> None:
     """For a broker that has yet to be put together."""
 
 
@@ -104,13 +105,25 @@ class Drains(Protocol):
     async def undrain(self) -> None: ...
 
 
-class ControlApplier:
+class Confirmed(Protocol):
+    """What ZooKeeper says of epochs: `ottla.broker.controller.service.ControllerService`."""
+
+    async def begun_epoch(self) -> int:
+        """The latest controller's."""
+        ...
+
+    async def registration_of(self, broker_id: BrokerId) -> BrokerRegistration | None:
+        """A broker's registration."""
+        ...
+
+
+class ControlApplier(BrokerControl):
     """This broker, as the controller sees it.
 
     Args:
         broker_id: which.
         registration: the latest registration; None before the first.
-        metadata: what is told to clients.
+        metadata: what clients are answered from.
         replicas: the partitions here.
         settings: what topics set for themselves.
         drains: hands over what this broker leads.
@@ -132,9 +145,10 @@ class ControlApplier:
         self._settings = settings
         self._drains = drains
         self.transactions: TransactionControl = NoTransactions()  # who does what other brokers ask of transactions
+        self.confirmed: Confirmed | None = None  # who is asked about epochs that are ahead of what is known here
         # Given the topics that are gone, and whether all that there are are known by now.
-        self.topics_changed: Callable[[Sequence[str], bool], None] = _nobody_told
-        self.told_epoch = NOT_REGISTERED  # the broker epoch under which all that there is was told
+        self.topics_changed: Callable[[Sequence[str], bool], None] = _ignore_topics
+        self.metadata_epoch = NOT_REGISTERED  # the broker epoch under which the controller sent all state
         self.drained_epoch = NOT_REGISTERED  # the one under which this broker was asked to hand over
         self._controller_epoch = -1
         # The last request that was taken: controller, its epoch, broker epoch and number. Numbers count within these three.
@@ -144,7 +158,7 @@ class ControlApplier:
         self._is_closed = False
 
     async def close(self) -> None:
-        """Does nothing more of what it is told, once it has done what it has begun: the broker stops."""
+        """Completes the requests in progress and accepts no more: the broker stops."""
         self._is_closed = True
         async with self._one_at_a_time:
             pass
@@ -162,13 +176,14 @@ class ControlApplier:
         self._metadata.controller_id = controller_id
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Leads and follows as it is told. Settings come first: logs are opened by them. Clients are told by whom it is replaced."""
+        """Becomes leader or follower of the partitions. Settings first, as logs are opened with them; then clients see the new leaders."""
         async with self._one_at_a_time:
+            await self._confirm(request)
             self._take(request)
             self._settings.learn_topic_overrides(request.topic_configs)
             self._metadata.update_known(request.partitions)
             written_epochs = self._replicas.written_epochs(request.partitions)
-            possible = [each for each in request.partitions if each.topic_partition not in written_epochs]
+            possible = [partition for partition in request.partitions if partition.topic_partition not in written_epochs]
             errors = dict(await self._replicas.apply(possible, request.live_leaders))
             if request.broker_epoch <= self._ended_epoch:
                 # The session ended in the middle of it, so what came after that has to be taken back.
@@ -181,7 +196,7 @@ class ControlApplier:
                 self.topics_changed((), True)
             for key, epoch in written_epochs.items():
                 log.warning(
-                    "%s: refused, as its log has records of leader epoch %d; the controller gave one that is not above it", key, epoch
+                    "%s: LeaderAndIsr refused: the log has records of leader epoch %d, which is not below the controller's", key, epoch
                 )
                 errors[key] = FencedLeaderEpoch.code
             return LeaderAndIsrResponse(errors, written_epochs)
@@ -189,6 +204,7 @@ class ControlApplier:
     async def update_metadata(self, request: UpdateMetadataRequest) -> None:
         """Tells clients what has changed from now on."""
         async with self._one_at_a_time:
+            await self._confirm(request)
             self._take(request)
             gone = [] if request.all_topics is None else self._metadata.topics_beside(request.all_topics)
             deleted = list(dict.fromkeys((*request.deleted_topics, *gone)))
@@ -197,17 +213,18 @@ class ControlApplier:
             self._metadata.put_brokers(request.brokers)
             replaced = self._metadata.update(request.partitions, deleted, is_all=request.all_topics is not None)
             self.topics_changed([*deleted, *replaced], request.all_topics_known)
-            if request.all_topics is not None:  # the last word of those that a registration is told
-                self.told_epoch = max(self.told_epoch, request.broker_epoch)
+            if request.all_topics is not None:  # the last request of those that follow a registration
+                self.metadata_epoch = max(self.metadata_epoch, request.broker_epoch)
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Gives replicas up."""
         async with self._one_at_a_time:
+            await self._confirm(request)
             self._take(request)
             return StopReplicaResponse(await self._replicas.stop(request.partitions))
 
     async def log_ends(self, request: LogEndsRequest) -> Mapping[TopicPartition, LogEnd]:
-        """Says where logs end. They are all there before this broker registers, and nothing is written to what nobody leads."""
+        """Says where logs end. They are all there before this broker registers, and nothing is written to a partition without a leader."""
         async with self._one_at_a_time:
             if self._registration() is not None:  # else the registration that the question names is not read back yet
                 self._check(request)
@@ -233,6 +250,20 @@ class ControlApplier:
         """Says what is known here of a transaction."""
         return await self.transactions.verify_transaction(question)
 
+    async def _confirm(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest) -> None:
+        """Refuses an epoch ahead of what is known here that ZooKeeper does not know either: its sender has made it up."""
+        if self.confirmed is None:
+            return
+        if request.controller_epoch > self._controller_epoch and request.controller_epoch > await self.confirmed.begun_epoch():
+            raise StaleControllerEpoch(f"broker {self._broker_id}: no controller has begun epoch {request.controller_epoch}")
+        own = self._registration()
+        if own is not None and request.broker_epoch > own.broker_epoch:
+            registered = await self.confirmed.registration_of(self._broker_id)
+            if registered is None or request.broker_epoch > registered.broker_epoch:
+                raise StaleBrokerEpoch(
+                    f"broker {self._broker_id}: the request names broker epoch {request.broker_epoch}, which it never had"
+                )
+
     def _take(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest) -> None:
         """Refuses what is out of date, by its epochs or by its number, and notes what was taken."""
         self._check(request)
@@ -255,13 +286,15 @@ class ControlApplier:
         own_epoch = NOT_REGISTERED if registration is None else registration.broker_epoch
         # A newer one than ours is one that we have made and not read back yet.
         if own_epoch == NOT_REGISTERED or request.broker_epoch < own_epoch or request.broker_epoch <= self._ended_epoch:
-            raise StaleBrokerEpoch(f"broker {self._broker_id}: told as epoch {request.broker_epoch}, registered with {own_epoch}")
+            raise StaleBrokerEpoch(
+                f"broker {self._broker_id}: the request names broker epoch {request.broker_epoch}, the current one is {own_epoch}"
+            )
         if request.controller_epoch < self._controller_epoch:
             raise StaleControllerEpoch(
-                f"broker {self._broker_id}: told by controller {request.controller_id} of epoch {request.controller_epoch}, "
-                f"and {self._controller_epoch} has begun"
+                f"broker {self._broker_id}: request of controller {request.controller_id} with the stale epoch "
+                f"{request.controller_epoch}, the current one is {self._controller_epoch}"
             )
         if request.controller_epoch > self._controller_epoch:
-            log.info("broker %d is told by controller %d, epoch %d", self._broker_id, request.controller_id, request.controller_epoch)
+            log.info("broker %d: accepted controller %d, epoch %d", self._broker_id, request.controller_id, request.controller_epoch)
         self._controller_epoch = request.controller_epoch
         self._metadata.controller_id = request.controller_id

@@ -14,11 +14,13 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
+from types import GeneratorType
 from typing import Any, Final
 
 from ottla.broker.handlers import api_versions, produce
 from ottla.broker.handlers.produce import DelayedProduce, Repeat, SilentFailure
 from ottla.broker.handlers.registry import APIS, Api, BrokerParts, EncodedBody, Pieces, RequestContext
+from ottla.broker.handlers.waiting import begun
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.request_meters import ApiMeter
 from ottla.errors import InvalidRequest, KafkaStorageError
@@ -27,9 +29,10 @@ from ottla.network.connection import Connection
 from ottla.protocol import messages
 from ottla.protocol import produce as produce_codec
 from ottla.protocol.api import ApiKey, is_flexible
-from ottla.protocol.headers import REQUEST_HEADER, RequestHeader, decode_request_header
+from ottla.protocol.fetch import is_follower_fetch
+from ottla.protocol.primitives import REQUEST_HEADER, RequestHeader, decode_request_header
 from ottla.protocol.produce import RepeatedRequest
-from ottla.protocol.response_errors import error_codes
+from ottla.protocol.schema_fields import error_codes
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +42,10 @@ MAX_PRODUCE: Final = produce_codec.MAX_VERSION
 MAX_REPEATS: Final = 1024
 # Answers that one connection may be owed before it is read no further.
 MAX_UNANSWERED: Final = 1000
+
+# Larger requests are read, and longer answers written, by a thread: while it works the loop waits for it 5 ms at most.
+READ_BESIDE_BYTES: Final = 32 * 1024
+WRITE_BESIDE_ELEMENTS: Final = 1_000
 
 _RESPONSE_HEAD: Final = struct.Struct(">ii")
 
@@ -55,6 +62,11 @@ class InFlight:
     def full(self) -> bool:
         return self._count >= self._most
 
+    @property
+    def has_reserve(self) -> bool:
+        """Whether there is a place left of those that followers have beside all others': replication must not wait for clients."""
+        return self._count < self._most + FOLLOWER_SLOTS
+
     def enter(self) -> None:
         self._count += 1
 
@@ -70,6 +82,19 @@ class InFlight:
 
     def when_free(self, resume: Callable[[], None]) -> None:
         self._waiting.append(resume)
+
+
+FOLLOWER_SLOTS: Final = 64
+
+
+class KafkasControl(InvalidRequest):
+    """LeaderAndIsr, StopReplica, UpdateMetadata or ControlledShutdown: a broker of Kafka takes this one for a broker of its cluster.
+
+    It sends them again and again. That it is there is logged once, as an error, by the controller and by who sees it become the controller.
+    """
+
+
+KAFKAS_CONTROL: Final = range(4, 8)
 
 
 # When a request was received, taken on and left to others: what is known of its stages before it is answered.
@@ -150,7 +175,7 @@ class Session:
             return self._other(buffer, start, end)
         except (InvalidRequest, SilentFailure) as error:
             self._write_staged()
-            log.warning("%s:%d: %s; connection closed", self._connection.peer.host, self._connection.peer.port, error)
+            self._complain(error)
         except Exception:
             log.exception("%s:%d: a request failed unexpectedly; connection closed", self._connection.peer.host, self._connection.peer.port)
         self._connection.abort()
@@ -171,14 +196,21 @@ class Session:
             meter.answered(1, began - received, left - began, sending - left, self._time() - sending)
 
     def connection_lost(self) -> None:
-        """Nobody waits for the answers any more."""
+        """Drops the answers: the connection is closed."""
         if self._task is not None:
             self._task.cancel()
-        for each in self._delayed:
-            self._produces.forget(each)
+        for delayed in self._delayed:
+            self._produces.forget(delayed)
         self._delayed.clear()
         self._owed.clear()
         self._sending = None
+
+    def _complain(self, error: Exception) -> None:
+        peer = self._connection.peer
+        if isinstance(error, KafkasControl):
+            log.debug("%s:%d: %s; connection closed", peer.host, peer.port, error)
+            return
+        self._connection.complaints.warn(log, peer.host, "%s:%d: %s; connection closed", peer.host, peer.port, error)
 
     def _hold(self) -> bool:
         """The frame is not taken yet."""
@@ -249,10 +281,10 @@ class Session:
         failed = self._parts.replicas.appends.complete()
         answers = [answer for _, _, answer in staged]
         if failed:
-            answers = [self._unless_failed(failed, *each) for each in staged]
+            answers = [self._unless_failed(failed, *response) for response in staged]
         if not self._owed and DelayedProduce not in map(type, answers):
             # Nearly always: every answer is there, and all leave in one write.
-            ready = [each for each in answers if isinstance(each, bytes)]
+            ready = [answer for answer in answers if isinstance(answer, bytes)]
             connection = self._connection
             if ready:
                 connection.send([b"".join(ready) if count > 1 else ready[0]])
@@ -266,11 +298,11 @@ class Session:
         now = self._time()
         times = self._connection.last_active, self._began, now
         self._began = now
-        for each in answers:
-            if isinstance(each, DelayedProduce):
-                self._watch(each, times)
-            elif each is not None:
-                self._owe(times).response = each
+        for outcome in answers:
+            if isinstance(outcome, DelayedProduce):
+                self._watch(outcome, times)
+            elif outcome is not None:
+                self._owe(times).response = outcome
         self._send_owed()
 
     def _unless_failed(
@@ -315,7 +347,7 @@ class Session:
             self._write_staged()
         if self._owed or self._connection.congested:
             return self._hold()
-        if self._in_flight.full:
+        if self._in_flight.full and not (self._in_flight.has_reserve and is_follower_fetch(buffer, start, end)):
             self._in_flight.when_free(self._connection.resume)
             return self._hold()
         if not self._began:
@@ -325,7 +357,9 @@ class Session:
         if plain.api_key == ApiKey.PRODUCE:
             raise InvalidRequest(f"Produce version {plain.api_version} is not served, {MIN_PRODUCE} to {MAX_PRODUCE} are")
         if api is None or not api.is_served(self._parts.settings):
-            raise InvalidRequest(f"API key {plain.api_key} (version {plain.api_version}) is not served")
+            raise (KafkasControl if plain.api_key in KAFKAS_CONTROL else InvalidRequest)(
+                f"API key {plain.api_key} (version {plain.api_version}) is not served"
+            )
         if not api.min_version <= plain.api_version <= api.max_version:
             if api.key is ApiKey.API_VERSIONS:
                 self._connection.send([api_versions.refused(plain.correlation_id)])
@@ -336,30 +370,51 @@ class Session:
         flexible = is_flexible(api.key, plain.api_version)
         header = decode_request_header(buffer, start, end, flexible=True) if flexible else plain
         body = buffer[header.body_position : end].toreadonly()
-        decode = api.decode
-        request = decode(body, header.api_version) if decode else messages.request_reader(api.key, header.api_version)(body)
         context = self._context(header)
-        is_follower = api.key is ApiKey.FETCH and request.replica_id >= 0
-        meter = self._meters.fetch_follower if is_follower else self._meters.of(api.key)
-        meter.versions[header.api_version] += 1
-        response = api.handle(request, context, self._parts)
-        if isinstance(response, Awaitable):
+        if len(body) > READ_BESIDE_BYTES:
             times = self._connection.last_active, self._began, self._time()
-            self._wait_for(response, lambda answer: self._answer(api, context, answer, meter, times))
+            reading = self._parts.offload(_decode, api, memoryview(bytes(body)), header.api_version)
+            self._wait_for(reading, lambda request: self._handle(api, request, context, times), works=True)
         else:
-            self._answer(api, context, response, meter, None)
+            self._handle(api, _decode(api, body, header.api_version), context, None)
         return True
 
-    def _answer(self, api: Api, context: RequestContext, response: Any, meter: ApiMeter, times: _Times | None) -> None:
+    def _handle(self, api: Api, request: Any, context: RequestContext, times: _Times | None) -> None:
+        """Answers a request, at once or when its handler has what it waits for.
+
+        Args:
+            times: of a request that was waited for already; None for one that has just been taken on.
+        """
+        is_follower = api.key is ApiKey.FETCH and request.replica_id >= 0
+        meter = self._meters.fetch_follower if is_follower else self._meters.of(api.key)
+        meter.versions[context.api_version] += 1
+        response = api.handle(request, context, self._parts)
+        if type(response) is GeneratorType:
+            response = begun(response)
+        if isinstance(response, Awaitable):
+            waited = times or (self._connection.last_active, self._began, self._time())
+            self._wait_for(response, lambda answer: self._write(api, context, answer, meter, waited))
+        else:
+            self._write(api, context, response, meter, times)
+
+    def _write(self, api: Api, context: RequestContext, response: Any, meter: ApiMeter, times: _Times | None) -> None:
+        """Encodes the answer, and sends it."""
+        if isinstance(response, EncodedBody) or not messages.has_more_elements_than(WRITE_BESIDE_ELEMENTS, response):
+            self._answer(_encode(api, context, response), meter, times)
+            return
+        waited = times or (self._connection.last_active, self._began, self._time())
+        writing = self._parts.offload(_encode, api, context, response)
+        self._wait_for(writing, lambda encoded: self._answer(encoded, meter, waited), works=True)
+
+    def _answer(self, encoded: tuple[Pieces, list[int]], meter: ApiMeter, times: _Times | None) -> None:
         """Sends the answer and counts the request.
 
         Args:
             times: of a request that was waited with; None for one that was answered at once.
         """
-        pieces = _encode(api, context, response)
-        if not isinstance(response, EncodedBody):
-            for code in error_codes(response):
-                self._meters.failed(meter.name, code)
+        pieces, codes = encoded
+        for code in codes:
+            self._meters.failed(meter.name, code)
         connection = self._connection
         connection.send(pieces)
         now, is_taken = self._time(), not connection.congested
@@ -374,9 +429,14 @@ class Session:
         else:
             self._sending = meter, times, now
 
-    def _wait_for(self, awaitable: Awaitable[Any], then: Callable[[Any], None]) -> None:
-        """Takes no further frame until the awaitable has its result, and answers with it."""
-        works = not isinstance(awaitable, asyncio.Future)
+    def _wait_for(self, awaitable: Awaitable[Any], then: Callable[[Any], None], *, works: bool = False) -> None:
+        """Takes no further frame until the awaitable has its result, and continues with it.
+
+        Args:
+            works: whether something is being done meanwhile, which counts for `queued.max.requests`. A coroutine always does;
+                a future is mostly one of another's doing.
+        """
+        works = works or not isinstance(awaitable, asyncio.Future)
         task = self._task = asyncio.ensure_future(awaitable)
         if works:
             self._in_flight.enter()
@@ -390,7 +450,7 @@ class Session:
             try:
                 then(ended.result())
             except (InvalidRequest, SilentFailure) as error:
-                log.warning("%s:%d: %s; connection closed", self._connection.peer.host, self._connection.peer.port, error)
+                self._complain(error)
                 self._connection.abort()
             except Exception:
                 log.exception("%s:%d: a request failed; connection closed", self._connection.peer.host, self._connection.peer.port)
@@ -464,15 +524,19 @@ class Dispatcher:
         return Session(connection, self._parts, self._produces, self._in_flight)
 
 
-def _encode(api: Api, context: RequestContext, response: Any) -> Pieces:
-    """The framed response, as pieces."""
+def _decode(api: Api, body: memoryview, version: int) -> Any:
+    return api.decode(body, version) if api.decode else messages.request_reader(api.key, version)(body)
+
+
+def _encode(api: Api, context: RequestContext, response: Any) -> tuple[Pieces, list[int]]:
+    """The framed response, as pieces, and the error codes in it, but for those that its handler has counted."""
     if not isinstance(response, EncodedBody):
-        return [messages.encode_response(api.key, context.api_version, context.correlation_id, response)]
+        return [messages.encode_response(api.key, context.api_version, context.correlation_id, response)], error_codes(response)
     pieces = response.pieces
     tags = b"\0" if is_flexible(api.key, context.api_version) else b""
-    size = 4 + len(tags) + sum(len(each) for each in pieces)
+    size = 4 + len(tags) + sum(len(piece) for piece in pieces)
     head = _RESPONSE_HEAD.pack(size, context.correlation_id) + tags
     first = pieces[0]
     if isinstance(first, bytes):
-        return [head + first, *pieces[1:]]
-    return [head, *pieces]
+        return [head + first, *pieces[1:]], []
+    return [head, *pieces], []

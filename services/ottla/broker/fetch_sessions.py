@@ -3,6 +3,9 @@
 The broker keeps, for each session, the partitions asked for and what it last said of them; an incremental answer
 leaves out those of which there is nothing new.
 
+A session keeps partitions that exist: of those that do not, more than a few are a mistake or a trick, and get no session or
+end theirs, so that their reader names them with each fetch. All sessions together keep a bounded number of partitions.
+
 There is room for so many sessions. For a new one the one goes that has not been used for two minutes; else one that is
 worth less: a consumer's for a follower's, and of two of a kind the one of fewer partitions, after two minutes of life.
 """
@@ -10,7 +13,7 @@ worth less: a consumer's for a follower's, and of two of a kind the one of fewer
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Final, NamedTuple
@@ -26,6 +29,10 @@ MAX_EPOCH: Final = (1 << 31) - 1
 NO_SESSION: Final = 0
 # As in Kafka: a session that was not used for so long goes for any other, and one that is younger for no other of its kind.
 EVICTION_SECONDS: Final = 120.0
+# Of all sessions: every partition of a large cluster for many readers, in some hundred megabytes.
+MAX_PARTITIONS: Final = 400_000
+# Topics that were just deleted, or are about to come, in one session.
+MAX_UNKNOWN: Final = 100
 # A reader that gets no session asks for one with each fetch, and to look through all of them costs as much as a fetch.
 _LOOK_AGAIN_SECONDS: Final = 1.0
 
@@ -81,8 +88,14 @@ class FetchScope:
         selected = []
         for key, answer in answers:
             said = Said(answer.high_watermark, answer.log_start_offset)
-            news = session.said.get(key) != said
-            if news or answer.records is not None or answer.error_code or answer.diverging_epoch or answer.preferred_read_replica >= 0:
+            is_changed = session.said.get(key) != said
+            if (
+                is_changed
+                or answer.records is not None
+                or answer.error_code
+                or answer.diverging_epoch
+                or answer.preferred_read_replica >= 0
+            ):
                 selected.append((key, answer))
                 # An error is repeated until it is gone, so it is not remembered as said.
                 if answer.error_code:
@@ -90,7 +103,7 @@ class FetchScope:
                 else:
                     session.said[key] = said
             if answer.records is not None and key in session.partitions:
-                # Whoever got bytes goes to the end, so that the size limit of an answer starves nobody.
+                # Anyone who got bytes goes to the end, so that the size limit of an answer starves no partition.
                 session.partitions.move_to_end(key)
         return selected
 
@@ -101,10 +114,17 @@ class FetchSessions:
     Args:
         slots: how many are kept (`max.incremental.fetch.session.cache.slots`).
         random: where session ids come from.
+        exists: whether a partition is on this broker.
+        max_partitions: of all sessions.
     """
 
-    def __init__(self, slots: int, clock: Clock, random: Random) -> None:
+    def __init__(
+        self, slots: int, clock: Clock, random: Random, exists: Callable[[Key], bool], max_partitions: int = MAX_PARTITIONS
+    ) -> None:
         self._slots = slots
+        self._exists = exists
+        self._max_partitions = max_partitions
+        self._partition_count = 0
         self._clock = clock
         self._random = random
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
@@ -119,26 +139,38 @@ class FetchSessions:
         Raises:
             FetchSessionIdNotFound: the session was evicted or never was.
             InvalidFetchSessionEpoch: a request was lost or repeated.
-            FetchSessionTopicIdError: the session began with names and goes on with ids, or the reverse.
+            FetchSessionTopicIdError: the session began with names and continues with ids, or the reverse.
         """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
-            asked = [((topic.topic, each.partition), each) for topic in request.topics for each in topic.partitions]
+            if request.session_id in self._sessions:
+                self._end(request.session_id)
+            # One that is named twice is asked for as it is named last, as with Kafka.
+            asked = {(topic.topic, partition.partition): partition for topic in request.topics for partition in topic.partitions}
             if request.session_epoch == FINAL_EPOCH:
-                return FetchScope(asked, None, NO_SESSION)
+                return FetchScope(asked.items(), None, NO_SESSION)
             session = self._create(asked, uses_topic_ids, request.replica_id >= 0)
-            return FetchScope(asked, session, session.session_id if session else NO_SESSION)
+            return FetchScope(asked.items(), session, session.session_id if session else NO_SESSION)
         return self._continue(request, uses_topic_ids)
 
-    def _create(self, asked: list[tuple[Key, FetchPartition]], uses_topic_ids: bool, is_follower: bool) -> FetchSession | None:
+    def _end(self, session_id: int) -> None:
+        self._partition_count -= len(self._sessions.pop(session_id).partitions)
+
+    def _unknown(self, keys: Iterable[Key]) -> int:
+        return sum(not self._exists(key) for key in keys)
+
+    def _create(self, asked: dict[Key, FetchPartition], uses_topic_ids: bool, is_follower: bool) -> FetchSession | None:
         now = self._clock.monotonic()
-        if len(self._sessions) >= self._slots and not self._evict((is_follower, len(asked)), now):
+        if len(asked) > self._max_partitions or self._unknown(asked) > MAX_UNKNOWN:
             return None
+        while len(self._sessions) >= self._slots or self._partition_count + len(asked) > self._max_partitions:
+            if not self._evict((is_follower, len(asked)), now):
+                return None
         session_id = self._random.randrange(1, MAX_EPOCH)
         while session_id in self._sessions:
             session_id = self._random.randrange(1, MAX_EPOCH)
         session = FetchSession(session_id, uses_topic_ids, is_follower, 1, now, now, OrderedDict(asked), {})
         self._sessions[session_id] = session
+        self._partition_count += len(asked)
         return session
 
     def _evict(self, worth: Worth, now: float) -> bool:
@@ -147,18 +179,18 @@ class FetchSessions:
         if oldest is None:
             return False
         if now - oldest.last_used >= EVICTION_SECONDS:
-            del self._sessions[oldest.session_id]
+            self._end(oldest.session_id)
             return True
         is_follower = worth[0]
         until, refused = self._refused.get(is_follower, (0.0, worth))
         if now < until and worth <= refused:
             return False
-        evictable = (each for each in self._sessions.values() if self._may_go(each, is_follower, now))
-        least = min(evictable, key=lambda each: each.worth, default=None)
+        evictable = (session for session in self._sessions.values() if self._may_go(session, is_follower, now))
+        least = min(evictable, key=lambda session: session.worth, default=None)
         if least is None or worth <= least.worth:
             self._refused[is_follower] = now + _LOOK_AGAIN_SECONDS, worth if least is None else max(worth, least.worth)
             return False
-        del self._sessions[least.session_id]
+        self._end(least.session_id)
         return True
 
     @staticmethod
@@ -170,16 +202,27 @@ class FetchSessions:
         if session is None:
             raise FetchSessionIdNotFound(f"fetch session {request.session_id} is not known")
         if session.epoch != request.session_epoch:
-            raise InvalidFetchSessionEpoch(f"fetch session {request.session_id} is at epoch {session.epoch}, {request.session_epoch} came")
+            raise InvalidFetchSessionEpoch(
+                f"fetch session {request.session_id} is at epoch {session.epoch}, the request has {request.session_epoch}"
+            )
         if session.uses_topic_ids != uses_topic_ids:
             raise FetchSessionTopicIdError(f"fetch session {request.session_id} changed between topic names and topic ids")
+        before, added = len(session.partitions), list[Key]()
         for asked in request.topics:
-            for each in asked.partitions:
-                session.partitions[(asked.topic, each.partition)] = each
+            for requested in asked.partitions:
+                key = asked.topic, requested.partition
+                if key not in session.partitions:
+                    added.append(key)
+                session.partitions[key] = requested
         for topic in request.forgotten:
             for partition in topic.partitions:
                 session.partitions.pop((topic.topic, partition), None)
                 session.said.pop((topic.topic, partition), None)
+        self._partition_count += len(session.partitions) - before
+        if len(added) > MAX_UNKNOWN and (self._partition_count > self._max_partitions or self._unknown(added) > MAX_UNKNOWN):
+            # What it says now is answered; then its reader has to begin again, and gets a session if there is room for it.
+            self._end(session.session_id)
+            return FetchScope(session.partitions.items(), session, session.session_id)
         session.epoch = session.epoch + 1 if session.epoch < MAX_EPOCH else 1
         session.last_used = self._clock.monotonic()
         self._sessions.move_to_end(session.session_id)

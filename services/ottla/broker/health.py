@@ -1,24 +1,22 @@
 """What a broker knows of its own health, looked at again and again: what it does, and whether it is ready.
 
 The looking is made to cost nothing once a broker is ready: its replicas are walked over only until all of them were in sync,
-a few hundred at a time. Whoever asks gets what was found last. Owned by `observing`; one per life of a broker.
+a few hundred at a time. Anyone who asks gets what was found last. Owned by `observing`; one per life of a broker.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, Protocol
 
 from ottla.broker.readiness import Facts, Phase, Readiness, is_behind, judge
 from ottla.model import BrokerId, PartitionState
 
 log: Final = logging.getLogger(__name__)
 
-# Between two looks: while it is not ready somebody waits for it.
+# Between two looks: while it is not ready a probe waits for it.
 SOON_SECONDS: Final = 0.1
 LATER_SECONDS: Final = 0.5
 # Times as long as a look took is waited until the next one.
@@ -27,45 +25,39 @@ SHARE: Final = 30
 AT_ONCE: Final = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where the facts are. Each is asked at any time, and answers at once.
+class HealthSource(Protocol):
+    """A broker that has been put together. Each method is called at any time, and answers at once."""
 
-    Attributes:
-        broker_epoch: of the registration that stands; -1 while there is none.
-        told_epoch: the broker epoch under which a controller has told everything.
-        drained_epoch: the broker epoch under which a handing over was asked for.
-        replicas: the partitions that this broker has usable replicas of and that none is being added to here.
-        full_directories: the log directories whose disks are full.
-    """
+    @property
+    def broker_id(self) -> BrokerId:
+        """Its id."""
 
-    broker_id: BrokerId
-    broker_epoch: Callable[[], int]
-    told_epoch: Callable[[], int]
-    drained_epoch: Callable[[], int]
-    replicas: Callable[[], Iterable[PartitionState]]
-    full_directories: Callable[[], Iterable[Path]] = tuple
+    def facts(self, phase: Phase, were_in_sync: bool) -> Facts:
+        """What is known of it now, given its phase, and whether its replicas have been in sync."""
+
+    def replicas(self) -> Iterator[PartitionState]:
+        """The partitions that it has usable replicas of, and that none is being added to here."""
 
 
 class BrokerHealth:
     """The health of one broker, from before its start until after its end.
 
     Args:
-        show: told whenever the broker has become ready or is so no more.
+        show: called when the broker becomes ready, and when it is no longer.
     """
 
     def __init__(self, show: Callable[[bool], Awaitable[None]] | None = None) -> None:
         self.phase = Phase.STARTING  # as `enter` set it
         self.show = show
         self.replicas_behind = 0  # as of the last look; of no meaning once they were in sync
-        self._sources: Sources | None = None
+        self._source: HealthSource | None = None
         self._were_in_sync = False
         self._shown = False
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, sources: Sources) -> None:
-        """Looks at these from now on, in a task."""
-        self._sources = sources
+    def begin(self, source: HealthSource) -> None:
+        """Looks at it from now on, in a task."""
+        self._source = source
         if self._task is None:
             self._task = asyncio.ensure_future(self._look_on())
 
@@ -81,30 +73,18 @@ class BrokerHealth:
             task.cancel()
             await asyncio.wait([task])
         await self._tell()
-        self._sources = None
+        self._source = None
 
     @property
     def readiness(self) -> Readiness:
         """The judgement as of now."""
-        sources = self._sources
-        if sources is None:
-            return judge(Facts(self.phase))
-        return judge(
-            Facts(
-                self.phase,
-                sources.broker_epoch(),
-                sources.told_epoch(),
-                sources.drained_epoch(),
-                were_in_sync=self._were_in_sync,
-                full_directories=tuple(map(str, sources.full_directories())),
-            )
-        )
+        return judge(Facts(self.phase) if self._source is None else self._source.facts(self.phase, self._were_in_sync))
 
     async def look(self) -> Readiness:
         """Looks now, and tells what has changed."""
         readiness = self.readiness
-        if readiness.controller_known and not self._were_in_sync and self._sources is not None:
-            await self._look_at_replicas(self._sources)
+        if readiness.controller_known and not self._were_in_sync and self._source is not None:
+            await self._look_at_replicas(self._source)
         return await self._tell()
 
     async def _look_on(self) -> None:
@@ -116,10 +96,10 @@ class BrokerHealth:
             soon = max(SOON_SECONDS, SHARE * (time() - began))
             await asyncio.sleep(LATER_SECONDS if readiness.is_ready else soon)
 
-    async def _look_at_replicas(self, sources: Sources) -> None:
+    async def _look_at_replicas(self, source: HealthSource) -> None:
         behind = 0
-        for index, state in enumerate(list(sources.replicas()), start=1):
-            behind += is_behind(sources.broker_id, state)
+        for index, state in enumerate(list(source.replicas()), start=1):
+            behind += is_behind(source.broker_id, state)
             if index % AT_ONCE == 0:
                 await asyncio.sleep(0)
         self.replicas_behind = behind
@@ -132,7 +112,7 @@ class BrokerHealth:
             if readiness.is_ready:
                 log.info("the broker is ready")
             else:
-                log.info("the broker is not ready any more: %s", readiness.reason)
+                log.info("the broker is no longer ready: %s", readiness.reason)
             if self.show is not None:
                 await self.show(readiness.is_ready)
         return readiness

@@ -17,6 +17,7 @@ from ottla.broker.server import Broker
 from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
+from ottla.coordination.sessions import listen
 from ottla.interbroker.local import LocalControl
 from ottla.model import BrokerId
 
@@ -45,6 +46,8 @@ class InProcessBrokers:
         self._coordination_directory = coordination_directory
         self._zookeeper: EmbeddedZooKeeper | None = None
         self._sessions: dict[BrokerId, EmbeddedSession] = {}
+        self._listening = AsyncExitStack()
+        self.zookeeper_address: str | None = None  # where the twin answers ZooKeeper's protocol
 
     async def start(self) -> None:
         """Starts all of them, or none."""
@@ -56,10 +59,11 @@ class InProcessBrokers:
             raise
 
     async def stop(self) -> None:
-        """Stops all of them cleanly, one after the other, and then what they share. Nobody is left to take over from the last."""
+        """Stops all of them cleanly, one after the other, and then what they share. No broker is left to take over from the last."""
         async with AsyncExitStack() as stack:
             if self._zookeeper is not None:
                 stack.push_async_callback(self._zookeeper.close)
+                stack.push_async_callback(self._listening.aclose)
                 self._zookeeper = None
             for index, broker_id in enumerate(list(self.running)):
                 stack.push_async_callback(self.running.pop(broker_id).stop, hands_over=index > 0)
@@ -77,6 +81,7 @@ class InProcessBrokers:
         else:
             if self._zookeeper is None:
                 self._zookeeper = EmbeddedZooKeeper(self._coordination_directory, self._clock)
+                self.zookeeper_address = await listen(settings, self._zookeeper, self._listening)
             broker = Broker(settings, partial(self._session, broker_id), clock=self._clock, transport=self.hub.transport)
         await broker.start()
         self.running[broker_id] = broker
@@ -101,8 +106,8 @@ class InProcessBrokers:
         return session
 
     async def failed(self) -> str:
-        """Waits until one of those that run now can not go on, and says why."""
-        waiting = [asyncio.ensure_future(each.failed()) for each in self.running.values()]
+        """Waits until one of those that run now cannot continue, and says why."""
+        waiting = [asyncio.ensure_future(broker.failed()) for broker in self.running.values()]
         try:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             return next(iter(done)).result()

@@ -1,6 +1,6 @@
 """What this broker knows of the cluster: the brokers, the topics and who leads what. Every client asks for it.
 
-The controller says what changed, be it one partition or ten thousand. A topic's description is made anew once for all
+The controller says what changed, be it one partition or ten thousand. A topic's description is made again once for all
 of its partitions that changed, and shared by every answer until the next change: a copy of 10,000 references takes
 some 50 µs, and an answer never sees half of a change.
 
@@ -21,14 +21,14 @@ from ottla.clock import Clock, SystemClock
 from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicDescription
 
-# A partition that the controller has not told of, between others that it has.
+# A partition that the controller has not sent, between others that it has.
 NOT_TOLD: Final = PartitionState(NO_LEADER, -1, (), ())
-# librdkafka looks every second for partitions whose leader can not be reached, and is to find the next one with its broker.
+# librdkafka looks every second for partitions whose leader cannot be reached, and is to find the next one with its broker.
 JUST_GONE_SECONDS: Final = 3.0
 
 
 class MetadataCache:
-    """The last state of the cluster that this broker was told.
+    """The last state of the cluster that the controller sent to this broker.
 
     Args:
         clock: for how long a broker has been gone.
@@ -40,7 +40,7 @@ class MetadataCache:
         self.brokers: dict[BrokerId, BrokerRegistration] = {}
         self._clock = clock or SystemClock()
         self._gone: dict[BrokerId, tuple[BrokerRegistration, float]] = {}  # since when
-        self.told = asyncio.Event()  # set once a controller has told all that there is
+        self.complete = asyncio.Event()  # set once a controller has sent all state
         self._topics: dict[str, TopicDescription] = {}
         self._names: dict[UUID, str] = {}
         self._in_order: list[str] | None = None
@@ -48,15 +48,15 @@ class MetadataCache:
     def put_brokers(self, registrations: Iterable[BrokerRegistration]) -> None:
         """Replaces the brokers that live."""
         now = self._clock.monotonic()
-        brokers = {each.broker_id: each for each in registrations}
-        gone = {broker_id: (each, now) for broker_id, each in self.brokers.items()}
-        self._gone = {broker_id: each for broker_id, each in (self._gone | gone).items() if broker_id not in brokers}
+        brokers = {registration.broker_id: registration for registration in registrations}
+        gone = {broker_id: (broker, now) for broker_id, broker in self.brokers.items()}
+        self._gone = {broker_id: broker for broker_id, broker in (self._gone | gone).items() if broker_id not in brokers}
         self.brokers = brokers
 
     def just_gone(self) -> list[BrokerRegistration]:
         """The brokers that lived a moment ago."""
         now = self._clock.monotonic()
-        return [each for each, since in self._gone.values() if now - since < JUST_GONE_SECONDS]
+        return [broker for broker, since in self._gone.values() if now - since < JUST_GONE_SECONDS]
 
     def topic(self, name: str) -> TopicDescription | None:
         return self._topics.get(name)
@@ -105,12 +105,12 @@ class MetadataCache:
         return list(self._topics.keys() - set(names))
 
     def update(self, partitions: Iterable[PartitionAssignment], deleted_topics: Iterable[str], *, is_all: bool = False) -> list[str]:
-        """Takes in what the controller told. A topic that is both deleted and there was made anew meanwhile.
+        """Takes in what the controller sent. A topic that is both deleted and there was made again meanwhile.
 
         Args:
             partitions: those that changed.
             deleted_topics: those that are gone.
-            is_all: with these everything is told that there is.
+            is_all: these are all topics that there are.
 
         Returns:
             The topics of which another of the same name was known.
@@ -119,29 +119,29 @@ class MetadataCache:
         for name in deleted_topics:
             self.remove_topic(name)
         changed: dict[tuple[str, UUID], dict[int, PartitionState]] = {}
-        for each in partitions:
-            changed.setdefault((each.topic, each.topic_id), {})[each.partition] = each.state
+        for update in partitions:
+            changed.setdefault((update.topic, update.topic_id), {})[update.partition] = update.state
         for (name, topic_id), states in changed.items():
             known = self._topics.get(name)
             if known is not None and known.topic_id != topic_id:
                 replaced.append(name)
             self.put_partitions(name, topic_id, states)
         if is_all:
-            self.told.set()
+            self.complete.set()
         return replaced
 
     def update_known(self, partitions: Iterable[PartitionAssignment]) -> None:
-        """Takes in later leader epochs of partitions that clients are told of already, and nothing else.
+        """Takes in later leader epochs of partitions that clients see already, and nothing else.
 
         For a broker that leads no more: whom it refuses asks it at once who does, and must not be sent back to it.
         """
         changed: dict[tuple[str, UUID], dict[int, PartitionState]] = {}
-        for each in partitions:
-            known = self._topics.get(each.topic)
-            if known is None or known.topic_id != each.topic_id or each.partition >= len(known.partitions):
+        for partition in partitions:
+            known = self._topics.get(partition.topic)
+            if known is None or known.topic_id != partition.topic_id or partition.partition >= len(known.partitions):
                 continue
-            if each.state.leader_epoch > known.partitions[each.partition].leader_epoch:
-                changed.setdefault((each.topic, each.topic_id), {})[each.partition] = each.state
+            if partition.state.leader_epoch > known.partitions[partition.partition].leader_epoch:
+                changed.setdefault((partition.topic, partition.topic_id), {})[partition.partition] = partition.state
         for (name, topic_id), states in changed.items():
             self.put_partitions(name, topic_id, states)
 

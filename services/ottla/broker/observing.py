@@ -1,6 +1,6 @@
 """A broker seen from outside: its health and its metrics, over HTTP where `http.listener` says so, and health by gRPC.
 
-It is there before anything else of a broker is, and goes last, so that somebody who asks what keeps a broker from
+It is there before anything else of a broker is, and goes last, so that an operator who asks what keeps a broker from
 starting or stopping is answered. Nothing of the broker knows of it but `server`, which hands it the parts as they come.
 """
 
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.applying import ControlApplier
 from ottla.broker.controller.service import ControllerService
-from ottla.broker.health import BrokerHealth, Sources
+from ottla.broker.health import BrokerHealth
 from ottla.broker.measuring.measured import Measured
 from ottla.broker.metadata import MetadataCache
-from ottla.broker.replication.replicas import ReplicaManager
+from ottla.broker.readiness import Facts, Phase
+from ottla.broker.replication.partition import Partition
 from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
 from ottla.errors import OttlaError
@@ -24,6 +26,39 @@ from ottla.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
     from ottla.serving.surface import Surface
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBroker:
+    """The parts of a broker that its health is looked up in: an `ottla.broker.health.HealthSource`."""
+
+    broker_id: BrokerId
+    service: ControllerService
+    applier: ControlApplier
+    partitions: Mapping[TopicPartition, Partition]
+    logs: LogManager
+    metadata: MetadataCache
+
+    def facts(self, phase: Phase, were_in_sync: bool) -> Facts:
+        """What is known of it now."""
+        return Facts(
+            phase,
+            self.service.registered_epoch,
+            self.applier.metadata_epoch,
+            self.applier.drained_epoch,
+            were_in_sync=were_in_sync,
+            full_directories=tuple(map(str, self.logs.full_directories)),
+        )
+
+    def replicas(self) -> Iterator[PartitionState]:
+        """By what clients see, and not by what is opened here: a broker that is back hears of its replicas after that."""
+        for topic in self.metadata.topics():
+            for number, state in enumerate(topic.partitions):
+                if self.broker_id not in state.replicas:
+                    continue
+                partition = self.partitions.get(TopicPartition(topic.name, number))
+                if partition is None or (partition.storage_error is None and self.broker_id not in partition.in_sync.adding_replicas):
+                    yield state
 
 
 class Observation:
@@ -39,14 +74,14 @@ class Observation:
         self._settings = settings
         self._clock = clock
         self._surface: Surface | None = None
-        self._facts: Callable[[], Mapping[str, Any]] = dict
+        self._running: RunningBroker | None = None
         self._started_ms = clock.time_ms()
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Answers by HTTP from now on, where it is to.
 
         Raises:
-            OttlaError: it can not listen there.
+            OttlaError: it cannot listen there.
         """
         stack.push_async_callback(self.health.close)
         address = self._settings.http_address
@@ -72,50 +107,17 @@ class Observation:
         assert self._surface is not None, "http.listener is not set"
         return self._surface.port
 
-    def watch(
-        self,
-        broker_id: BrokerId,
-        service: ControllerService,
-        applier: ControlApplier,
-        replicas: ReplicaManager,
-        logs: LogManager,
-        metadata: MetadataCache,
-        show_ready: Callable[[bool], Awaitable[None]],
-    ) -> None:
+    def watch(self, running: RunningBroker, show_ready: Callable[[bool], Awaitable[None]]) -> None:
         """Looks after the health of a broker that has been put together."""
-
-        def states() -> Iterator[PartitionState]:
-            # By what clients are told, and not by what is opened here: a broker that is back hears of its replicas after that.
-            for topic in metadata.topics():
-                for number, state in enumerate(topic.partitions):
-                    if broker_id not in state.replicas:
-                        continue
-                    partition = replicas.partitions.get(TopicPartition(topic.name, number))
-                    if partition is None or (partition.storage_error is None and broker_id not in partition.in_sync.adding_replicas):
-                        yield state
-
+        self._running = running
         self.health.show = show_ready
-        self.health.begin(
-            Sources(
-                broker_id,
-                broker_epoch=lambda: service.registered_epoch,
-                told_epoch=lambda: applier.told_epoch,
-                drained_epoch=lambda: applier.drained_epoch,
-                full_directories=lambda: logs.full_directories,
-                replicas=states,
-            )
-        )
-        self._facts = lambda: {
-            "broker_id": broker_id,
-            "controller_id": service.controller_id,
-            "replicas": len(replicas.partitions),
-        }
+        self.health.begin(running)
 
     def measure(self, stack: AsyncExitStack, measured: Measured) -> None:
-        """Has the metrics of a broker that has been put together, where somebody may scrape them, until it is taken down."""
+        """Has the metrics of a broker that has been put together, where they may be scraped, until it is taken down."""
         if self._surface is None:
             return
-        from ottla.broker.measuring.wiring import measuring_of
+        from ottla.broker.measuring.collectors import measuring_of
 
         collectors, fresh = measuring_of(measured, self.health, self._clock, self._started_ms)
         self._surface.measure(stack, measured.parts.offload, collectors, fresh)
@@ -126,8 +128,11 @@ class Observation:
             "status": "ready" if readiness.is_ready else "not ready",
             "state": readiness.phase.name.lower(),
             **readiness.conditions,
-            **self._facts(),
         }
+        if self._running is not None:
+            said["broker_id"] = self._running.broker_id
+            said["controller_id"] = self._running.service.controller_id
+            said["replicas"] = len(self._running.partitions)
         if readiness.controller_known and not readiness.replicas_in_sync:
             said["replicas_behind"] = self.health.replicas_behind
         if readiness.full_directories:

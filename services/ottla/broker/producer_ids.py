@@ -23,7 +23,7 @@ class ProducerIds:
         self._allocation: asyncio.Task[None] | None = None
 
     async def next_id(self) -> int:
-        """An id that nobody has.
+        """An id that no producer has.
 
         Raises:
             CoordinatorNotAvailable: the controller gave no block.
@@ -46,6 +46,6 @@ class ProducerIds:
 
 
 def _consume(allocation: asyncio.Task[None]) -> None:
-    """Whoever waited for a block that did not come may have gone meanwhile."""
+    """Anyone who waited for a block that did not come may have gone meanwhile."""
     if not allocation.cancelled():
         allocation.exception()

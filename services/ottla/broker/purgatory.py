@@ -1,6 +1,6 @@
-"""Where requests wait that can not be answered yet: acks=all for the high watermark, a fetch for enough bytes.
+"""Where requests wait that cannot be answered yet: acks=all for the high watermark, a fetch for enough bytes.
 
-An operation is watched under the partitions it depends on. Whoever changes a partition calls `check`, which asks the
+An operation is watched under the partitions it depends on. Anyone who changes a partition calls `check`, which asks the
 operation again; whatever happens it ends with its timeout.
 """
 
@@ -38,7 +38,7 @@ class Purgatory:
     """The waiting operations of one kind.
 
     Args:
-        holds_up: whether an operation that can not be answered yet keeps all that came later to the partition from being
+        holds_up: whether an operation that cannot be answered yet keeps all that came later to the partition from being
             answered too. Then they are not asked: of a thousand that wait only those are that can be answered, and one more.
     """
 

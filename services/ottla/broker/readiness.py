@@ -1,10 +1,10 @@
 """Whether a broker is ready: plain facts in, a judgement with its reasons out. `health` gathers the one and tells the other.
 
-Ready says to an orchestrator "go on with the next broker" and "send clients here", so it asks for what a broker that
+Ready says to an orchestrator "continue with the next broker" and "send clients here", so it asks for what a broker that
 starts has to come to:
 
 - **registered**: it has a session, and the others know where it is;
-- **controller_known**: a controller has told it, since it registered, all that it leads and follows. A controller that is
+- **controller_known**: a controller has sent it, since it registered, all that it leads and follows. A controller that is
   away for a while changes nothing, for nothing that needs none stops;
 - **replicas_in_sync**: its replicas are in the ISR, all at the same moment, once since the start. Later a replica may lag:
   taking the broker out of service then would make an outage of a burst of load.
@@ -12,7 +12,7 @@ starts has to come to:
 A full disk is said and changes nothing: its partitions refuse what is produced and are read as before, and where the disks of all
 brokers are full, consumers would find none to begin with.
 
-A replica that nobody leads, that has just been added by a reassignment or whose disk has failed is not waited for:
+A replica without a leader, that has just been added by a reassignment or whose disk has failed is not waited for:
 waiting would not bring it back.
 
 Alive is another question, and none of this module's: a broker that is not ready must not be killed for it.
@@ -45,7 +45,7 @@ class Facts:
     Attributes:
         phase: what it does, as far as it is up to itself.
         broker_epoch: of its registration; -1 while it has none.
-        told_epoch: the broker epoch under which a controller has told it everything; -1 for never.
+        metadata_epoch: the broker epoch under which a controller has sent it all state; -1 for never.
         drained_epoch: the broker epoch under which it was asked to hand over all that it leads; -1 for never.
         were_in_sync: whether its replicas have been in sync since the start.
         full_directories: the log directories whose disks are full.
@@ -53,7 +53,7 @@ class Facts:
 
     phase: Phase
     broker_epoch: int = -1
-    told_epoch: int = -1
+    metadata_epoch: int = -1
     drained_epoch: int = -1
     were_in_sync: bool = False
     full_directories: tuple[str, ...] = ()
@@ -94,13 +94,13 @@ def judge(facts: Facts) -> Readiness:
     """Whether the broker is ready."""
     registered = facts.broker_epoch >= 0
     phase = facts.phase
-    # A broker that was drained gets nothing to lead before it registers anew or is undrained, so it is not back before that.
+    # A broker that was drained gets nothing to lead before it registers again or is undrained, so it is not back before that.
     if phase is Phase.RUNNING and registered and facts.drained_epoch >= facts.broker_epoch:
         phase = Phase.DRAINING
     return Readiness(
         phase,
         registered,
-        controller_known=registered and facts.told_epoch >= facts.broker_epoch,
+        controller_known=registered and facts.metadata_epoch >= facts.broker_epoch,
         replicas_in_sync=facts.were_in_sync,
         full_directories=facts.full_directories,
     )

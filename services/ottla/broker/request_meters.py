@@ -1,8 +1,8 @@
 """What requests cost, counted where they pass: a few additions for each, and for pipelined Produces a few for each socket read.
 
-Most requests are answered at once: nothing held them back, nobody else was waited for, and the socket took the answer.
+Most requests are answered at once: nothing held them back, they waited for no other broker, and the socket took the answer.
 Then all their time was in the handler, and one observation says all five stages; the other four are made up for when
-somebody asks. Times are of the event loop's clock.
+a scrape asks. Times are of the event loop's clock.
 
 The dispatcher and the handlers count here; `measuring.requests` shows it.
 """
@@ -32,7 +32,7 @@ class ApiMeter:
         self.name = name
         self.versions: defaultdict[int, int] = defaultdict(int)
         self.at_once = Histogram()
-        # Of those that were not. A stage that took no time is not observed; what it lacks is made up for.
+        # Of those that were not. A stage that took no time is not observed; the difference is added at the scrape.
         self._total, self._queue, self._local, self._remote, self._send = (Histogram() for _ in STAGES)
 
     def answered(self, count: int, queue: float, local: float, remote: float, send: float) -> None:
@@ -85,7 +85,7 @@ class RequestMeters:
 
     def all(self) -> list[ApiMeter]:
         """Every meter that has counted something."""
-        return [each for each in (*self._apis.values(), self.fetch_follower) if each.versions]
+        return [meter for meter in (*self._apis.values(), self.fetch_follower) if meter.versions]
 
     def failed(self, api: str, code: int) -> None:
         """Counts an error in an answer."""

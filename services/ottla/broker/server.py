@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -18,54 +19,60 @@ from typing import Any, Final, TypeAlias
 
 from ottla.broker import handlers
 from ottla.broker.applying import ControlApplier
-from ottla.broker.controller.changes import BrokerConfigChanged, SettingsChange, TopicConfigChanged
 from ottla.broker.controller.service import ControllerService
+from ottla.broker.controller.settings_watch import BrokerConfigChanged, SettingsChange, TopicConfigChanged
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.groups.coordinator import OFFSETS_TOPIC
-from ottla.broker.groups.wiring import group_coordinator
+from ottla.broker.groups.coordinator import OFFSETS_TOPIC, group_coordinator
+from ottla.broker.handlers.fetch_reading import is_here
 from ottla.broker.handlers.internal_topics import internal_topic, warn_of_missing_brokers
 from ottla.broker.handlers.registry import BrokerParts
-from ottla.broker.host_name import LOCAL, canonical_host_name
-from ottla.broker.identity import with_broker_id
+from ottla.broker.identity import LOCAL, canonical_host_name, with_broker_id
 from ottla.broker.measuring.measured import Measured
 from ottla.broker.metadata import MetadataCache
-from ottla.broker.observing import Observation
+from ottla.broker.observing import Observation, RunningBroker
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Purgatory, as_it_says
 from ottla.broker.readiness import Phase
-from ottla.broker.replication.fetch_connection import socket_connect
 from ottla.broker.replication.fetchers import Fetchers
 from ottla.broker.replication.following import Connect
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.replicas import ReplicaManager
+from ottla.broker.replication.schema_ids import SchemaIds
 from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import AllowAll, Authorizer
-from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC
-from ottla.broker.transactions.wiring import transactions_of
+from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC, transactions_of
 from ottla.clock import Clock, SystemClock
 from ottla.config.broker import BrokerSettings
+from ottla.config.settings import INT_MAX
 from ottla.coordination.errors import ConnectionLoss, SessionExpired
 from ottla.coordination.interface import Coordination
 from ottla.coordination.sessions import CoordinationSessions, OpenSession, former_session_seconds, sessions_of
 from ottla.errors import OttlaError, PortInUse
 from ottla.interbroker.calls import Caller, ControlTransport
 from ottla.interbroker.local import LocalControl
-from ottla.lifecycle import Offload, ThreadOffload, speaking, speaking_broker
+from ottla.lifecycle import Offload, Tasks, ThreadOffload, speaking, speaking_broker
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, TopicPartition
 from ottla.network.buffers import ReceiveBuffers
+from ottla.network.complaints import Complaints
 from ottla.network.listener import AnyListener, ConnectionLimits, Listener
 from ottla.network.tls import TlsSettings, client_context, server_context
+from ottla.storage.batch_opener import BatchOpener
 from ottla.storage.clean_shutdown import NO_BROKER_EPOCH
-from ottla.storage.cleaner import LogCleaner
-from ottla.storage.cleaning_runner import InlineRunner, ProcessRunner
+from ottla.storage.compaction.cleaner import LogCleaner
+from ottla.storage.compaction.runner import InlineRunner, ProcessRunner
+from ottla.storage.file_pool import descriptors_for_sockets
 from ottla.storage.log_manager import LogManager
 from ottla.storage.log_moves import LogMoves
+from ottla.takeover.first_start import check_before_start, write_down
+from ottla.wire.connection import OVERHEAD, SocketConnection, open_connection
 
 log = logging.getLogger(__name__)
 
 # How a broker reaches the others, made from who it is when it calls, and what refuses callers that are out of date.
-MakeTransport: TypeAlias = Callable[[Callable[[], Caller], Callable[[Caller], None]], ControlTransport]
+MakeTransport: TypeAlias = Callable[
+    [Callable[[], Caller], Callable[[Caller], None], Callable[[BrokerId], Awaitable[BrokerRegistration | None]]], ControlTransport
+]
 
 # Disk reads, fsyncs and decoding beside the loop. More threads than cores, because most of them wait for the disk.
 OFFLOAD_THREADS: Final = 8
@@ -123,14 +130,14 @@ class Broker:
         self._host = LOCAL
         self._has_session = False
         self._all_failed = asyncio.Event()
-        self._beside: set[asyncio.Task[None]] = set()
+        self._beside: Final = Tasks()
         self._observation = Observation(settings, self._clock)
 
     async def start(self) -> None:
         """Starts, or fails and leaves nothing behind.
 
         The coordination service has to be there within `zookeeper.connection.timeout.ms`. A session that is lost or ends on the
-        way makes for another attempt, which is given as long again: whoever starts a broker may rely on it to wait.
+        way makes for another attempt, which is given as long again: anyone who starts a broker may rely on it to wait.
 
         Raises:
             OttlaError: a setting, a data directory or the coordination is not usable; says which and why.
@@ -152,7 +159,7 @@ class Broker:
             except (ConnectionLoss, SessionExpired) as error:
                 if not self._has_session:
                     raise
-                log.warning("the broker has not started, and tries again: %s", error)
+                log.warning("startup failed, retrying: %s", error)
             await self._observation.health.enter(Phase.STARTING)
             await asyncio.sleep(PAUSE_SECONDS)
 
@@ -168,11 +175,11 @@ class Broker:
             await self._stack.aclose()
 
     async def kill(self) -> None:
-        """Ends as a crash does once the session has timed out: connections cut, nothing flushed, nobody told."""
+        """Ends as a crash does once the session has timed out: connections cut, nothing flushed, the controller not notified."""
         self._is_killed = True
         self._session_lost()
-        for each in self._listeners.values():
-            each.abort()
+        for listener in self._listeners.values():
+            listener.abort()
         await self._sessions.close()
         await self._stack.aclose()
 
@@ -219,10 +226,10 @@ class Broker:
     @property
     def connection_count(self) -> int:
         """Open client connections."""
-        return sum(each.connection_count for each in self._listeners.values())
+        return sum(listener.connection_count for listener in self._listeners.values())
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        _tell_without_effect(self._settings.given)
+        _log_settings_without_effect(self._settings.given, self._settings.ignored)
         offload = self._offload or _threads(stack)
         open_session = self._open_session or sessions_of(self._settings, self._settings.coordination_path, self._clock, stack)
         sessions = self._sessions = CoordinationSessions(open_session, self._session_lost, self._session_renewed)
@@ -236,7 +243,9 @@ class Broker:
         speaking_broker.set(broker_id)
 
         make_transport = self._make_transport or transport_of(settings, self._host)
-        transport = make_transport(lambda: service.caller(), lambda caller: service.check_caller(caller))
+        transport = make_transport(
+            lambda: service.caller(), lambda caller: service.check_caller(caller), lambda broker_id: service.registration_of(broker_id)
+        )
         stack.push_async_callback(transport.close)
         service = self._service = ControllerService(
             coordination,
@@ -252,7 +261,10 @@ class Broker:
         def broker_epoch() -> int:
             return NO_BROKER_EPOCH if service.registration is None else service.registration.broker_epoch
 
-        logs = self._logs = LogManager(settings.log_directories, settings, self._clock, offload, service.topic_settings)
+        # Anyone who brings an offload has no processes to start.
+        opener = BatchOpener(offload, has_process=self._offload is None)
+        stack.push_async_callback(opener.close)
+        logs = self._logs = LogManager(settings.log_directories, settings, self._clock, offload, service.topic_settings, opener=opener)
         fetches, produces = Purgatory(), Purgatory(as_it_says)
         replicas = self._replicas = ReplicaManager(
             broker_id, logs, fetches, produces, clock=self._clock, lag_time_max_ms=settings.replica_lag_time_max_ms
@@ -265,7 +277,6 @@ class Broker:
         replicas.following = fetchers
         logs.directory_failed = self._directory_failed
         log_moves = LogMoves(logs, settings.log_directories, offload, replicas.log_moved)
-        # Whoever brings an offload has no processes to start.
         runner = ProcessRunner() if self._offload is None else InlineRunner(offload)
         cleaner = self._cleaner = LogCleaner(logs.logs, replicas.high_watermarks, settings, self._clock, offload, runner)
         applier = self._applier = ControlApplier(broker_id, lambda: service.registration, metadata, replicas, service, service)
@@ -283,13 +294,18 @@ class Broker:
             self._transaction_ended,
             lambda: service.settings.transaction_partition_verification_enable,
         )
+        applier.confirmed = service
         applier.transactions, self._transactions = transactions.calls, transactions.coordinator
         replicas.leads_internal = self._leads_internal
         applier.topics_changed = groups.topics_changed
+        user_info = settings.confluent_basic_auth_user_info
+        schema_ids = SchemaIds(settings.confluent_schema_registry_url, user_info.value if user_info else None, self._clock)
+        stack.callback(schema_ids.close)
         parts = BrokerParts(
             settings=settings,
             clock=self._clock,
             offload=offload,
+            opener=opener,
             authorizer=self._authorizer,
             metadata=metadata,
             replicas=replicas,
@@ -297,20 +313,24 @@ class Broker:
             log_moves=log_moves,
             controller=service,
             producer_ids=producer_ids,
-            fetch_sessions=FetchSessions(settings.max_incremental_fetch_session_cache_slots, self._clock, self._random),
+            fetch_sessions=FetchSessions(
+                settings.max_incremental_fetch_session_cache_slots, self._clock, self._random, partial(is_here, metadata, replicas)
+            ),
             fetch_purgatory=fetches,
             throttles=throttles,
             groups=groups,
             transactions=transactions,
+            schema_ids=schema_ids,
         )
         self._parts = parts
-        self._observation.watch(broker_id, service, applier, replicas, logs, metadata, transport.show_ready)
+        self._observation.watch(RunningBroker(broker_id, service, applier, replicas.partitions, logs, metadata), transport.show_ready)
         handlers.load()
         dispatcher = Dispatcher(parts, produces, settings.queued_max_requests)
         self._observation.measure(stack, Measured(parts, dispatcher, produces, self._listeners, service, sessions, fetchers, cleaner))
 
         # Bound before anything is read or registered: a port that is taken is found out first, and a free one is known.
         await self._bind(stack, dispatcher, offload)
+        takeover = await check_before_start(coordination, settings, offload)  # before anything is written
         control_endpoint = await transport.serve(broker_id, applier, service.served)
         await service.load()
         metadata.cluster_id = service.cluster_id
@@ -319,6 +339,9 @@ class Broker:
         await logs.start(service.cluster_id)
         await self._observation.health.enter(Phase.STARTING)
         stack.push_async_callback(self._close_logs)
+        if takeover is not None:
+            online = [path for path in settings.log_directories if path not in logs.offline_directories]
+            await write_down(takeover, online, offload, self._clock.time_ms())
         stack.push_async_callback(log_moves.close)
         cleaner.start()
         stack.push_async_callback(cleaner.close)
@@ -340,6 +363,7 @@ class Broker:
                 settings.broker_rack,
                 control_endpoint=control_endpoint,
                 previous_broker_epoch=logs.clean_shutdown_epoch,
+                control_secret=transport.secret,
             )
         )
         sessions.keep()
@@ -348,16 +372,29 @@ class Broker:
         await self._first_word()
         for listener in self._listeners.values():
             await listener.start()
+        await self._start_audit(stack, replicas, offload)
         log.info("broker %d serves %s", broker_id, ", ".join(map(str, self._endpoints(service.settings))))
         await self._observation.health.enter(Phase.RUNNING)
+
+    async def _start_audit(self, stack: AsyncExitStack, replicas: ReplicaManager, offload: Offload) -> None:
+        if not self._settings.audit_enable:
+            return
+        try:
+            from ottla.broker.auditing.tier import start_tier
+        except ModuleNotFoundError as error:
+            raise OttlaError(f"audit.enable is true, and {error.name} is not installed: pip install 'ottla[audit]'") from error
+        reached = self._endpoints(self._settings), self._tls_between_brokers()
+        await start_tier(stack, self._settings, *reached, replicas.partitions, self._clock, offload, self._service.cluster_id)
 
     async def _first_word(self) -> None:
         """Waits for a controller to say what there is: a client that asked before would hear that there are no topics."""
         try:
             async with asyncio.timeout(FIRST_WORD_SECONDS):
-                await self.metadata.told.wait()
+                await self.metadata.complete.wait()
         except TimeoutError:
-            log.warning("broker %d has not heard of a controller for %g s, and serves all the same", self.broker_id, FIRST_WORD_SECONDS)
+            log.warning(
+                "broker %d has received no request from a controller for %g s; serving clients anyway", self.broker_id, FIRST_WORD_SECONDS
+            )
 
     async def _hand_over(self) -> None:
         settings = self._settings
@@ -369,12 +406,12 @@ class Broker:
             async with asyncio.timeout(max(HAND_OVER_SECONDS, pauses)):
                 await self._service.controlled_shutdown()
         except TimeoutError:
-            log.warning("broker %d stops without having handed over what it leads: no controller answers", self.broker_id)
+            log.warning("broker %d stops without controlled shutdown: no controller answers", self.broker_id)
         await self._observation.health.enter(Phase.STOPPING)
 
     async def _close_listeners(self) -> None:
-        for each in self._listeners.values():
-            await each.close()
+        for listener in self._listeners.values():
+            await listener.close()
 
     async def _close_logs(self) -> None:
         if self._beside:
@@ -404,9 +441,7 @@ class Broker:
             self._all_failed.set()
 
     def _begin_beside(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        self._beside.begin(work)
 
     def _session_lost(self) -> None:
         """Others may lead by now what this broker led, so it stops at once."""
@@ -428,33 +463,49 @@ class Broker:
                 self._throttles.update(settings)
                 self._cleaner.update_settings(settings)
                 self._fetchers.update_settings(settings)
-                self._limits.update(settings.max_connections, settings.max_connections_per_ip, settings.connections_per_address)
+                self._limits.update(*connection_bounds(settings), settings.connections_per_address)
                 log.info("settings changed while running: %s", ", ".join(sorted(overrides)) or "none is overridden any more")
-                _tell_without_effect(overrides)
+                _log_settings_without_effect(overrides)
                 self._begin_beside(self._service.advertise(self._endpoints(settings)))
+
+    def _tls_between_brokers(self) -> ssl.SSLContext | None:
+        listener = self._settings.inter_broker_listener
+        if not listener.is_tls:
+            return None
+        settings = self._settings.for_listener(listener.name)
+        return client_context(_tls_settings(settings), check_host_name=bool(settings.ssl_endpoint_identification_algorithm))
 
     def _over_sockets(self) -> Connect:
         """How followers here reach the leaders of their partitions: as the listener between brokers is reached."""
-        listener = self._settings.inter_broker_listener
-        tls = None
-        if listener.is_tls:
-            settings = self._settings.for_listener(listener.name)
-            tls = client_context(_tls_settings(settings), check_host_name=bool(settings.ssl_endpoint_identification_algorithm))
-        return socket_connect(lambda: self._service.settings, tls)
+        tls = self._tls_between_brokers()
+
+        async def connect(endpoint: Endpoint) -> SocketConnection:
+            now = self._service.settings
+            usual_size = now.replica_fetch_response_max_bytes + OVERHEAD
+            return await open_connection(
+                endpoint,
+                tls,
+                usual_size=usual_size,
+                # A single batch may exceed what was asked for (KIP-74); no batch is larger than the request that it came in.
+                limit=usual_size + now.socket_request_max_bytes,
+                receive_buffer_bytes=now.replica_socket_receive_buffer_bytes,
+            )
+
+        return connect
 
     def _endpoints(self, settings: BrokerSettings) -> tuple[Endpoint, ...]:
-        return settings.advertised_endpoints(self._host, {name: each.port for name, each in self._listeners.items()})
+        return settings.advertised_endpoints(self._host, {name: listener.port for name, listener in self._listeners.items()})
 
     async def _bind(self, stack: AsyncExitStack, dispatcher: Dispatcher, offload: Offload) -> None:
         settings = self._settings
-        limits = self._limits = ConnectionLimits(
-            settings.max_connections, settings.max_connections_per_ip, settings.connections_per_address
-        )
-        buffers = ReceiveBuffers(settings.queued_max_request_bytes if settings.queued_max_request_bytes > 0 else None)
-        for each in settings.accepted_listeners:
+        limits = self._limits = ConnectionLimits(*connection_bounds(settings), settings.connections_per_address)
+        complaints = Complaints(self._clock.monotonic)
+        most = settings.queued_max_request_bytes if settings.queued_max_request_bytes > 0 else None
+        buffers = ReceiveBuffers(most, None if most is None else max(most // 4, 1))
+        for accepted_listener in settings.accepted_listeners:
             idle_ms = settings.connections_max_idle_ms
             listener = self._make_listener(
-                each.name,
+                accepted_listener.name,
                 limits=limits,
                 buffers=buffers,
                 offload=offload,
@@ -462,25 +513,40 @@ class Broker:
                 idle_seconds=idle_ms / 1000 if idle_ms >= 0 else float("inf"),
                 stall_seconds=STALL_SECONDS,
                 open_receiver=dispatcher.open,
-                tls=server_context(_tls_settings(settings.for_listener(each.name))) if each.is_tls else None,
+                tls=server_context(_tls_settings(settings.for_listener(accepted_listener.name))) if accepted_listener.is_tls else None,
+                complaints=complaints,
             )
             try:
                 await listener.bind(
-                    each.host,
-                    each.port,
+                    accepted_listener.host,
+                    accepted_listener.port,
                     backlog=settings.socket_listen_backlog_size,
                     receive_buffer_bytes=settings.socket_receive_buffer_bytes,
                     send_buffer_bytes=settings.socket_send_buffer_bytes,
                 )
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
-                    raise PortInUse(f"{each}: port {each.port} is in use") from error
-                raise OttlaError(f"{each}: cannot listen there: {error.strerror or error}") from error
+                    raise PortInUse(f"{accepted_listener}: port {accepted_listener.port} is in use") from error
+                raise OttlaError(f"{accepted_listener}: cannot listen there: {error.strerror or error}") from error
             stack.push_async_callback(listener.close)
-            self._listeners[each.name] = listener
+            self._listeners[accepted_listener.name] = listener
 
 
-def _tell_without_effect(names: Iterable[str]) -> None:
+def connection_bounds(settings: BrokerSettings) -> tuple[int, int]:
+    """How many connections there may be, in all and from one address.
+
+    Without a bound of the operator's they are what the process may open less what its files take; one address then has a quarter.
+    """
+    most, most_per_address = settings.max_connections, settings.max_connections_per_ip
+    if most == INT_MAX:
+        most = descriptors_for_sockets()
+        most_per_address = min(most_per_address, max(most // 4, 1))
+    return most, most_per_address
+
+
+def _log_settings_without_effect(names: Iterable[str], ignored: Iterable[str] = ()) -> None:
+    for name in sorted(ignored):
+        log.warning("%s is ignored, as takeover.accept says", name)
     for name, reason in BrokerSettings.without_effect(names).items():
         log.warning("%s has no effect: %s", name, reason)
 

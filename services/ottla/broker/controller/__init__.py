@@ -1,8 +1,7 @@
-"""Which topics there are, where their replicas lie, who leads them, and what is set for topics and brokers.
+"""The cluster's controller: what it knows, what it decides, and how that reaches ZooKeeper and the brokers.
 
-The controller is whoever holds `/controller`. Every decision is a pure function of what is known (`state`): `decisions`
-is where they are asked for, and their effects are data. `active` is one term: it performs them, writing znodes first
-and telling the brokers afterwards. `service` is what every broker has of it, controller or not.
+`service` is one broker's part, whichever broker is the controller; `active` is one term as the controller. Pure are `state`, `effects`,
+`decisions`, `elections`, `isr_changes`, `reassignments`, `deletions`, `topics`, `configs` and `request_batch`; the rest drives them.
 
-Nothing here opens a log or knows a request; the only way to the disk is the coordination service.
+Invariant: nothing outside uses more of this package than `service`, `membership` and the plain data of its modules.
 """

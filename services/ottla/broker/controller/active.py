@@ -1,11 +1,13 @@
-"""One term as the controller: what it knows, who may ask it for what, and what it does of itself.
+"""One term as the controller: what it knows, what it is asked for, and what it does of itself.
 
-It begins by reading everything from ZooKeeper, and ends at once when it resigns: nothing is decided, written or told
-afterwards. A write whose outcome is not known, or that finds what nobody but the controller writes written by somebody
-else, makes the state doubtful; then the term has failed, and begins anew from what ZooKeeper holds.
+It begins by reading everything from ZooKeeper, and ends at once when it resigns: nothing is decided, written or sent
+afterwards. A write whose outcome is unknown, or that finds a znode of the controller's changed by another writer,
+makes the state doubtful; then the term has failed, and begins again from what ZooKeeper holds.
 
-Operations take turns (`turns`); what they do is in `topic_operations`, `partition_operations`, `config_operations`,
-`external_changes` and `tool_requests`.
+Everything that reads or changes the state is an event in `event_queue`; what an event does is in `operations` and `external_changes`.
+A new request to the controller gets a row in `ActiveController._requests`.
+
+Invariant: after `resign` nothing of this term reaches ZooKeeper or a broker.
 """
 
 from __future__ import annotations
@@ -13,52 +15,56 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from itertools import count
 from random import Random
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
-from ottla.broker.controller import configs, decisions
-from ottla.broker.controller.channels import Channel, Channels, Told
-from ottla.broker.controller.config_operations import ConfigOperations
-from ottla.broker.controller.counts import ControllerCounts
-from ottla.broker.controller.external_changes import WATCHED_AT_ONCE, ExternalChanges, Watched
-from ottla.broker.controller.loading import load_all_broker_configs
-from ottla.broker.controller.log_end_questions import LogEndQuestions
-from ottla.broker.controller.membership import make_skeleton
-from ottla.broker.controller.partition_operations import PartitionOperations
-from ottla.broker.controller.performing import Performer
-from ottla.broker.controller.producer_ids import next_block
-from ottla.broker.controller.state import ClusterState
-from ottla.broker.controller.terms import ControllerTerm
-from ottla.broker.controller.tool_requests import ToolRequests
-from ottla.broker.controller.topic_operations import TopicOperations
-from ottla.broker.controller.transitions import ReplicaPhase
-from ottla.broker.controller.turns import Turns
-from ottla.broker.controller.writes import ControllerWrites
+from ottla.broker.controller import decisions
+from ottla.broker.controller.channels import BrokerResponse, Channel, Channels
+from ottla.broker.controller.decisions import next_block
+from ottla.broker.controller.effect_writer import EffectWriter
+from ottla.broker.controller.event_queue import ControllerCounts, ControllerEvent, EventQueue
+from ottla.broker.controller.external_changes import WATCHED_AT_ONCE, ExternalChanges, ToolRequests, Watched
+from ottla.broker.controller.membership import ControllerTerm, make_skeleton, note_own_epoch
+from ottla.broker.controller.operations import ConfigOperations, LogEndQueries, PartitionOperations, TopicOperations
+from ottla.broker.controller.state import ClusterState, ReplicaPhase
+from ottla.broker.controller.znode_reader import load_all_broker_configs
+from ottla.broker.controller.znode_writes import ControllerWrites
 from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
-from ottla.config.topic import TopicSettings
 from ottla.coordination import znodes
 from ottla.coordination.interface import Coordination, Delete, EventType, SetData, Watch, WatchedEvent
 from ottla.errors import ApiError, NotController, StaleBrokerEpoch
 from ottla.interbroker.calls import (
-    DEFAULT_TIMEOUT_SECONDS,
+    OPERATIONS,
+    AllocateProducerIdsRequest,
+    AlterConfigsRequest,
+    AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
-    AlterPartitionResponse,
-    ConfigChange,
+    CancelControlledShutdownRequest,
+    ControlledShutdownRequest,
+    ControllerControl,
+    ControllerRequest,
     ControlTransport,
-    ElectionType,
-    NewTopic,
-    OngoingReassignment,
-    PartitionOutcome,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    ElectLeadersRequest,
+    IncrementalAlterConfigsRequest,
+    ListPartitionReassignmentsRequest,
+    Request,
 )
-from ottla.model import BrokerId, BrokerRegistration, TopicDescription, TopicPartition
+from ottla.model import BrokerId
 
 log: Final = logging.getLogger(__name__)
 
-# An answer waits this long, at most, for all brokers to know what it says.
-_TOLD_SECONDS: Final = 1.0
+A = TypeVar("A")
+Q = TypeVar("Q", bound=Request[Any])
+
+# An answer waits this long, at most, for all brokers to have acknowledged what it says.
+_ACKNOWLEDGED_SECONDS: Final = 1.0
 # The first look for leaders to move; later ones come every leader.imbalance.check.interval.seconds.
 _FIRST_REBALANCE_SECONDS: Final = 5.0
 # How often replicas of partitions without a leader are asked where their logs end; some may not have answered before.
@@ -69,8 +75,25 @@ _FIRST_OFFLINE_REPLICAS_SECONDS: Final = 5.0
 _LONGEST_OFFLINE_REPLICAS_SECONDS: Final = 30.0
 
 
-class ActiveController:
-    """The controller, in one term of this broker: `ottla.interbroker.calls.ControllerControl`.
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """How one kind of request is answered.
+
+    Attributes:
+        event: what it is counted as.
+        perform: the operation; given a list of requests, and giving a list of answers, where `is_grouped`.
+        is_grouped: whether requests that wait are performed together.
+        waits: whether the answer waits until the brokers have acknowledged what changed.
+    """
+
+    event: ControllerEvent
+    perform: Callable[[Any], Awaitable[Any]]
+    is_grouped: bool = False
+    waits: bool = False
+
+
+class ActiveController(ControllerControl):
+    """The controller, in one term of this broker.
 
     Args:
         term: who and which epoch.
@@ -79,7 +102,7 @@ class ActiveController:
         clock: for the age of notices.
         random: for placement and ids.
         transport: the way to the brokers.
-        failed: called when this term can not go on; says why.
+        failed: called when this term cannot continue; says why.
         counts: where what is decided is counted.
         request_numbers: what this process numbers its requests to brokers by. Two terms in a row may have the same epoch.
     """
@@ -103,32 +126,53 @@ class ActiveController:
         self._request_numbers = request_numbers or count(1)
         self._failed = failed
         self._is_over = False
-        self._beside: list[asyncio.Task[None]] = []
+        self._background: list[asyncio.Task[None]] = []
         self._changed_deletions = asyncio.Event()
         counts = counts or ControllerCounts()
         state = self._state = ClusterState(term.broker_id, term.epoch, settings, settings)
         writes = self._writes = ControllerWrites(coordination, term.epoch_version)
-        self._turns = Turns(self._fail, counts)
-        self._channels = Channels(self._open_channel)
-        performer = self._performer = Performer(state, coordination, writes, self._channels, self._moved, counts)
-        questions = LogEndQuestions(state, transport)
-        self._topics = TopicOperations(state, coordination, writes, performer, random)
-        self._partitions = PartitionOperations(state, performer, questions)
-        self._configs = ConfigOperations(state, coordination, writes, performer, questions, clock)
+        self._events = EventQueue(self.fenced, counts)
+        self._channels = Channels(lambda registration: Channel(registration, state, self._request_numbers, transport, self))
+        writer = EffectWriter(state, coordination, writes, self._channels, self._moved, counts)
+        log_ends = LogEndQueries(state, transport)
+        self._topics = TopicOperations(state, coordination, writes, writer, random)
+        self._partitions = PartitionOperations(state, writer, log_ends)
+        self._configs = ConfigOperations(state, coordination, writes, writer, log_ends, clock)
         watched = Watched(
-            self._watch("brokers", lambda: self._external.look_for_brokers()),
-            self._watch("topics", lambda: self._external.look_for_topics()),
+            self._watch(ControllerEvent.BROKER_CHANGE, "reading brokers", lambda: self._external.look_for_brokers()),
+            self._watch(ControllerEvent.TOPIC_CHANGE, "reading topics", lambda: self._external.look_for_topics()),
             self._watch_topic,
-            self._watch("log directories", lambda: self._external.look_for_failed_directories()),
+            self._watch(
+                ControllerEvent.LOG_DIR_EVENT, "reading log directory events", lambda: self._external.look_for_failed_directories()
+            ),
         )
-        self._external = ExternalChanges(state, coordination, writes, performer, self._channels, self._topics, questions, random, watched)
+        self._external = ExternalChanges(state, coordination, writes, writer, self._channels, self._topics, log_ends, random, watched)
         self._tools = ToolRequests(
             state,
             coordination,
             writes,
             self._partitions,
-            self._watch("partitions to move", lambda: self._tools.look_for_reassignment()),
-            self._watch("elections", lambda: self._tools.look_for_election()),
+            self._watch(ControllerEvent.REASSIGN_PARTITIONS, "reading reassignments", lambda: self._tools.look_for_reassignment()),
+            self._watch(ControllerEvent.ELECT_LEADERS, "reading elections", lambda: self._tools.look_for_election()),
+        )
+        self._requests: Final[dict[type[Request[Any]], _Row]] = dict(
+            (
+                _row(AlterPartitionRequest, ControllerEvent.ALTER_PARTITION, self._partitions.alter_partition),
+                _row(ControlledShutdownRequest, ControllerEvent.CONTROLLED_SHUTDOWN, self._partitions.controlled_shutdown, waits=True),
+                _row(
+                    CancelControlledShutdownRequest,
+                    ControllerEvent.CANCEL_CONTROLLED_SHUTDOWN,
+                    self._partitions.cancel_controlled_shutdown,
+                ),
+                _row(AllocateProducerIdsRequest, ControllerEvent.ALLOCATE_PRODUCER_IDS, self._allocate_producer_ids),
+                _grouped(CreateTopicRequest, ControllerEvent.CREATE_TOPIC, self._topics.create, waits=True),
+                _grouped(DeleteTopicRequest, ControllerEvent.DELETE_TOPIC, self._topics.delete),
+                _row(CreatePartitionsRequest, ControllerEvent.CREATE_PARTITIONS, self._topics.extend, waits=True),
+                _row(AlterConfigsRequest, ControllerEvent.ALTER_CONFIGS, self._configs.alter, waits=True),
+                _row(IncrementalAlterConfigsRequest, ControllerEvent.ALTER_CONFIGS, self._configs.alter, waits=True),
+                _row(ElectLeadersRequest, ControllerEvent.ELECT_LEADERS, self._partitions.elect_leaders, waits=True),
+                _row(AlterPartitionReassignmentsRequest, ControllerEvent.REASSIGN_PARTITIONS, self._partitions.alter_reassignments),
+            )
         )
 
     @property
@@ -139,42 +183,42 @@ class ActiveController:
     @property
     def waiting_count(self) -> int:
         """Operations that have not ended."""
-        return self._turns.length
+        return self._events.length
 
     # The term.
 
     async def start(self) -> None:
-        """Takes over: afterwards it can be asked, and every broker is about to be told all.
+        """Takes over: afterwards it answers requests, and every broker is about to be sent everything.
 
         Raises:
             ApiError: it could not; the term has failed.
         """
-        await self._turns.take("taking over", self._take_over)
+        await self._events.submit(ControllerEvent.TAKE_OVER, "taking over", self._take_over)
         if not self._is_over:
-            # Beside, as the cluster is whole without it.
+            # In the background, as the cluster is whole without it.
             work = (self._rebalance(), self._look_for_leaders(), self._ask_offline_replicas(), self._look_for_tools())
-            self._beside = [asyncio.ensure_future(each) for each in work]
+            self._background = [asyncio.ensure_future(coroutine) for coroutine in work]
 
     def resign(self) -> None:
-        """Decides, writes and tells nothing any more, at once."""
+        """Decides, writes and sends nothing any more, at once."""
         self._is_over = True
-        self._turns.close()
+        self._events.close()
         self._writes.close()
         self._channels.close()
         self._changed_deletions.set()
-        for task in self._beside:
+        for task in self._background:
             task.cancel()
 
     async def wait_closed(self, timeout_seconds: float) -> None:
         """Waits until what was under way has ended."""
-        await self._turns.wait_closed(timeout_seconds)
+        await self._events.wait_closed(timeout_seconds)
         await self._channels.wait_closed()
-        if self._beside:
-            await asyncio.wait(self._beside)
+        if self._background:
+            await asyncio.wait(self._background)
 
-    async def told_all(self, timeout_seconds: float = _TOLD_SECONDS) -> bool:
-        """Waits until every living broker knows what is decided. False: it took too long."""
-        return await self._channels.told_all(timeout_seconds)
+    async def wait_acknowledged(self, timeout_seconds: float = _ACKNOWLEDGED_SECONDS) -> bool:
+        """Waits until every living broker has acknowledged what is decided. False: it took too long."""
+        return await self._channels.wait_acknowledged(timeout_seconds)
 
     async def leave(self) -> None:
         """Gives up `/controller` and the broker's registration in one write, so that its successor does not count on this broker."""
@@ -184,7 +228,7 @@ class ActiveController:
             await self._writes.write([Delete(znodes.CONTROLLER.path()), Delete(znodes.BROKER.path(term.broker_id))])
             self.resign()  # before it gets to look at who has gone
 
-        await self._turns.take("resigning", give_up)
+        await self._events.submit(ControllerEvent.RESIGN, "resigning", give_up)
 
     @property
     def is_over(self) -> bool:
@@ -192,141 +236,87 @@ class ActiveController:
         return self._is_over
 
     def check_broker(self, broker_id: BrokerId, broker_epoch: int) -> None:
-        """Raises StaleBrokerEpoch for one that has registered anew since."""
+        """Raises StaleBrokerEpoch for a broker that has registered again since."""
         registration = self._state.brokers.get(broker_id)
         if registration is not None and 0 <= broker_epoch < registration.broker_epoch:
             raise StaleBrokerEpoch(f"broker {broker_id} calls in epoch {broker_epoch}, and has registered with {registration.broker_epoch}")
 
     def settings_noticed(self, entity: str) -> None:
         """A notice says that something was set for a topic or broker."""
-        self._turns.take_beside(f"reading the settings of {entity}", lambda: self._configs.read_again(entity))
+        self._events.put(ControllerEvent.CONFIG_CHANGE, f"reading the configs of {entity}", lambda: self._configs.read_again(entity))
         if entity.startswith("brokers/"):
-            # A broker that is to be found elsewhere now has written that to its registration.
-            self._turns.take_beside("looking for brokers", self._external.look_for_brokers)
+            # A broker with other advertised listeners has written that to its registration.
+            self._events.put(ControllerEvent.BROKER_CHANGE, "reading brokers", self._external.look_for_brokers)
 
-    # What can be asked for: see ControllerControl.
+    def broker_responded(self, response: BrokerResponse) -> None:
+        """A broker has answered. What matters of it is an event."""
+        broker_id, event = response.registration.broker_id, ControllerEvent.BROKER_RESPONSE
+        if response.is_stop:
+            self._events.put(event, f"the StopReplica response of broker {broker_id}", lambda: self._take_stops(response))
+            return
+        title = f"the LeaderAndIsr response of broker {broker_id}"
+        if response.outdated_epochs:
+            self._events.put(event, title, lambda: self._partitions.take_written_epochs(response.registration, response.outdated_epochs))
+        if any(response.errors.values()) or broker_id in self._state.offline_replicas:
+            self._events.put(event, title, lambda: self._partitions.take_errors(response.registration, response.errors))
 
-    async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Changes the ISRs of partitions that the sender leads."""
-        what = f"changing ISRs that broker {request.broker_id} leads"
-        return await self._turns.take(what, lambda: self._partitions.alter_partition(request))
+    def fenced(self, why: str) -> None:
+        """This term cannot continue: a broker knows of a later controller, or an event has left the state doubtful."""
+        if not self._is_over:
+            self._failed(why)
 
-    async def controlled_shutdown(self, broker_id: BrokerId, broker_epoch: int) -> tuple[TopicPartition, ...]:
-        """Moves leaderships away from a broker that wants to stop. Answered when the others know who leads now."""
-        what = f"the shutdown of broker {broker_id}"
-        remaining = await self._turns.take(what, lambda: self._partitions.controlled_shutdown(broker_id, broker_epoch))
-        await self.told_all()
-        return remaining
+    # What it is asked for.
 
-    async def cancel_controlled_shutdown(self, broker_id: BrokerId, broker_epoch: int) -> None:
-        """Lets a broker that handed over lead and be in sync again."""
-        what = f"the end of draining broker {broker_id}"
-        await self._turns.take(what, lambda: self._partitions.cancel_controlled_shutdown(broker_id, broker_epoch))
+    async def call(self, request: ControllerRequest[A]) -> A:
+        """Answers a request, in its turn. Most answers wait until the living brokers have acknowledged what changed, or time is up."""
+        answer: A
+        if isinstance(request, ListPartitionReassignmentsRequest):
+            if self._is_over:
+                raise NotController("this broker is not the controller any more")
+            return cast("A", self._partitions.list_reassignments(request))
+        row, title = self._requests[type(request)], OPERATIONS[type(request)].title(request)
+        if row.is_grouped:
+            answer = await self._events.submit_grouped(row.event, title, request, row.perform)
+        else:
+            answer = await self._events.submit(row.event, title, lambda: row.perform(request))
+        if isinstance(request, DeleteTopicRequest):
+            await self._wait_deleted(request)
+        elif row.waits and _has_brokers_to_wait_for(request):
+            await self.wait_acknowledged(min(getattr(request, "timeout_seconds", _ACKNOWLEDGED_SECONDS), _ACKNOWLEDGED_SECONDS))
+        return answer
 
-    async def allocate_producer_ids(self, broker_id: BrokerId, broker_epoch: int) -> range:
-        """The next block of producer ids, for a broker."""
-
-        async def allocate() -> range:
-            self.check_broker(broker_id, broker_epoch)
-            path = znodes.PRODUCER_ID_BLOCK.path()
-            data, stat = await self._coordination.get(path)
-            block = next_block(znodes.decode_producer_id_block(path, data), broker_id)
-            await self._writes.write([SetData(path, znodes.encode_producer_id_block(block), stat.version)])
-            return range(block.first, block.last + 1)
-
-        return await self._turns.take("allocating producer ids", allocate)
-
-    async def create_topic(
-        self, new_topic: NewTopic, validate_only: bool = False, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    ) -> TopicDescription:
-        """Makes a topic. Answered when the living brokers know of it, or could have."""
-        what = f"creating topic {new_topic.name}"
-        topic = await self._turns.take_together(what, (new_topic, validate_only), self._topics.create)
-        await self._told_of(validate_only, timeout_seconds)
-        return topic
-
-    async def delete_topic(self, name: str, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
-        """Deletes a topic. Answered when it is gone, or all of it that is not on brokers that are away; or when the time is up."""
-        await self._turns.take_together(f"deleting topic {name}", name, self._topics.delete)
+    async def _wait_deleted(self, request: DeleteTopicRequest) -> None:
+        """Waits until a topic is gone, or all of it that is not on brokers that are away; or until the time is up."""
         try:
-            async with asyncio.timeout(timeout_seconds):
-                while not self._is_over and self._is_stopping(name):
+            async with asyncio.timeout(request.timeout_seconds):
+                while not self._is_over and self._is_stopping(request.name):
                     self._changed_deletions.clear()
                     await self._changed_deletions.wait()
-                await self.told_all()
+                await self.wait_acknowledged()
         except TimeoutError:
-            log.info("topic %s: its deletion goes on", name)
+            log.info("topic %s: deletion still in progress", request.name)
 
-    async def create_partitions(
-        self,
-        name: str,
-        total_count: int,
-        assignments: Sequence[Sequence[BrokerId]] | None = None,
-        validate_only: bool = False,
-        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-    ) -> TopicDescription:
-        """Gives a topic more partitions. Answered as `create_topic`."""
-        what = f"adding partitions to {name}"
-        topic = await self._turns.take(what, lambda: self._topics.extend(name, total_count, assignments, validate_only))
-        await self._told_of(validate_only, timeout_seconds)
-        return topic
+    async def _allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> range:
+        self.check_broker(request.broker_id, request.broker_epoch)
+        path = znodes.PRODUCER_ID_BLOCK.path()
+        data, stat = await self._coordination.get(path)
+        block = next_block(znodes.decode_producer_id_block(path, data), request.broker_id)
+        await self._writes.write([SetData(path, znodes.encode_producer_id_block(block), stat.version)])
+        return range(block.first, block.last + 1)
 
-    async def alter_topic_configs(self, name: str, overrides: Mapping[str, str], validate_only: bool = False) -> None:
-        """Replaces all that a topic sets for itself."""
-        await self._alter_topic(name, lambda _: overrides, validate_only)
-
-    async def incremental_alter_topic_configs(self, name: str, changes: Sequence[ConfigChange], validate_only: bool = False) -> None:
-        """Changes some of what a topic sets for itself."""
-        definitions = TopicSettings.definitions()
-        await self._alter_topic(name, lambda current: configs.changed_configs(current, changes, definitions), validate_only)
-
-    async def alter_broker_configs(self, broker_id: BrokerId | None, overrides: Mapping[str, str], validate_only: bool = False) -> None:
-        """Replaces all that was changed of a broker, or of all with None, while it runs."""
-        await self._alter_broker(broker_id, lambda _: overrides, validate_only)
-
-    async def incremental_alter_broker_configs(
-        self, broker_id: BrokerId | None, changes: Sequence[ConfigChange], validate_only: bool = False
-    ) -> None:
-        """Changes some settings of a broker, or of all brokers with None, while it runs."""
-        definitions = BrokerSettings.definitions()
-        await self._alter_broker(broker_id, lambda current: configs.changed_configs(current, changes, definitions), validate_only)
-
-    async def elect_leaders(
-        self, election_type: ElectionType, partitions: Sequence[TopicPartition] | None, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    ) -> Mapping[TopicPartition, PartitionOutcome]:
-        """Elects leaders of the partitions named, or with None of all."""
-        outcomes = await self._turns.take("electing leaders", lambda: self._partitions.elect_leaders(election_type, partitions))
-        await self._told_of(False, timeout_seconds)
-        return outcomes
-
-    async def alter_partition_reassignments(
-        self,
-        reassignments: Mapping[TopicPartition, Sequence[BrokerId] | None],
-        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-    ) -> Mapping[TopicPartition, PartitionOutcome]:
-        """Starts to move partitions to the brokers named; None instead of brokers cancels what is under way."""
-        return await self._turns.take("moving partitions", lambda: self._partitions.alter_reassignments(reassignments))
-
-    async def list_partition_reassignments(
-        self, partitions: Sequence[TopicPartition] | None = None
-    ) -> Mapping[TopicPartition, OngoingReassignment]:
-        """The partitions on their way to other brokers, of those named or with None of all."""
-        if self._is_over:
-            raise NotController("this broker is not the controller any more")
-        return self._partitions.ongoing_reassignments(partitions)
-
-    # How it is done.
+    # What it does of itself.
 
     async def _take_over(self) -> None:
-        await make_skeleton(self._coordination)  # somebody may have removed a parent with all of its children
+        await make_skeleton(self._coordination)  # another tool may have removed a parent with all of its children
+        await note_own_epoch(self._coordination, self._writes, self.term.epoch)
         overrides = await load_all_broker_configs(self._coordination)
         await self._configs.take_in_brokers(overrides)
         await self._external.take_over()
         await self._configs.remove_old_notices()
         state = self._state
-        partition_count = sum(len(each.partitions) for each in state.topics.values())
+        partition_count = sum(len(topic.partitions) for topic in state.topics.values())
         log.info(
-            "the controller of epoch %d has taken over %d brokers, %d topics and %d partitions",
+            "controller epoch %d: loaded %d brokers, %d topics and %d partitions",
             self.term.epoch,
             len(state.brokers),
             len(state.topics),
@@ -336,91 +326,46 @@ class ActiveController:
     def _is_stopping(self, name: str) -> bool:
         """Whether living brokers have still to confirm that they have nothing of a topic any more."""
         deletion = self._state.deletions.get(name)
-        return deletion is not None and any(deletion.in_phase(each, ReplicaPhase.DELETION_STARTED) for each in deletion.phases)
+        return deletion is not None and any(deletion.in_phase(broker_id, ReplicaPhase.DELETION_STARTED) for broker_id in deletion.phases)
 
-    async def _told_of(self, validate_only: bool, timeout_seconds: float) -> None:
-        if not validate_only:
-            await self.told_all(min(timeout_seconds, _TOLD_SECONDS))
-
-    async def _alter_topic(self, name: str, decide: Callable[[Mapping[str, str]], Mapping[str, str]], validate_only: bool) -> None:
-        what = f"altering the settings of topic {name}"
-        await self._turns.take(what, lambda: self._configs.alter_topic(name, decide, validate_only))
-        await self._told_of(validate_only, _TOLD_SECONDS)
-
-    async def _alter_broker(
-        self, broker_id: BrokerId | None, decide: Callable[[Mapping[str, str]], Mapping[str, str]], validate_only: bool
-    ) -> None:
-        await self._turns.take("altering the settings of brokers", lambda: self._configs.alter_broker(broker_id, decide, validate_only))
-
-    def _open_channel(self, registration: BrokerRegistration) -> Channel:
-        state = self._state
-        return Channel(
-            registration,
-            state.controller_id,
-            state.controller_epoch,
-            self._request_numbers,
-            self._transport,
-            registrations=lambda: tuple(state.brokers[each] for each in sorted(state.brokers)),
-            overrides=lambda name: state.topics[name].overrides if name in state.topics else {},
-            topics=lambda: tuple(name for name, each in state.topics.items() if not each.is_deleting),
-            all_replicas=lambda: state.all_replicas(registration.broker_id),
-            told=self._told,
-            fenced=self._fail,
-        )
-
-    def _told(self, told: Told) -> None:
-        """A broker has answered. What of it matters is looked at in its turn."""
-        broker_id = told.registration.broker_id
-        if told.is_stop:
-            self._turns.take_beside(f"hearing what broker {broker_id} stopped", lambda: self._take_stops(told))
-            return
-        if told.outdated_epochs:
-            what = f"hearing what broker {broker_id} can not do: leader epochs"
-            self._turns.take_beside(what, lambda: self._partitions.take_written_epochs(told.registration, told.outdated_epochs))
-        if any(told.errors.values()) or broker_id in self._state.offline_replicas:
-            what = f"hearing what broker {broker_id} can not do"
-            self._turns.take_beside(what, lambda: self._partitions.take_errors(told.registration, told.errors))
-
-    async def _take_stops(self, told: Told) -> None:
-        await self._partitions.take_stops(told.registration, told.errors)
+    async def _take_stops(self, response: BrokerResponse) -> None:
+        await self._partitions.take_stops(response.registration, response.errors)
         self._changed_deletions.set()
 
-    def _watch(self, what: str, look: Callable[[], Awaitable[None]]) -> Watch:
-        return lambda _: self._turns.take_beside(f"looking for {what}", look)
+    def _watch(self, event: ControllerEvent, title: str, look: Callable[[], Awaitable[None]]) -> Watch:
+        return lambda _: self._events.put(event, title, look)
 
     def _watch_topic(self, name: str) -> Watch:
         def happened(event: WatchedEvent) -> None:
             self._external.watched_topics.discard(name)
             if event.event_type is not EventType.DELETED:  # that is seen in the list of topics
-                self._turns.take_beside(f"looking at topic {name}", lambda: self._external.look_at_topic(name))
+                self._events.put(ControllerEvent.TOPIC_CHANGE, f"reading topic {name}", lambda: self._external.look_at_topic(name))
 
         return happened
 
     async def _look_for_tools(self) -> None:
-        """What was asked for before this term, and a watch on every topic: some of them in a turn, for ISRs change meanwhile."""
-        with contextlib.suppress(ApiError):  # said where it fails the term
-            await self._turns.take("looking for partitions to move", self._tools.look_for_reassignment)
-            await self._turns.take("looking for elections", self._tools.look_for_election)
+        """What was asked for before this term, and a watch on every topic: some of them in one event, for ISRs change meanwhile."""
+        submit, event = self._events.submit, ControllerEvent.TOPIC_CHANGE
+        with contextlib.suppress(ApiError):  # logged where it fails the term
+            await submit(ControllerEvent.REASSIGN_PARTITIONS, "reading reassignments", self._tools.look_for_reassignment)
+            await submit(ControllerEvent.ELECT_LEADERS, "reading elections", self._tools.look_for_election)
             names = [*self._state.topics, *self._state.unread_topics]
             for start in range(0, len(names), WATCHED_AT_ONCE):
-                some = [each for each in names[start : start + WATCHED_AT_ONCE] if each not in self._external.watched_topics]
-                await self._turns.take("watching topics", lambda some=some: self._external.watch_topics(some))  # type: ignore[misc]
+                some = [name for name in names[start : start + WATCHED_AT_ONCE] if name not in self._external.watched_topics]
+                await submit(event, "watching topics", lambda some=some: self._external.watch_topics(some))  # type: ignore[misc]
             if self._state.unread_topics:  # they may have become readable before there was a watch
-                await self._turns.take("looking for topics", self._external.look_for_topics)
+                await submit(event, "reading topics", self._external.look_for_topics)
 
     def _moved(self) -> None:
         if self._tools.is_moving:
-            self._turns.take_beside("looking what has been moved", self._tools.reassignments_went_on)
-
-    def _fail(self, why: str) -> None:
-        if not self._is_over:
-            self._failed(why)
+            event = ControllerEvent.REASSIGN_PARTITIONS
+            self._events.put(event, "writing which reassignments are complete", self._tools.reassignments_went_on)
 
     async def _look_for_leaders(self) -> None:
         while True:
             await asyncio.sleep(_OFFLINE_SECONDS)
             if next(decisions.without_leader(self._state), None) is not None:
-                self._turns.take_beside("electing leaders by the ends of logs", self._partitions.elect_by_log_ends)
+                self._events.put(ControllerEvent.ELECT_LEADERS, "electing leaders by log ends", self._partitions.elect_by_log_ends)
 
     async def _ask_offline_replicas(self) -> None:
         pause = _FIRST_OFFLINE_REPLICAS_SECONDS
@@ -428,7 +373,8 @@ class ActiveController:
             await asyncio.sleep(pause)
             if self._state.offline_replicas:
                 pause = min(pause * 2, _LONGEST_OFFLINE_REPLICAS_SECONDS)
-                self._turns.take_beside("asking for replicas that are offline", self._partitions.ask_offline_replicas)
+                event = ControllerEvent.OFFLINE_REPLICAS
+                self._events.put(event, "sending offline replicas again", self._partitions.ask_offline_replicas)
             else:
                 pause = _FIRST_OFFLINE_REPLICAS_SECONDS
 
@@ -438,4 +384,22 @@ class ActiveController:
             await asyncio.sleep(pause)
             pause = self._state.settings.leader_imbalance_check_interval_seconds
             if self._state.settings.auto_leader_rebalance_enable:
-                self._turns.take_beside("giving leaderships back", self._partitions.rebalance)
+                self._events.put(ControllerEvent.REBALANCE, "rebalancing leaders", self._partitions.rebalance)
+
+
+def _row(
+    request: type[Q], event: ControllerEvent, perform: Callable[[Q], Awaitable[object]], *, waits: bool = False
+) -> tuple[type[Request[Any]], _Row]:
+    return request, _Row(event, perform, waits=waits)
+
+
+def _grouped(
+    request: type[Q], event: ControllerEvent, perform: Callable[[list[Q]], Awaitable[object]], *, waits: bool = False
+) -> tuple[type[Request[Any]], _Row]:
+    return request, _Row(event, perform, is_grouped=True, waits=waits)
+
+
+def _has_brokers_to_wait_for(request: ControllerRequest[Any]) -> bool:
+    """Whether brokers are sent what the request changed. They read brokers' configs themselves, at a notice."""
+    is_for_brokers = isinstance(request, AlterConfigsRequest | IncrementalAlterConfigsRequest) and request.resource.topic is None
+    return not is_for_brokers and not getattr(request, "validate_only", False)

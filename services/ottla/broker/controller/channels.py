@@ -1,7 +1,9 @@
-"""The ways from the controller to the living brokers: one channel for each, which tells it all that waits for it.
+"""The controller's channels to the living brokers, one for each: Kafka's ControllerChannelManager.
 
-A channel tells one thing at a time. What could not be told is told again after a pause, until the broker is gone or
-this is not the controller any more; `news` says what is merged meanwhile.
+A channel sends one request at a time. What could not be sent is sent again after a pause, until the broker's registration ends or
+this is not the controller any more; `request_batch` says what is merged meanwhile.
+
+Invariant: a broker is never left without what waits for it, but by the end of its registration or of the term.
 """
 
 from __future__ import annotations
@@ -10,32 +12,24 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
-from ottla.broker.controller.news import News
+from ottla.broker.controller.request_batch import BrokerRequestBatch, request_of
+from ottla.broker.controller.state import ClusterState
 from ottla.errors import NONE, ApiError, StaleControllerEpoch
-from ottla.interbroker.calls import (
-    AllReplicas,
-    BrokerControl,
-    ControlTransport,
-    LeaderAndIsrRequest,
-    PartitionAssignment,
-    PartitionToStop,
-    StopReplicaRequest,
-    UpdateMetadataRequest,
-)
+from ottla.interbroker.calls import BrokerControl, ControlTransport, LeaderAndIsrRequest, StopReplicaRequest
 from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
-# The pause after a broker could not be told something; it doubles up to the second.
+# The pause after a request could not be sent; it doubles up to the second.
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _LONGEST_PAUSE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a broker said when it was told about its replicas: the error code of each, 0 where it does as it was told.
+class BrokerResponse:
+    """A broker's answer about its replicas: the error code of each, 0 where it does as the request says.
 
     `outdated_epochs` has the leader epochs that it refuses, each with the one that its log has.
     """
@@ -46,136 +40,117 @@ class Told:
     outdated_epochs: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
 
+class ChannelListener(Protocol):
+    """What hears of a broker's answers."""
+
+    def broker_responded(self, response: BrokerResponse) -> None:
+        """A broker has answered StopReplica or LeaderAndIsr."""
+        ...
+
+    def fenced(self, why: str) -> None:
+        """A broker knows of a later controller."""
+        ...
+
+
 class Channel:
-    """The way to one life of one broker.
+    """The channel to one registration of one broker.
 
     Args:
-        registration: which life.
-        controller_id: this broker.
-        controller_epoch: in whose name it speaks.
+        registration: which.
+        state: read when a request is made.
         request_numbers: rises with each request of this process, whatever channel and term it is of.
         transport: asked for the broker at each call.
-        registrations: the living brokers, looked up when something is told.
-        overrides: what a topic sets for itself, looked up when something is told.
-        topics: the names of all that are not being deleted, looked up when something is told.
-        all_replicas: all that the broker has, looked up when something is told.
-        told: given what the broker says of its replicas.
-        fenced: called when the broker knows of a later controller.
+        listener: hears of answers.
     """
 
     def __init__(
         self,
         registration: BrokerRegistration,
-        controller_id: BrokerId,
-        controller_epoch: int,
+        state: ClusterState,
         request_numbers: Iterator[int],
         transport: ControlTransport,
-        registrations: Callable[[], tuple[BrokerRegistration, ...]],
-        overrides: Callable[[str], Mapping[str, str]],
-        topics: Callable[[], tuple[str, ...]],
-        all_replicas: Callable[[], AllReplicas],
-        told: Callable[[Told], None],
-        fenced: Callable[[str], None],
+        listener: ChannelListener,
     ) -> None:
         self.registration = registration
-        self.news = News()
-        self._controller_id = controller_id
-        self._controller_epoch = controller_epoch
+        self._pending = BrokerRequestBatch()
+        self._state = state
         self._request_numbers = request_numbers
         self._transport = transport
-        self._registrations = registrations
-        self._overrides = overrides
-        self._topics = topics
-        self._all_replicas = all_replicas
-        self._told = told
-        self._fenced = fenced
-        self._has_news = asyncio.Event()
-        self._has_told_all = asyncio.Event()
-        self._has_told_all.set()
-        self._telling = asyncio.ensure_future(self._tell())
+        self._listener = listener
+        self._has_pending = asyncio.Event()
+        self._has_sent_all = asyncio.Event()
+        self._has_sent_all.set()
+        self._sending = asyncio.ensure_future(self._send())
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is told any more."""
-        return self._telling.done()
+        """Whether nothing is sent any more."""
+        return self._sending.done()
 
-    def wake(self) -> None:
-        """Something was added to the news."""
-        self._has_told_all.clear()
-        self._has_news.set()
+    def add(self, batch: BrokerRequestBatch) -> None:
+        """Has the broker sent a batch, after what waits already."""
+        self._pending.merge(batch)
+        self._has_sent_all.clear()
+        self._has_pending.set()
 
-    async def told_all(self) -> None:
-        """Waits until the broker knows all that it was to be told, or is gone."""
-        await self._has_told_all.wait()
+    async def wait_acknowledged(self) -> None:
+        """Waits until the broker has answered all that it was to be sent, or its channel is closed."""
+        await self._has_sent_all.wait()
 
     def close(self) -> None:
-        """Tells no more, at once."""
-        self._telling.cancel()
-        self._has_told_all.set()
+        """Sends no more, at once."""
+        self._sending.cancel()
+        self._has_sent_all.set()
 
     async def wait_closed(self) -> None:
-        """Waits until nothing is under way any more."""
-        await asyncio.wait([self._telling])
+        """Waits until no request is under way any more."""
+        await asyncio.wait([self._sending])
 
-    async def _tell(self) -> None:
+    async def _send(self) -> None:
         pause = _FIRST_PAUSE_SECONDS
         while True:
-            news = self.news.take()
-            if news is None:
-                self._has_news.clear()
-                self._has_told_all.set()
-                await self._has_news.wait()
+            batch = self._pending.next_request()
+            if batch is None:
+                self._has_pending.clear()
+                self._has_sent_all.set()
+                await self._has_pending.wait()
                 continue
             try:
-                await self._tell_one(self._transport.broker(self.registration), news)
+                await self._send_one(self._transport.broker(self.registration), batch)
                 pause = _FIRST_PAUSE_SECONDS
             except StaleControllerEpoch as error:
-                self._fenced(str(error))
+                self._listener.fenced(str(error))
                 return
             except Exception as error:
-                # Whatever it was, a broker must not be left without what it was to be told.
-                self.news.add_untold(news)
+                # Whatever it was, the broker must not be left without what was to be sent.
+                self._pending.put_back(batch)
                 is_expected = isinstance(error, ApiError)
                 level = logging.INFO if is_expected else logging.ERROR
-                log.log(
-                    level, "broker %d could not be told, trying again: %s", self.registration.broker_id, error, exc_info=not is_expected
-                )
+                log.log(level, "broker %d: request failed, retrying: %s", self.registration.broker_id, error, exc_info=not is_expected)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
-    async def _tell_one(self, broker: BrokerControl, news: News) -> None:
-        header = self._controller_id, self._controller_epoch, self.registration.broker_epoch
-        number = next(self._request_numbers)
-        if news.stops:
-            stopped = await broker.stop_replica(StopReplicaRequest(*header, tuple(news.stops.values()), number))
-            self._told(Told(self.registration, {key: stopped.errors.get(key, NONE) for key in news.stops}, is_stop=True))
-        elif news.leader_and_isr or news.has_all_replicas:
-            partitions = tuple(news.leader_and_isr.values())
-            overrides = {each.topic: self._overrides(each.topic) for each in partitions}
-            of_new = {each.topic for each in partitions if each.is_new}
-            configs = {topic: each for topic, each in overrides.items() if each or topic in of_new}
-            all_replicas = self._all_replicas() if news.has_all_replicas else None
-            response = await broker.leader_and_isr(
-                LeaderAndIsrRequest(*header, partitions, self._registrations(), configs, all_replicas, news.all_topics_known, number)
-            )
-            errors = {key: response.errors.get(key, NONE) for key in news.leader_and_isr}
+    async def _send_one(self, broker: BrokerControl, batch: BrokerRequestBatch) -> None:
+        request = request_of(self._state, self.registration, batch, next(self._request_numbers))
+        if isinstance(request, StopReplicaRequest):
+            stopped = await broker.stop_replica(request)
+            errors = {key: stopped.errors.get(key, NONE) for key in batch.stops}
+            self._listener.broker_responded(BrokerResponse(self.registration, errors, is_stop=True))
+        elif isinstance(request, LeaderAndIsrRequest):
+            response = await broker.leader_and_isr(request)
+            errors = {key: response.errors.get(key, NONE) for key in batch.leader_and_isr}
             outdated = {
-                key: (each.state.leader_epoch, response.written_epochs[key])
-                for key, each in news.leader_and_isr.items()
+                key: (assignment.state.leader_epoch, response.written_epochs[key])
+                for key, assignment in batch.leader_and_isr.items()
                 if key in response.written_epochs
             }
-            self._told(Told(self.registration, errors, False, outdated))
+            self._listener.broker_responded(BrokerResponse(self.registration, errors, False, outdated))
         else:
-            configs = {topic: self._overrides(topic) for topic in news.topic_configs}
-            all_topics = self._topics() if news.has_all_topics else None
-            metadata, deleted = tuple(news.metadata.values()), tuple(news.deleted_topics)
-            await broker.update_metadata(
-                UpdateMetadataRequest(*header, metadata, self._registrations(), deleted, configs, all_topics, news.all_topics_known, number)
-            )
+            await broker.update_metadata(request)
 
 
 class Channels:
-    """All channels of one term as the controller.
+    """All channels of one term.
 
     Args:
         open_channel: makes one to a registration.
@@ -186,69 +161,44 @@ class Channels:
         self._channels: dict[BrokerId, Channel] = {}
         self._closed: list[Channel] = []
 
-    def follow(self, living: Iterable[BrokerRegistration]) -> list[BrokerId]:
-        """Has a channel to each life of a broker that lives, and none else. Gives the brokers whose channel is new."""
-        registrations = {each.broker_id: each for each in living}
+    def follow(self, living: Iterable[BrokerRegistration]) -> None:
+        """Has a channel to each of these registrations, and no other."""
+        registrations = {registration.broker_id: registration for registration in living}
         for broker_id, channel in list(self._channels.items()):
             found = registrations.get(broker_id)
             if found is None or found.broker_epoch != channel.registration.broker_epoch:
                 self._close(self._channels.pop(broker_id))
-        new = [each for each in registrations if each not in self._channels]
-        for broker_id in new:
-            self._channels[broker_id] = self._open_channel(registrations[broker_id])
-        return new
+        for broker_id, registration in registrations.items():
+            if broker_id not in self._channels:
+                self._channels[broker_id] = self._open_channel(registration)
 
-    def add(
-        self,
-        broker_id: BrokerId,
-        *,
-        stops: Iterable[PartitionToStop] = (),
-        leader_and_isr: Iterable[PartitionAssignment] = (),
-        metadata: Iterable[PartitionAssignment] = (),
-        deleted_topics: Iterable[str] = (),
-        topic_configs: Iterable[str] = (),
-        brokers_changed: bool = False,
-        all_topics: bool = False,
-        all_replicas: bool = False,
-        metadata_first: bool = False,
-    ) -> None:
-        """Has a broker told; one that is gone is told when it is back."""
+    def add(self, broker_id: BrokerId, batch: BrokerRequestBatch) -> None:
+        """Has a broker sent a batch; one without a registration gets everything when it is back."""
         channel = self._channels.get(broker_id)
         if channel is not None:
-            channel.news.add(
-                stops=stops,
-                leader_and_isr=leader_and_isr,
-                metadata=metadata,
-                deleted_topics=deleted_topics,
-                topic_configs=topic_configs,
-                brokers_changed=brokers_changed,
-                all_topics=all_topics,
-                all_replicas=all_replicas,
-                metadata_first=metadata_first,
-            )
-            channel.wake()
+            channel.add(batch)
 
-    async def told_all(self, timeout_seconds: float) -> bool:
-        """Waits until every living broker knows all that it was to be told. False: it took too long."""
+    async def wait_acknowledged(self, timeout_seconds: float) -> bool:
+        """Waits until every living broker has answered all that it was to be sent. False: it took too long."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 for channel in list(self._channels.values()):
-                    await channel.told_all()
+                    await channel.wait_acknowledged()
         except TimeoutError:
             return False
         return True
 
     def close(self) -> None:
-        """Tells nobody anything any more, at once."""
+        """Sends nothing to any broker any more, at once."""
         for channel in self._channels.values():
             self._close(channel)
         self._channels.clear()
 
     async def wait_closed(self) -> None:
-        """Waits until nothing is under way any more."""
+        """Waits until no request is under way any more."""
         for channel in self._closed:
             await channel.wait_closed()
 
     def _close(self, channel: Channel) -> None:
         channel.close()
-        self._closed = [each for each in self._closed if not each.is_over] + [channel]
+        self._closed = [closed for closed in self._closed if not closed.is_over] + [channel]

@@ -13,6 +13,7 @@ from ottla.config.broker import BrokerSettings
 from ottla.config.settings import SettingDefinition
 from ottla.config.topic import TopicSettings
 from ottla.errors import ConfigurationError, InvalidConfig, InvalidRequest
+from ottla.interbroker.calls import AlterConfigsRequest, IncrementalAlterConfigsRequest
 from ottla.interbroker.calls import ConfigChange as ConfigChange
 from ottla.interbroker.calls import ConfigOperation as ConfigOperation
 
@@ -37,21 +38,28 @@ def changed_configs(
                 result[change.name] = change.value or ""
             case ConfigOperation.APPEND:
                 elements = _elements(result, change, definitions, "append")
-                added = [each for each in _split(change.value) if each not in elements]
+                added = [element for element in _split(change.value) if element not in elements]
                 result[change.name] = ",".join(elements + added)
             case ConfigOperation.SUBTRACT:
                 removed = _split(change.value)
                 elements = _elements(result, change, definitions, "subtract")
-                result[change.name] = ",".join(each for each in elements if each not in removed)
+                result[change.name] = ",".join(element for element in elements if element not in removed)
     return result
 
 
+def altered(
+    current: Mapping[str, str], request: AlterConfigsRequest | IncrementalAlterConfigsRequest, definitions: Mapping[str, SettingDefinition]
+) -> dict[str, str]:
+    """What a request makes of the settings that are there; whether the result is acceptable is not looked at."""
+    return dict(request.overrides) if isinstance(request, AlterConfigsRequest) else changed_configs(current, request.changes, definitions)
+
+
 def check_changes(changes: Sequence[ConfigChange]) -> None:
-    """Refuses, with InvalidRequest, two changes of one setting and a change that lacks its value."""
-    repeated = [name for name, count in Counter(each.name for each in changes).items() if count > 1]
+    """Refuses, with InvalidRequest, two changes of one setting and a change without its value."""
+    repeated = [name for name, count in Counter(change.name for change in changes).items() if count > 1]
     if repeated:
         raise InvalidRequest(f"Error due to duplicate config keys : {', '.join(repeated)}")
-    without_value = [each.name for each in changes if each.value is None and each.operation != ConfigOperation.DELETE]
+    without_value = [change.name for change in changes if change.value is None and change.operation != ConfigOperation.DELETE]
     if without_value:
         raise InvalidRequest(f"Null value not supported for : {', '.join(without_value)}")
 
@@ -65,7 +73,7 @@ def _elements(current: Mapping[str, str], change: ConfigChange, definitions: Map
 
 
 def _split(value: str | None) -> list[str]:
-    return [each for each in (element.strip() for element in (value or "").split(",")) if each]
+    return [element for element in map(str.strip, (value or "").split(",")) if element]
 
 
 def checked_topic_settings(broker: BrokerSettings, overrides: Mapping[str, str]) -> TopicSettings:
@@ -82,7 +90,7 @@ def checked_broker_settings(static: BrokerSettings, defaults: Mapping[str, str],
         own: what was changed for this one, which wins.
 
     Raises:
-        InvalidRequest: a setting is unknown, can not be changed there while the broker runs, or has a bad value.
+        InvalidRequest: a setting is unknown, cannot be changed there while the broker runs, or has a bad value.
     """
     _check_dynamic(defaults, for_all=True)
     _check_dynamic(own, for_all=False)
@@ -96,10 +104,10 @@ def checked_broker_settings(static: BrokerSettings, defaults: Mapping[str, str],
 def _check_dynamic(overrides: Mapping[str, str], for_all: bool) -> None:
     definitions = BrokerSettings.definitions()
     known = [definitions[name] for name in overrides if name in definitions]
-    fixed = [each.name for each in known if each.dynamic == "read-only"]
+    fixed = [definition.name for definition in known if definition.dynamic == "read-only"]
     if fixed:
         raise InvalidRequest(f"Cannot update these configs dynamically: {', '.join(sorted(fixed))}")
-    per_broker = [each.name for each in known if each.dynamic == "per-broker"]
+    per_broker = [definition.name for definition in known if definition.dynamic == "per-broker"]
     if for_all and per_broker:
         raise InvalidRequest(
             f"Cannot update these configs at default cluster level, broker id must be specified: {', '.join(sorted(per_broker))}"

@@ -1,4 +1,4 @@
-"""What the controller does about each thing that can happen: one function for each event.
+"""What the controller does about each event that concerns more than one partition: one function for each.
 
 Pure: each looks at the state, which has the facts of the event in it already (`ClusterState.brokers_came_and_went` and
 so on), and changes nothing. Where an event can concern thousands of partitions the function is a generator of
@@ -15,14 +15,21 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Final
 
-from ottla.broker.controller import deletions, isr_changes, reassignments
+from ottla.broker.controller import deletions, reassignments
 from ottla.broker.controller.effects import Decision, IsrsLeft, PartitionChange
-from ottla.broker.controller.elections import Availability, settled, wants_log_ends
-from ottla.broker.controller.shutdowns import left_by_shutdown
+from ottla.broker.controller.elections import (
+    Availability,
+    elected_as_wanted,
+    lacking_preferred,
+    left_by_shutdown,
+    partition_outcome,
+    wants_log_ends,
+)
 from ottla.broker.controller.state import ClusterState
 from ottla.broker.controller.topics import Replicas, first_state
-from ottla.broker.controller.wanted_elections import elected_as_wanted, lacking_preferred
-from ottla.interbroker.calls import AlterPartitionRequest, AlterPartitionResponse, ElectionType, OngoingReassignment
+from ottla.coordination.znodes import ProducerIdBlock
+from ottla.errors import UnknownServerError
+from ottla.interbroker.calls import ElectionType
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicPartition
 
 # A slice takes a few milliseconds to decide, and one or two writes.
@@ -35,11 +42,11 @@ def take_over(state: ClusterState) -> Iterator[Decision]:
     First states of partitions without one, elections where the leader is gone, brokers that are away or started uncleanly
     out of ISRs, ends of reassignments, and the start of each deletion (of topics with `is_deleting`).
     """
-    unclean = frozenset(each for each in state.brokers if state.started_uncleanly(each))
-    yield from _settle(state, _all_partitions(state), unclean=unclean)
+    unclean = frozenset(broker_id for broker_id in state.brokers if state.started_uncleanly(broker_id))
+    yield from _elect_where_needed(state, _all_partitions(state), unclean=unclean)
     yield from _isrs_left(state, state.brokers)
     yield from _end_reassignments(state, state.reassigning())
-    for topic in [each for each in state.topics.values() if each.is_deleting]:
+    for topic in [known for known in state.topics.values() if known.is_deleting]:
         yield from deletions.begun(state, topic)
 
 
@@ -59,13 +66,13 @@ def new_topic_states(state: ClusterState, assignments: Sequence[Replicas]) -> tu
 
 
 def topics_found(state: ClusterState, names: Iterable[str]) -> Iterator[Decision]:
-    """What is to be done about topics that were put into the state as somebody else wrote them, or read again.
+    """What is to be done about topics that were put into the state as another tool wrote them, or read again.
 
     Also what is to be done when `unclean.leader.election.enable` was turned on for topics.
     """
     found = [state.topics[name] for name in names if name in state.topics]
-    partitions = [each for topic in found for each in topic.topic_partitions()]
-    yield from _settle(state, partitions)
+    partitions = [topic_partition for topic in found for topic_partition in topic.topic_partitions()]
+    yield from _elect_where_needed(state, partitions)
     yield from _end_reassignments(state, partitions)
 
 
@@ -112,30 +119,32 @@ def without_leader(state: ClusterState) -> Iterator[TopicPartition]:
 
 def log_ends_known(state: ClusterState, partitions: Iterable[TopicPartition]) -> Iterator[Decision]:
     """What is to be done about partitions without a leader whose replicas were asked where their logs end."""
-    yield from _settle(state, partitions)
+    yield from _elect_where_needed(state, partitions)
 
 
 def brokers_changed(state: ClusterState, new: Iterable[BrokerRegistration], gone: Iterable[BrokerId]) -> Iterator[Decision]:
-    """What is to be done after brokers came and went. One that registered anew is in both.
+    """What is to be done after brokers came and went. One that registered again is in both.
 
-    Nobody may be told anything of those that came before the last of these decisions was performed.
+    No broker may be sent the new registrations before the last of these decisions was written.
     """
-    came, went = frozenset(each.broker_id for each in new), frozenset(gone)
-    unclean = frozenset(each for each in came if each in state.brokers and state.started_uncleanly(each))
-    yield from _settle(state, affected(state, came | went), went, unclean)
+    came, went = frozenset(registration.broker_id for registration in new), frozenset(gone)
+    unclean = frozenset(broker_id for broker_id in came if broker_id in state.brokers and state.started_uncleanly(broker_id))
+    yield from _elect_where_needed(state, affected(state, came | went), went, unclean)
     yield from _isrs_left(state, came)
     yield deletions.brokers_changed(state, came, went)
 
 
 def replicas_offline(state: ClusterState, broker_id: BrokerId, partitions: Collection[TopicPartition]) -> Iterator[Decision]:
     """What is to be done after a log directory with these replicas failed (`replicas_went_offline` was called)."""
-    yield from _settle(state, [each for each in partitions if each in state.replicas_of(broker_id)])
+    yield from _elect_where_needed(
+        state, [topic_partition for topic_partition in partitions if topic_partition in state.replicas_of(broker_id)]
+    )
 
 
 def replicas_online(state: ClusterState, broker_id: BrokerId, partitions: Collection[TopicPartition]) -> Iterator[Decision]:
     """What is to be done after these replicas are there again (`replicas_came_online` was called)."""
-    there = [each for each in partitions if each in state.replicas_of(broker_id)]
-    yield from _settle(state, there)
+    there = [topic_partition for topic_partition in partitions if topic_partition in state.replicas_of(broker_id)]
+    yield from _elect_where_needed(state, there)
     yield deletions.replicas_online(state, broker_id, there)
 
 
@@ -158,14 +167,6 @@ def epochs_outdated(state: ClusterState, broker_id: BrokerId, outdated: Mapping[
         yield Decision(tuple(changes))
 
 
-def alter_partition(state: ClusterState, request: AlterPartitionRequest) -> tuple[Decision, AlterPartitionResponse]:
-    """Changes of ISRs that a leader asks for, and the answer, which is true once the decision was performed.
-
-    A partition whose change could not be written (BadVersion) is to be answered INVALID_UPDATE_VERSION instead.
-    """
-    return isr_changes.altered(state, request)
-
-
 def controlled_shutdown(state: ClusterState, broker_id: BrokerId) -> Iterator[Decision]:
     """Leaderships move from a broker in `shutting_down` to others in sync, and it leaves ISRs where others remain."""
     for part in _slices(state.replicas_of(broker_id)):
@@ -173,8 +174,8 @@ def controlled_shutdown(state: ClusterState, broker_id: BrokerId) -> Iterator[De
 
 
 def shutdown_cancelled(state: ClusterState, broker_id: BrokerId) -> Iterator[Decision]:
-    """A broker is in `shutting_down` no more: it leads where nobody else could meanwhile."""
-    yield from _settle(state, state.replicas_of(broker_id))
+    """A broker has left `shutting_down`: it leads where no other replica could meanwhile."""
+    yield from _elect_where_needed(state, state.replicas_of(broker_id))
 
 
 def remaining_leaderships(state: ClusterState, broker_id: BrokerId) -> tuple[TopicPartition, ...]:
@@ -198,39 +199,19 @@ def elect_leaders(state: ClusterState, election_type: ElectionType, partitions: 
 
 
 def rebalance(state: ClusterState) -> Iterator[Decision]:
-    """Gives leaderships back to the brokers that lack more than `leader.imbalance.per.broker.percentage` of theirs."""
+    """Gives leaderships back to the brokers that do not lead more than `leader.imbalance.per.broker.percentage` of theirs."""
     for part in _slices(lacking_preferred(state, state.settings.leader_imbalance_per_broker_percentage)):
         yield elected_as_wanted(state, ElectionType.PREFERRED, part, tells_not_needed=False)
-
-
-def alter_reassignments(state: ClusterState, reassigned: Mapping[TopicPartition, Sequence[BrokerId] | None]) -> Decision:
-    """Starts to move partitions to other brokers; None instead of brokers cancels what is under way (KIP-455)."""
-    return reassignments.altered(state, reassigned)
-
-
-def ongoing_reassignments(state: ClusterState, partitions: Sequence[TopicPartition] | None) -> Mapping[TopicPartition, OngoingReassignment]:
-    """The partitions on their way to other brokers, of those named or with None of all."""
-    return reassignments.ongoing(state, partitions)
-
-
-def delete_topic(state: ClusterState, name: str) -> Iterator[Decision]:
-    """Starts the deletion of a topic, after the note in /admin/delete_topics was written. Raises UnknownTopicOrPartition."""
-    yield from deletions.begun(state, state.topic(name))
-
-
-def replicas_stopped(state: ClusterState, broker_id: BrokerId, errors: Mapping[TopicPartition, int]) -> Decision:
-    """A broker's answer to StopReplica: what it says of the replicas of topics under deletion. The rest is left alone."""
-    return deletions.replicas_stopped(state, broker_id, errors)
 
 
 def follow_up(state: ClusterState, done: Decision) -> Decision:
     """What has become possible by what was performed and taken in: the end of reassignments."""
     if not state.reassigning():
         return Decision()
-    return reassignments.ready(state, [each.topic_partition for each in done.changes])
+    return reassignments.ready(state, [change.topic_partition for change in done.changes])
 
 
-def _settle(
+def _elect_where_needed(
     state: ClusterState, partitions: Iterable[TopicPartition], gone: Collection[BrokerId] = (), unclean: Collection[BrokerId] = ()
 ) -> Iterator[Decision]:
     for part in _slices(partitions):
@@ -241,7 +222,7 @@ def _settle(
             topic = topic_partition.topic
             if known is None or state.topics[topic].is_deleting:
                 continue
-            outcome = settled(
+            outcome = partition_outcome(
                 topic_partition,
                 known,
                 availability,
@@ -272,7 +253,7 @@ def _isrs_left(state: ClusterState, broker_ids: Iterable[BrokerId]) -> Iterator[
 
 
 def _all_partitions(state: ClusterState) -> Iterator[TopicPartition]:
-    return (each for topic in list(state.topics.values()) for each in topic.topic_partitions())
+    return (topic_partition for topic in list(state.topics.values()) for topic_partition in topic.topic_partitions())
 
 
 def _slices(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
@@ -280,3 +261,21 @@ def _slices(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartitio
     rest = partitions if isinstance(partitions, Iterator) else iter(list(partitions))
     while part := list(islice(rest, SLICE)):
         yield part
+
+
+# Kafka's size: a broker asks the controller once for a thousand producers.
+BLOCK_SIZE: Final = 1_000
+_LAST_ID: Final = 2**63 - 1
+
+
+def next_block(latest: ProducerIdBlock | None, broker_id: BrokerId) -> ProducerIdBlock:
+    """The block after the latest one.
+
+    Args:
+        latest: the block that was handed out last, None before the first.
+        broker_id: who gets the new one.
+    """
+    first = 0 if latest is None else latest.last + 1
+    if first > _LAST_ID - BLOCK_SIZE:
+        raise UnknownServerError(f"all producer ids are used up: the latest block ends at {first - 1}")
+    return ProducerIdBlock(broker_id, first, first + BLOCK_SIZE - 1)

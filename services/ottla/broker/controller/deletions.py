@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from ottla.broker.controller.effects import EPOCH_DURING_DELETE, Decision, DeletionProgress, ReplicaStop, TopicGone
-from ottla.broker.controller.state import ClusterState, KnownTopic
-from ottla.broker.controller.transitions import ReplicaPhase
+from ottla.broker.controller.state import ClusterState, KnownTopic, ReplicaPhase
 from ottla.errors import NONE, UnknownTopicOrPartition
 from ottla.interbroker.calls import PartitionToStop
 from ottla.model import BrokerId, TopicPartition
@@ -36,8 +35,8 @@ def begun(state: ClusterState, topic: KnownTopic) -> Iterator[Decision]:
         for broker_id, partitions in sorted(replicas.items()):
             offline = state.offline_replicas.get(broker_id, ())
             is_here = broker_id in state.brokers
-            started = tuple(each for each in partitions if is_here and (topic.name, each) not in offline)
-            ineligible = tuple(each for each in partitions if not is_here or (topic.name, each) in offline)
+            started = tuple(topic_partition for topic_partition in partitions if is_here and (topic.name, topic_partition) not in offline)
+            ineligible = tuple(topic_partition for topic_partition in partitions if not is_here or (topic.name, topic_partition) in offline)
             progress.append(DeletionProgress(topic.name, broker_id, started, ineligible=ineligible))
             stops += _stops(topic.name, broker_id, started)
         yield Decision(stops=tuple(stops), deletions=tuple(progress), gone=() if topic.partitions else (TopicGone(topic.name),))
@@ -94,4 +93,7 @@ def replicas_stopped(state: ClusterState, broker_id: BrokerId, errors: Mapping[T
 
 
 def _stops(topic: str, broker_id: BrokerId, partitions: Iterable[int]) -> list[ReplicaStop]:
-    return [ReplicaStop(broker_id, PartitionToStop(TopicPartition(topic, each), EPOCH_DURING_DELETE, delete=True)) for each in partitions]
+    return [
+        ReplicaStop(broker_id, PartitionToStop(TopicPartition(topic, topic_partition), EPOCH_DURING_DELETE, delete=True))
+        for topic_partition in partitions
+    ]

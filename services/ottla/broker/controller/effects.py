@@ -1,6 +1,6 @@
 """What the controller has decided: effects as plain data, which a driver performs.
 
-A driver writes the znodes first, takes into the state what was written (`ClusterState.take_in`), and tells the brokers
+A driver writes the znodes first, takes into the state what was written (`ClusterState.take_in`), and sends to the brokers
 last (`announcing`). What was decided and not yet written has not happened.
 """
 
@@ -64,7 +64,7 @@ class DeletionProgress:
         broker_id: whose replicas.
         started: partitions whose replica was asked to go.
         deleted: partitions whose replica is gone.
-        ineligible: partitions whose replica can not go now: the broker is away, the disk failed, or it answered an error.
+        ineligible: partitions whose replica cannot go now: the broker is away, the disk failed, or it answered an error.
     """
 
     topic: str
@@ -86,7 +86,7 @@ class IsrsLeft:
     """A broker that started has left every ISR that it had to leave: all of them after an unclean stop, none after a clean one.
 
     Written down (`/ottla/unclean_starts/[id]` holds the broker epoch) after the changes of all decisions before it, so
-    that the next controller does not take it out once more, or, had this one died half way, knows to go on. The broker's
+    that the next controller does not take it out once more, or, had this one died half way, knows to continue. The broker's
     next start is a clean one if its disk says that it stopped in this epoch.
     """
 

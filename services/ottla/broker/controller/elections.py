@@ -6,20 +6,29 @@ not leads only by an unclean election, which its topic must allow, and then alon
 An ISR never becomes empty: it names who has the records, and when all of those are away only their return helps.
 Unlike Kafka, which takes the dead out one by one until the last, an ISR of which no member lives stays as it is, for
 each of them has every acknowledged record, and whichever comes back first may lead. Unless it comes back from an unclean
-stop: then its log may lack records, and when that holds for all, the log that goes furthest leads (docs/decisions/0019).
+stop: then records may be missing from its log, and when that holds for all, the log that goes furthest leads (docs/decisions/0019).
 
 Pure, and about one partition at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ottla.broker.controller.effects import Decision, PartitionChange, ReplicaStop
 from ottla.broker.controller.isr_changes import with_isr, without_absent, without_unclean
 from ottla.broker.controller.state import ClusterState, KnownPartition
 from ottla.broker.controller.topics import Replicas, first_state
-from ottla.interbroker.calls import NO_LOG, LogEnd
+from ottla.errors import (
+    ApiError,
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
+    InvalidTopic,
+    PreferredLeaderNotAvailable,
+    UnknownTopicOrPartition,
+)
+from ottla.interbroker.calls import NO_LOG, ElectionType, LogEnd, PartitionToStop
 from ottla.model import NO_LEADER, BrokerId, PartitionState, TopicPartition
 
 
@@ -38,35 +47,35 @@ def leader_for_offline(replicas: Replicas, isr: Sequence[BrokerId], eligible: Co
         replicas: the assignment, in order of preference.
         isr: who is in sync.
         eligible: the brokers that live and have the replica on a disk that works.
-        allow_unclean: whether, when nobody in sync is eligible, any other replica may lead. It is the whole ISR then.
+        allow_unclean: whether, when no replica in sync is eligible, any other replica may lead. It is the whole ISR then.
     """
-    for each in replicas:
-        if each in isr and each in eligible:
-            return Elected(each, tuple(member for member in isr if member in eligible))
+    for replica in replicas:
+        if replica in isr and replica in eligible:
+            return Elected(replica, tuple(member for member in isr if member in eligible))
     if allow_unclean:
-        for each in replicas:
-            if each in eligible:
-                return Elected(each, (each,))
+        for replica in replicas:
+            if replica in eligible:
+                return Elected(replica, (replica,))
     return None
 
 
 def leader_for_reassignment(target: Replicas, isr: Sequence[BrokerId], eligible: Collection[BrokerId]) -> BrokerId | None:
     """The leader after a reassignment: the first of the target that is in sync and eligible."""
-    return next((each for each in target if each in isr and each in eligible), None)
+    return next((replica for replica in target if replica in isr and replica in eligible), None)
 
 
 def leader_for_preferred(replicas: Replicas, isr: Sequence[BrokerId], eligible: Collection[BrokerId]) -> BrokerId | None:
     """The preferred replica, the first of the assignment, if it is in sync and eligible."""
-    return next((each for each in replicas[:1] if each in isr and each in eligible), None)
+    return next((preferred for preferred in replicas[:1] if preferred in isr and preferred in eligible), None)
 
 
 def leader_for_controlled_shutdown(
     replicas: Replicas, isr: Sequence[BrokerId], eligible: Collection[BrokerId], shutting_down: Collection[BrokerId]
 ) -> Elected | None:
-    """Who takes over from a broker that is shutting down: the first in sync that is eligible. Whoever is shutting down leaves the ISR."""
-    for each in replicas:
-        if each in isr and each in eligible and each not in shutting_down:
-            return Elected(each, tuple(member for member in isr if member not in shutting_down))
+    """The successor of a broker that is shutting down: the first eligible replica in sync. The broker leaves the ISR."""
+    for replica in replicas:
+        if replica in isr and replica in eligible and replica not in shutting_down:
+            return Elected(replica, tuple(member for member in isr if member not in shutting_down))
     return None
 
 
@@ -74,7 +83,7 @@ class Availability:
     """Which brokers a partition can count on, as the state has it at one moment.
 
     Attributes:
-        registered: the brokers that live, shutting down or not: what they lead they go on leading.
+        registered: the brokers that live, shutting down or not: what they lead they continue leading.
         living: those of them that are not shutting down: they may be elected.
     """
 
@@ -96,7 +105,7 @@ class Availability:
     def _with_disk(self, brokers: frozenset[BrokerId], topic_partition: TopicPartition) -> frozenset[BrokerId]:
         if not self._offline:
             return brokers
-        return frozenset(each for each in brokers if topic_partition not in self._offline.get(each, ()))
+        return frozenset(registration for registration in brokers if topic_partition not in self._offline.get(registration, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +122,7 @@ def complete(state: PartitionState, isr: Replicas) -> Replicas:
 
 
 def leader_with_loss(before: PartitionState, eligible: Collection[BrokerId], log_ends: Mapping[BrokerId, LogEnd] | None) -> Elected | None:
-    """An unclean election: of the replicas that are there the one whose log goes furthest, or when nobody was asked the first."""
+    """An unclean election: of the replicas that are there the one whose log goes furthest, or the first when none was asked."""
     there = [member for member in before.replicas if member in eligible]
     if not there:
         return None
@@ -129,7 +138,7 @@ class Standing:
     Attributes:
         isr: who is in sync.
         lost: members of the ISR, or of those that are eligible, that may have lost records.
-        must_elect: whether the leader can not go on.
+        must_elect: whether the leader cannot continue.
     """
 
     isr: Replicas
@@ -145,7 +154,7 @@ def _standing(before: PartitionState, present: Collection[BrokerId], gone: Colle
 
 
 def _leader_without_loss(before: PartitionState, standing: Standing, eligible: Collection[BrokerId]) -> Elected | None:
-    """Somebody who has everything that is committed: of the ISR, or else of those that are eligible (KIP-966)."""
+    """A replica that has everything that is committed: of the ISR, or else of those that are eligible (KIP-966)."""
     complete = tuple(member for member in standing.isr if member not in standing.lost)
     elected = leader_for_offline(before.replicas, complete, eligible, False)
     if elected is None:
@@ -157,9 +166,10 @@ def _leader_without_loss(before: PartitionState, standing: Standing, eligible: C
 
 
 def _last_known(before: PartitionState, standing: Standing) -> tuple[frozenset[BrokerId], Replicas]:
-    """All who were in sync or eligible last, and those of them that may have lost records; who led is named first."""
+    """All who were in sync or eligible last, and those of them that may have lost records: the leader, then the ISR, then the others."""
     last = frozenset((*standing.isr, *before.isr, *before.eligible_leader_replicas, *before.last_known_leader_replicas))
-    in_order = dict.fromkeys((before.leader, *before.replicas))
+    # Among equals one that is in sync comes before one that was.
+    in_order = dict.fromkeys((before.leader, *(member for member in before.replicas if member in standing.isr), *before.replicas))
     return last, tuple(member for member in in_order if member in last and member in standing.lost)
 
 
@@ -178,7 +188,7 @@ def leader_by_log_ends(
         before: the partition's state until now.
         standing: what is left of it.
         eligible: the brokers that live and have the replica on a disk that works.
-        log_ends: what replicas answered; None when nobody asks, and then all logs count as equal.
+        log_ends: what replicas answered; None when replicas are not asked, and then all logs count as equal.
     """
     last, lost = _last_known(before, standing)
     back = [member for member in lost if member in eligible]
@@ -202,9 +212,9 @@ def wants_log_ends(
     gone: Collection[BrokerId] = (),
     unclean: Collection[BrokerId] = (),
 ) -> bool:
-    """Whether `settled` will look where logs end, because nobody is there who has everything for certain.
+    """Whether `partition_outcome` will compare log ends, because no replica there is known to have everything.
 
-    The arguments are those of `settled`.
+    The arguments are those of `partition_outcome`.
     """
     eligible = availability.eligible(topic_partition)
     standing = _standing(before, availability.present(topic_partition), gone, unclean)
@@ -214,7 +224,7 @@ def wants_log_ends(
     return 2 * len([member for member in lost if member in eligible]) > len(last) or allow_unclean()
 
 
-def settled(
+def partition_outcome(
     topic_partition: TopicPartition,
     known: KnownPartition,
     availability: Availability,
@@ -227,7 +237,7 @@ def settled(
 ) -> Settled | None:
     """What becomes of a partition now that it is known who is there; None when it stays as it is.
 
-    Whoever is away leaves the ISR while somebody else is in it. A leader that is away, or came back, is replaced, maybe by
+    A replica that is away leaves the ISR while another one is in it. A leader that is away, or came back, is replaced, maybe by
     itself in a new epoch: followers must not take what it has now for what it had.
 
     Args:
@@ -235,7 +245,7 @@ def settled(
         known: what is known of it.
         availability: who is there.
         controller_epoch: goes into the new state.
-        allow_unclean: whether the topic allows an unclean election; only asked when nobody in sync can lead.
+        allow_unclean: whether the topic allows an unclean election; only asked when no replica in sync can lead.
         min_insync_replicas: the topic's `min.insync.replicas`.
         gone: brokers whose registration ended, even if they are back by now.
         unclean: brokers that may have lost records since they were in sync.
@@ -282,10 +292,133 @@ def _reason(before: PartitionState, after: PartitionState, unclean: Collection[B
         return "somebody in sync is back"
     if leader != before.leader:
         return f"leader {before.leader} failed"
-    left = [each for each in before.isr if each not in isr]
+    left = [member for member in before.isr if member not in isr]
     if left:
-        why = "came back from an unclean stop" if any(each in unclean for each in left) else "away"
+        why = "came back from an unclean stop" if any(member in unclean for member in left) else "away"
         return f"in sync no more, {why}: {', '.join(map(str, left))}"
     if after.leader_epoch == before.leader_epoch:
         return "others may lead than before"
-    return f"leader {leader} has started anew"
+    return f"leader {leader} has started again"
+
+
+def elected_as_wanted(
+    state: ClusterState, election_type: ElectionType, partitions: Iterable[TopicPartition], tells_not_needed: bool
+) -> Decision:
+    """Elects leaders of some partitions.
+
+    Args:
+        state: what is known.
+        election_type: the preferred replica is to lead, or else any that lives.
+        partitions: whose.
+        tells_not_needed: whether to refuse what is so already, or to pass over it.
+    """
+    availability = Availability(state)
+    changes: list[PartitionChange] = []
+    refused: dict[TopicPartition, ApiError] = {}
+    for topic_partition in partitions:
+        known = state.find(topic_partition)
+        if known is None:
+            refused[topic_partition] = UnknownTopicOrPartition("The partition does not exist.")
+        elif state.topics[topic_partition.topic].is_deleting:
+            if tells_not_needed:
+                refused[topic_partition] = InvalidTopic("The topic is being deleted")
+        elif not _is_needed(known, election_type, availability, topic_partition):
+            if tells_not_needed:
+                refused[topic_partition] = ElectionNotNeeded("Leader election not needed for topic partition.")
+        else:
+            try:
+                changes.append(_elect(state, topic_partition, known, election_type, availability))
+            except (PreferredLeaderNotAvailable, EligibleLeadersNotAvailable) as error:
+                refused[topic_partition] = error
+    return Decision(tuple(changes), refused=refused)
+
+
+def lacking_preferred(state: ClusterState, percentage: int) -> list[TopicPartition]:
+    """The partitions to give back to preferred replicas that lead fewer than they should, by more than a percentage.
+
+    None while any reassignment is under way: it moves leaders itself.
+    """
+    if any(not state.topics[key.topic].is_deleting for key in state.reassigning()):
+        return []
+    availability = Availability(state)
+    preferred: dict[BrokerId, int] = {}
+    lacking: dict[BrokerId, list[TopicPartition]] = {}
+    for topic in state.topics.values():
+        if topic.is_deleting:
+            continue
+        for partition, known in enumerate(topic.partitions):
+            broker_id = known.state.replicas[0]
+            preferred[broker_id] = preferred.get(broker_id, 0) + 1
+            if known.has_state and known.state.leader != broker_id:
+                lacking.setdefault(broker_id, []).append(TopicPartition(topic.name, partition))
+    found = []
+    for broker_id, partitions in sorted(lacking.items()):
+        if len(partitions) * 100 > percentage * preferred[broker_id]:
+            for topic_partition in partitions:
+                now = state.topics[topic_partition.topic].partitions[topic_partition.partition].state
+                if leader_for_preferred(now.replicas, complete(now, now.isr), availability.eligible(topic_partition)) is not None:
+                    found.append(topic_partition)
+    return found
+
+
+def _is_needed(known: KnownPartition, election_type: ElectionType, availability: Availability, topic_partition: TopicPartition) -> bool:
+    if election_type is ElectionType.PREFERRED:
+        return known.state.leader != known.state.replicas[0]
+    return known.state.leader not in availability.present(topic_partition)
+
+
+def _elect(
+    state: ClusterState, topic_partition: TopicPartition, known: KnownPartition, election_type: ElectionType, availability: Availability
+) -> PartitionChange:
+    """Raises PreferredLeaderNotAvailable or EligibleLeadersNotAvailable."""
+    now, eligible = known.state, availability.eligible(topic_partition)
+    if election_type is ElectionType.PREFERRED:
+        preferred = leader_for_preferred(now.replicas, complete(now, now.isr), eligible)
+        if preferred is None:
+            raise PreferredLeaderNotAvailable(
+                f"Failed to elect leader for partition {topic_partition}: the preferred replica {now.replicas[0]}"
+                f" is not in sync ({', '.join(map(str, now.isr))}) or not alive."
+            )
+        leader, isr, reason = preferred, now.isr, f"preferred election: {preferred} instead of {now.leader}"
+    else:
+        elected = leader_for_offline(now.replicas, complete(now, now.isr), eligible, False) if known.has_state else None
+        if elected is None and known.has_state:
+            elected = leader_with_loss(now, eligible, state.known_log_ends(topic_partition))
+        if elected is None:
+            raise EligibleLeadersNotAvailable(
+                f"Failed to elect leader for partition {topic_partition}:"
+                f" none of the replicas {', '.join(map(str, now.replicas))} is alive."
+            )
+        leader, isr, reason = elected.leader, elected.isr, "unclean election, as an administrator asked for"
+    min_insync_replicas = state.min_insync_replicas(topic_partition.topic)
+    new_state = with_isr(now, leader, isr, now.leader_epoch + 1, state.controller_epoch, min_insync_replicas)
+    return PartitionChange(topic_partition, new_state, reason)
+
+
+def left_by_shutdown(state: ClusterState, broker_id: BrokerId, partitions: Iterable[TopicPartition]) -> Decision:
+    """What becomes of partitions of which a broker in `shutting_down` has a replica. Those with no other stay as they are."""
+    availability = Availability(state)
+    changes: list[PartitionChange] = []
+    stops: list[ReplicaStop] = []
+    for topic_partition in partitions:
+        known = state.find(topic_partition)
+        if known is None or not known.has_state or len(known.state.replicas) == 1 or state.topics[topic_partition.topic].is_deleting:
+            continue
+        now = known.state
+        leader, isr = now.leader, now.isr
+        if leader == broker_id:
+            elected = leader_for_controlled_shutdown(now.replicas, isr, availability.eligible(topic_partition), state.shutting_down)
+            if elected is None:
+                continue
+            leader, isr = elected.leader, elected.isr
+        elif broker_id in isr and len(isr) > 1:
+            isr = tuple(member for member in isr if member != broker_id)
+        leader_epoch = now.leader_epoch
+        if isr != now.isr:
+            leader_epoch += 1
+            min_insync_replicas = state.min_insync_replicas(topic_partition.topic)
+            new_state = with_isr(now, leader, isr, leader_epoch, state.controller_epoch, min_insync_replicas)
+            changes.append(PartitionChange(topic_partition, new_state, f"broker {broker_id} is shutting down"))
+        if now.leader != broker_id:
+            stops.append(ReplicaStop(broker_id, PartitionToStop(topic_partition, leader_epoch, delete=False)))
+    return Decision(tuple(changes), stops=tuple(stops))

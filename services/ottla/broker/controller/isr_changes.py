@@ -3,7 +3,7 @@
 A leader changes its ISR by AlterPartition (KIP-497). It may have decided on what is no longer so; therefore each request
 names the leader epoch and the partition epoch that it was decided in, and every member by the broker epoch that the
 leader knows it by (KIP-903): a broker that restarted since may have lost what it had. Brokers that are away or shutting
-down can not join (KIP-841).
+down cannot join (KIP-841).
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ ANY_BROKER_EPOCH: Final = -1  # the leader does not know it; not checked
 
 
 def without_absent(isr: tuple[BrokerId, ...], present: Collection[BrokerId], gone: Collection[BrokerId]) -> tuple[BrokerId, ...]:
-    """The ISR without those who are away, or were; as it is when that would leave nobody."""
-    remaining = tuple(each for each in isr if each in present and each not in gone)
+    """The ISR without those who are away, or were; as it is when that would leave no member."""
+    remaining = tuple(member for member in isr if member in present and member not in gone)
     return remaining or isr
 
 
 def without_unclean(isr: tuple[BrokerId, ...], leader: BrokerId, unclean: Collection[BrokerId]) -> tuple[BrokerId, ...]:
     """The ISR without those who came back from an unclean stop, for they may have lost what was in the page cache.
 
-    The last member stays, whoever it is: nobody has more. Of several that came back at once it is the one that led.
-    (KIP-966 tells of the loss that this prevents: a follower that confirmed records, lost them, and is elected.)
+    The last member always stays: no replica has more. Of several that came back at once it is the one that led.
+    (KIP-966 describes the loss that this prevents: a follower that confirmed records, lost them, and is elected.)
     """
-    if not any(each in unclean for each in isr):
+    if not any(member in unclean for member in isr):
         return isr
-    remaining = tuple(each for each in isr if each not in unclean)
+    remaining = tuple(member for member in isr if member not in unclean)
     return remaining or ((leader,) if leader in isr else isr[:1])
 
 
@@ -60,7 +60,7 @@ def with_isr(
 ) -> PartitionState:
     """A partition's next state, with who else has everything that is committed (KIP-966).
 
-    Nothing is committed while there is no leader, or fewer are in sync than `min.insync.replicas`. So whoever leaves the ISR
+    Nothing is committed while there is no leader, or fewer are in sync than `min.insync.replicas`. So a replica that leaves the ISR
     for that time still has everything, unless an unclean stop took it.
 
     Args:
@@ -91,13 +91,13 @@ def altered(state: ClusterState, request: AlterPartitionRequest) -> tuple[Decisi
         return Decision(), AlterPartitionResponse(StaleBrokerEpoch.code, {})
     changes: list[PartitionChange] = []
     outcomes: dict[TopicPartition, AlteredPartition] = {}
-    for topic_partition, asked in {each.topic_partition: each for each in request.partitions}.items():
+    for topic_partition, asked in {partition.topic_partition: partition for partition in request.partitions}.items():
         try:
             known = state.partition(topic_partition)
         except UnknownTopicOrPartition as error:
             outcomes[topic_partition] = AlteredPartition(error.code)
             continue
-        now, new_isr = known.state, tuple(each.broker_id for each in asked.new_isr)
+        now, new_isr = known.state, tuple(member.broker_id for member in asked.new_isr)
         error_code = _outdated(known, request.broker_id, asked)
         if error_code == NONE and sorted(new_isr) == sorted(now.isr):
             # It is so already: the answer to a first attempt was lost. The check of the partition epoch would refuse it.
@@ -116,7 +116,7 @@ def altered(state: ClusterState, request: AlterPartitionRequest) -> tuple[Decisi
 
 
 def _outdated(known: KnownPartition, sender: BrokerId, asked: IsrChange) -> int:
-    """Why whoever asks is not the leader that it takes itself for."""
+    """Why the sender is not the leader that it takes itself for."""
     now = known.state
     if asked.leader_epoch > now.leader_epoch or asked.partition_epoch > known.partition_epoch:
         return NotController.code  # it knows more than we do, so there is another controller by now
@@ -127,13 +127,13 @@ def _outdated(known: KnownPartition, sender: BrokerId, asked: IsrChange) -> int:
 
 def _not_allowed(state: ClusterState, known: KnownPartition, asked: IsrChange) -> int:
     """Why a leader may not have this ISR."""
-    now, members = known.state, {each.broker_id for each in asked.new_isr}
+    now, members = known.state, {replica.broker_id for replica in asked.new_isr}
     if asked.partition_epoch < known.partition_epoch:
         return InvalidUpdateVersion.code
     if len(members) != len(asked.new_isr) or not members <= set(now.replicas) or now.leader not in members:
         return InvalidRequest.code
     for member in asked.new_isr:
-        # Unlike Kafka's, a leader that is shutting down may change its ISR: alone in it, it needs somebody to take over.
+        # Unlike Kafka's, a leader that is shutting down may change its ISR: alone in it, it needs another replica to take over.
         may_join = member.broker_id == now.leader or state.eligible(asked.topic_partition, member.broker_id)
         if not may_join or member.broker_epoch not in (ANY_BROKER_EPOCH, state.brokers[member.broker_id].broker_epoch):
             return IneligibleReplica.code

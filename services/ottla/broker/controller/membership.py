@@ -1,19 +1,22 @@
 """Joining the cluster: what every cluster has, and this broker's registration.
 
-Drivers only. What is written here is written before there is a controller, or whoever is it.
+Drivers only. What is written here does not depend on which broker is the controller.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
+from ottla.broker.controller.znode_writes import ControllerWrites
 from ottla.clock import Clock
 from ottla.coordination import znodes
-from ottla.coordination.errors import ConnectionLoss, NodeExists
+from ottla.coordination.election import Election, Office, Term
+from ottla.coordination.errors import ConnectionLoss, MalformedZnode, NodeExists
 from ottla.coordination.interface import Coordination, Create, SessionEvent, SetData
 from ottla.coordination.retries import make_znode, retried
 from ottla.errors import ConfigurationError
@@ -25,7 +28,7 @@ log: Final = logging.getLogger(__name__)
 async def make_skeleton(coordination: Coordination) -> None:
     """Makes the znodes that every cluster has and that are missing."""
     found = await coordination.get_many(znodes.SKELETON)
-    missing = [path for path, each in zip(znodes.SKELETON, found, strict=True) if each is None]
+    missing = [path for path, found_one in zip(znodes.SKELETON, found, strict=True) if found_one is None]
     if missing:
         try:
             await coordination.transaction([Create(path) for path in missing])
@@ -33,6 +36,20 @@ async def make_skeleton(coordination: Coordination) -> None:
             # Another broker of a new cluster was quicker with some, or the answer was lost: one by one, then.
             for path in missing:
                 await make_znode(coordination, path, b"")
+
+
+async def note_own_epoch(coordination: Coordination, writes: ControllerWrites, epoch: int) -> None:
+    """Writes down that the controller of an epoch is Ottla's, so that a later start sees whether Kafka was it in between."""
+    path = znodes.OTTLA.path()
+    data, stat = await retried(lambda: coordination.get(path))
+    try:
+        known = znodes.decode_own_epochs(path, data)
+    except MalformedZnode as error:
+        log.error("%s; it is written again", error)
+        known = znodes.NO_OWN_EPOCHS
+    epochs = known.with_epoch(epoch)
+    if epochs != known:
+        await writes.write([SetData(path, znodes.encode_own_epochs(epochs), stat.version)])
 
 
 async def read_or_make_cluster_id(coordination: Coordination, random: Random) -> str:
@@ -44,7 +61,7 @@ async def read_or_make_cluster_id(coordination: Coordination, random: Random) ->
 
 
 async def generate_broker_id(coordination: Coordination, reserved_broker_max_id: int) -> BrokerId:
-    """A broker id that nobody has, for a broker without one (`broker.id.generation.enable`). Made by counting writes."""
+    """A broker id that is free, for a broker without one (`broker.id.generation.enable`). Made by counting writes."""
     path = znodes.BROKER_SEQUENCE.path()
     await make_skeleton(coordination)
     stat = await retried(lambda: coordination.set(path, b""))  # one that took place twice only leaves a number out
@@ -58,7 +75,7 @@ async def register_broker(
 
     A broker that was killed and is back at once finds its own old registration, which stays until that session times
     out. So we wait that long, and no longer: then it is another broker with our id. A ZooKeeper that was away gives every
-    session its whole time again, so we wait anew whenever it is back.
+    session its whole time again, so we wait again whenever it is back.
     """
     path = znodes.BROKER.path(registration.broker_id)
     data = znodes.encode_broker(registration, clock.time_ms())
@@ -116,14 +133,14 @@ class _FormerSelf:
                 await self._coordination.create(self._path, data, ephemeral=True)
                 return
             except (NodeExists, ConnectionLoss):
-                # After ConnectionLoss whose it is tells whether it took place.
+                # After ConnectionLoss its owner shows whether it took place.
                 gone = self._gone = asyncio.Event()
                 stat = await retried(lambda: self._coordination.exists(self._path, lambda _: gone.set()))  # noqa: B023
                 if stat is not None and stat.ephemeral_owner == self._coordination.session_id:
                     return
                 if stat is not None:
                     log.warning(
-                        "%s is still there, of session %#x; waiting up to %g s for that to end",
+                        "%s is still there, of session %#x; waiting up to %g s for that session to end",
                         self._path,
                         stat.ephemeral_owner,
                         self._timeout_seconds,
@@ -139,3 +156,40 @@ class _FormerSelf:
             self._wait.reschedule(asyncio.get_running_loop().time() + self._timeout_seconds)
         elif event is SessionEvent.EXPIRED:
             self._gone.set()  # no watch will fire any more; the next look raises SessionExpired
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerTerm:
+    """One broker's time as the controller. `epoch_version` is that of `/controller_epoch`, which every write checks; None: not ours."""
+
+    broker_id: BrokerId
+    epoch: int
+    epoch_version: int | None
+
+    @property
+    def is_own(self) -> bool:
+        return self.epoch_version is not None
+
+
+def controller_election(
+    coordination: Coordination,
+    broker_id: BrokerId,
+    clock: Clock,
+    begins: Callable[[ControllerTerm], Awaitable[None]],
+    ended: Callable[[], None],
+) -> Election:
+    """The election of a controller, as the session of one broker takes part in it.
+
+    Args:
+        clock: for the timestamp in `/controller`.
+        begins: called with each term that begins, of this broker or another.
+        ended: called at once when the term that began last is over.
+    """
+    path = znodes.CONTROLLER.path()
+
+    async def term_begins(term: Term) -> None:
+        await begins(ControllerTerm(znodes.decode_controller(path, term.holder), term.epoch, term.epoch_version))
+
+    office = Office("controller", path, znodes.CONTROLLER_EPOCH.path())
+    holder = f"broker {broker_id}"
+    return Election(coordination, office, holder, lambda: znodes.encode_controller(broker_id, clock.time_ms()), term_begins, ended)

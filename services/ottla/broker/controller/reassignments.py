@@ -5,7 +5,7 @@ in a new leader epoch, and the new ones begin to fetch. Phase B, as soon as the 
 one of the target, the others leave the ISR and are deleted, and the znode names the target alone. A broker that dies
 in between only delays phase B. A cancellation, or another target, drops the added replicas that are needed no more.
 
-Unlike Kafka's ZooKeeper controller and like its newer one, a change that would leave nobody of the ISR is refused.
+Unlike Kafka's ZooKeeper controller and like its newer one, a change that would leave no member of the ISR is refused.
 Pure.
 """
 
@@ -34,7 +34,7 @@ class Assignment:
 
     @property
     def target(self) -> Replicas:
-        return tuple(each for each in self.replicas if each not in self.removing)
+        return tuple(replica for replica in self.replicas if replica not in self.removing)
 
 
 def toward(original: Replicas, target: Replicas) -> Assignment:
@@ -42,8 +42,8 @@ def toward(original: Replicas, target: Replicas) -> Assignment:
     replicas = tuple(dict.fromkeys((*target, *original)))
     return Assignment(
         replicas,
-        tuple(each for each in replicas if each not in original),
-        tuple(each for each in replicas if each not in target),
+        tuple(replica for replica in replicas if replica not in original),
+        tuple(replica for replica in replicas if replica not in target),
     )
 
 
@@ -93,7 +93,7 @@ def _assignment(known: KnownPartition, target: Sequence[BrokerId] | None, living
     shown = ", ".join(map(str, target))
     if len(set(target)) != len(target):
         raise InvalidReplicaAssignment(f"Duplicate replica ids in partition reassignment replica list: {shown}")
-    if any(each < 0 for each in target):
+    if any(replica < 0 for replica in target):
         raise InvalidReplicaAssignment(f"Invalid broker id in replica list: {shown}")
     assignment = toward(known.original_replicas, tuple(target))
     if not living.issuperset(assignment.adding):
@@ -129,9 +129,9 @@ class _Changes:
 
     def stop(self, topic_partition: TopicPartition, broker_ids: Iterable[BrokerId], leader_epoch: int) -> None:
         """Replicas to delete, at the brokers that live. What is left at one that is away it finds itself when it is back."""
-        for each in broker_ids:
-            if each in self.availability.registered:
-                self._stops.append(ReplicaStop(each, PartitionToStop(topic_partition, leader_epoch, delete=True)))
+        for broker_id in broker_ids:
+            if broker_id in self.availability.registered:
+                self._stops.append(ReplicaStop(broker_id, PartitionToStop(topic_partition, leader_epoch, delete=True)))
 
     def decision(self, refused: Mapping[TopicPartition, ApiError] | None = None) -> Decision:
         """All of them."""
@@ -152,8 +152,8 @@ def _begin(changes: _Changes, topic_partition: TopicPartition, known: KnownParti
         return
     if set(assignment.target) <= set(now.isr) and _complete(changes, topic_partition, known, assignment.target):
         return
-    unneeded = tuple(each for each in now.replicas if each not in assignment.replicas)
-    isr = tuple(each for each in now.isr if each not in unneeded)
+    unneeded = tuple(replica for replica in now.replicas if replica not in assignment.replicas)
+    isr = tuple(member for member in now.isr if member not in unneeded)
     if not isr:
         raise InvalidReplicaAssignment(
             f"Unable to drop replicas {', '.join(map(str, unneeded))} of partition {topic_partition}: nobody else is in sync,"
@@ -175,7 +175,7 @@ def _begin(changes: _Changes, topic_partition: TopicPartition, known: KnownParti
 
 
 def _complete(changes: _Changes, topic_partition: TopicPartition, known: KnownPartition, target: Replicas) -> bool:
-    """Phase B; whether it can be: somebody of the target has to lead."""
+    """Phase B; whether it can be: a replica of the target has to lead."""
     now = known.state
     leader: BrokerId | None = now.leader
     if leader not in target or leader not in changes.availability.present(topic_partition):
@@ -184,14 +184,14 @@ def _complete(changes: _Changes, topic_partition: TopicPartition, known: KnownPa
             return False
     assert leader is not None
     leader_epoch = now.leader_epoch + 1
-    isr = tuple(each for each in now.isr if each in target)
+    isr = tuple(member for member in now.isr if member in target)
     changes.change(
         topic_partition,
         _with_isr(changes.state, topic_partition, now, leader, isr, leader_epoch, target),
         f"its replicas are {list(target)} now",
     )
     changes.assign(topic_partition, known, Assignment(target))
-    changes.stop(topic_partition, [each for each in now.replicas if each not in target], leader_epoch)
+    changes.stop(topic_partition, [replica for replica in now.replicas if replica not in target], leader_epoch)
     return True
 
 

@@ -12,36 +12,61 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
-from typing import Any, Final, cast
+from typing import Final, TypeVar, cast
 
 from ottla.broker.controller import configs, membership
 from ottla.broker.controller.active import ActiveController
-from ottla.broker.controller.changes import SettingsChange
-from ottla.broker.controller.counts import ControllerCounts
-from ottla.broker.controller.forwarding import Forwarding
-from ottla.broker.controller.loading import load_topic
-from ottla.broker.controller.settings_watch import SettingsWatch
-from ottla.broker.controller.terms import ControllerTerm, controller_election
-from ottla.broker.controller.writes import coordination_errors_as_api_errors
+from ottla.broker.controller.event_queue import ControllerCounts
+from ottla.broker.controller.membership import ControllerTerm, controller_election
+from ottla.broker.controller.settings_watch import SettingsChange, SettingsWatch
+from ottla.broker.controller.topics import validate_topic_name
+from ottla.broker.controller.znode_reader import load_topic
+from ottla.broker.controller.znode_writes import coordination_errors_as_api_errors
 from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.coordination import znodes
-from ottla.coordination.bounded import BoundedCoordination
 from ottla.coordination.election import Election
 from ottla.coordination.errors import CoordinationError, NoNode
 from ottla.coordination.interface import Coordination
-from ottla.coordination.retries import retried
-from ottla.errors import ApiError, BrokerNotAvailable, ConfigurationError, InvalidRequest, NotController, StaleControllerEpoch
-from ottla.interbroker.calls import Caller, ConfigChange, ControllerControl, ControlTransport
+from ottla.coordination.retries import BoundedCoordination, retried
+from ottla.errors import (
+    ApiError,
+    BrokerNotAvailable,
+    ConfigurationError,
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    NotController,
+    StaleControllerEpoch,
+)
+from ottla.interbroker.calls import (
+    DEFAULT_TIMEOUT_SECONDS,
+    AllocateProducerIdsRequest,
+    AlterConfigsRequest,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    Caller,
+    CancelControlledShutdownRequest,
+    ClusterOperations,
+    ConfigResource,
+    ControlledShutdownRequest,
+    ControllerControl,
+    ControllerRequest,
+    ControlTransport,
+    CreateTopicRequest,
+    IncrementalAlterConfigsRequest,
+)
+from ottla.interbroker.forwarding import Forwarder
 from ottla.metrics.cells import Histogram
-from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, Endpoint, TopicDescription
+from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, Endpoint, TopicDescription, TopicPartition
 
 log: Final = logging.getLogger(__name__)
+
+A = TypeVar("A")
 
 # As Kafka's zookeeper.session.timeout.ms.
 SESSION_TIMEOUT_SECONDS: Final = 18.0
@@ -51,19 +76,21 @@ ANSWER_TIMEOUT_SECONDS: Final = 10.0
 LEAVE_TIMEOUT_SECONDS: Final = 3.0
 # The longest that one attempt to hand over leaderships may take.
 _HAND_OVER_SECONDS: Final = 10.0
+# A client that gets no producer id retries.
+_PRODUCER_IDS_SECONDS: Final = 5.0
 
 
-class ControllerService(Forwarding):
-    """One broker's part in the control of its cluster. What can be asked of the controller is `Forwarding`'s.
+class ControllerService(ClusterOperations):
+    """One broker's part in the control of its cluster. What clients ask of the controller is `ClusterOperations`'.
 
     Args:
-        coordination: a session; whoever opened it closes it.
+        coordination: a session; its opener closes it.
         settings: what the broker was started with.
         clock: for the timestamps in znodes.
         random: for placement and ids.
-        transport: the way to the other brokers, and to this one; whoever made it closes it.
-        config_changed: told of settings that are others than before, of a topic or of this broker.
-        controller_changed: told who is the controller (NO_LEADER: nobody), and the latest epoch that is known.
+        transport: to the other brokers, and to this one; its maker closes it.
+        config_changed: called with settings that changed, of a topic or of this broker.
+        controller_changed: called with the controller's broker (NO_LEADER: none), and the latest epoch that is known.
         session_timeout_seconds: how long a former self of this broker may still seem alive.
     """
 
@@ -78,7 +105,6 @@ class ControllerService(Forwarding):
         controller_changed: Callable[[BrokerId, int], None],
         session_timeout_seconds: float = SESSION_TIMEOUT_SECONDS,
     ) -> None:
-        super().__init__(self._own_epoch, self._find_controller, self._until_another_controller, self._describe_topic)
         self.cluster_id = ""
         self.counts = ControllerCounts()  # over all terms of this broker
         self.coordination_seconds = Histogram()  # what the coordination service took to answer
@@ -88,18 +114,16 @@ class ControllerService(Forwarding):
         self._static_settings = settings
         self._clock = clock
         self._random = random
+        self._locator = _Locator(self._coordination, transport)
+        self._forwarder = Forwarder(self._locator)
         self._transport = transport
         self._controller_changed = controller_changed
         self._session_timeout_seconds = session_timeout_seconds
         self._known = SettingsWatch(settings, config_changed, self._settings_noticed)
         self._elector: Election | None = None
-        self._term: ControllerTerm | None = None
         self._epoch = 0
-        self._active: ActiveController | None = None
         self._former: ActiveController | None = None
         self._request_numbers = count(1)
-        self._controller: BrokerRegistration | None = None
-        self._another = asyncio.Event()
         self._endpoints: tuple[Endpoint, ...] | None = None  # what is advertised since the start, if that has changed
         self._advertising = asyncio.Lock()
         self._is_registered = False
@@ -114,7 +138,7 @@ class ControllerService(Forwarding):
 
         Raises:
             ConfigurationError: what was changed of this broker while it ran does not go with what it was started with.
-            CoordinationError: it can not be read.
+            CoordinationError: it cannot be read.
         """
         await membership.make_skeleton(self._coordination)
         self.cluster_id = await membership.read_or_make_cluster_id(self._coordination, self._random)
@@ -123,7 +147,7 @@ class ControllerService(Forwarding):
     async def start(self, registration: BrokerRegistration) -> BrokerRegistration:
         """Registers the broker and takes part in the election. Gives the registration with its epoch.
 
-        Where this broker becomes the controller at once, as one that is alone does, it has been told all that it leads
+        Where this broker becomes the controller at once, as one that is alone does, it has been sent all that it leads
         when this returns.
 
         Args:
@@ -131,7 +155,7 @@ class ControllerService(Forwarding):
 
         Raises:
             ConfigurationError: another broker lives under this id.
-            CoordinationError: it can not be read or written.
+            CoordinationError: it cannot be read or written.
         """
         if not self.cluster_id:
             await self.load()
@@ -150,12 +174,13 @@ class ControllerService(Forwarding):
 
         Raises:
             ConfigurationError: as `start`; or the coordination service holds another cluster by now.
-            CoordinationError: it can not be read or written.
+            CoordinationError: it cannot be read or written.
         """
         assert self.registration is not None, "it was never started"
         self.session_lost()
         await self._wait_ended()
         self._coordination = BoundedCoordination(coordination, ANSWER_TIMEOUT_SECONDS, self.coordination_seconds)
+        self._locator.coordination = self._coordination
         former_id = self.cluster_id
         await membership.make_skeleton(self._coordination)
         self.cluster_id = await membership.read_or_make_cluster_id(self._coordination, self._random)
@@ -177,14 +202,14 @@ class ControllerService(Forwarding):
             try:
                 remaining = await self.move_leaderships(_HAND_OVER_SECONDS)
             except ApiError as error:
-                log.warning("broker %d can not hand over what it leads: %s", self._broker_id, error)
+                log.warning("broker %d: controlled shutdown failed: %s", self._broker_id, error)
                 continue
             if not remaining:
                 return
-            log.warning("broker %d still leads %d partitions that nobody else can lead now", self._broker_id, len(remaining))
+            log.warning("broker %d: still leads %d partitions that no other replica can lead", self._broker_id, len(remaining))
 
     async def drain(self) -> None:
-        """Has what this broker leads moved away while it goes on running, and again by each controller that comes, until `undrain`."""
+        """Has what this broker leads moved away while it keeps running, and again by each controller that comes, until `undrain`."""
         self._is_drained = True
         await self.controlled_shutdown()
 
@@ -192,21 +217,21 @@ class ControllerService(Forwarding):
         """Leads and follows again.
 
         Raises:
-            ApiError: no controller has taken it in; it is drained no more all the same as soon as there is another one.
+            ApiError: no controller has taken it in; it is drained no more anyway as soon as there is another one.
         """
         self._is_drained = False
-        await self.take_part_again(_HAND_OVER_SECONDS)
+        await self.cancel_controlled_shutdown(_HAND_OVER_SECONDS)
 
     async def close(self) -> None:
         """Finishes what has begun, and says that this broker is gone. The session stays open."""
         if self._is_closing:
             return
-        self._is_closing = True
+        self._is_closing = self._locator.is_closing = True
         if self._elector is not None:
             self._elector.close()
         was_registered, self._is_registered = self._is_registered, False
-        active = self._active
-        # The end of the session takes both as well, so it does no harm when this can not be done.
+        active = self._locator.active
+        # The end of the session takes both as well, so it does no harm when this cannot be done.
         with contextlib.suppress(CoordinationError, ApiError, TimeoutError):
             async with asyncio.timeout(LEAVE_TIMEOUT_SECONDS):
                 if active is not None and was_registered:
@@ -218,7 +243,7 @@ class ControllerService(Forwarding):
         await self._wait_ended(LEAVE_TIMEOUT_SECONDS)
 
     async def advertise(self, endpoints: tuple[Endpoint, ...]) -> None:
-        """Has clients and brokers told of other addresses of this broker, by its registration. Never raises."""
+        """Changes the endpoints in this broker's registration, for clients and brokers. Never raises."""
         self._endpoints = endpoints
         async with self._advertising:
             endpoints = self._endpoints
@@ -227,10 +252,10 @@ class ControllerService(Forwarding):
             self.registration = replace(self.registration, endpoints=endpoints)
             try:
                 await membership.update_registration(self._coordination, self.registration, self._clock)
-                log.info("broker %d is advertised at %s", self._broker_id, ", ".join(map(str, endpoints)))
+                log.info("broker %d: advertised at %s", self._broker_id, ", ".join(map(str, endpoints)))
             except CoordinationError as error:
                 log.error(
-                    "broker %d cannot be advertised at %s, clients are told its former address until it registers again: %s",
+                    "broker %d: cannot be advertised at %s; clients get its former address until it registers again: %s",
                     self._broker_id,
                     ", ".join(map(str, endpoints)),
                     error,
@@ -242,14 +267,14 @@ class ControllerService(Forwarding):
         try:
             await retried(lambda: self._coordination.create(path, data, sequential=True))
         except CoordinationError as error:
-            log.error("the controller can not be told that a log directory has failed: %s", error)
+            log.error("the controller cannot be notified of a failed log directory: %s", error)
 
     # What is known.
 
     @property
     def controller_id(self) -> BrokerId:
-        """The controller's broker; NO_LEADER while nobody is known to be it."""
-        return NO_LEADER if self._term is None else self._term.broker_id
+        """The controller's broker; NO_LEADER while none is known."""
+        return NO_LEADER if self._locator.term is None else self._locator.term.broker_id
 
     @property
     def registered_epoch(self) -> int:
@@ -264,12 +289,12 @@ class ControllerService(Forwarding):
     @property
     def is_active(self) -> bool:
         """Whether this broker is the controller."""
-        return self._active is not None
+        return self._locator.active is not None
 
     @property
     def active(self) -> ActiveController | None:
         """The controller, if this broker is it; for looking only."""
-        return self._active
+        return self._locator.active
 
     @property
     def settings(self) -> BrokerSettings:
@@ -300,60 +325,99 @@ class ControllerService(Forwarding):
         """Who this broker is when it calls others."""
         return Caller(*self._own_epoch(), self._epoch)
 
+    async def registration_of(self, broker_id: BrokerId) -> BrokerRegistration | None:
+        """A broker's registration as ZooKeeper has it now.
+
+        Raises:
+            BrokerNotAvailable: ZooKeeper does not say.
+        """
+        path = znodes.BROKER.path(broker_id)
+        try:
+            data, stat = await self._coordination.get(path)
+        except NoNode:
+            return None
+        except CoordinationError as error:
+            raise BrokerNotAvailable(f"the registration of broker {broker_id} cannot be read: {error}") from error
+        return znodes.decode_broker(path, data, stat.czxid)
+
+    async def begun_epoch(self) -> int:
+        """The latest controller's epoch as ZooKeeper has it now. Raises BrokerNotAvailable."""
+        path = znodes.CONTROLLER_EPOCH.path()
+        try:
+            data, _ = await self._coordination.get(path)
+        except NoNode:
+            return -1
+        except CoordinationError as error:
+            raise BrokerNotAvailable(f"the controller's epoch cannot be read: {error}") from error
+        return znodes.decode_controller_epoch(path, data)
+
     def check_caller(self, caller: Caller) -> None:
         """Raises StaleBrokerEpoch or StaleControllerEpoch for a caller that is out of date, or knows that we are."""
         if caller.controller_epoch > self._epoch:
             raise StaleControllerEpoch(f"broker {caller.broker_id} knows of controller epoch {caller.controller_epoch}, not {self._epoch}")
-        if self._active is not None:
-            self._active.check_broker(caller.broker_id, caller.broker_epoch)
+        if self._locator.active is not None:
+            self._locator.active.check_broker(caller.broker_id, caller.broker_epoch)
 
     @property
     def served(self) -> ControllerControl:
         """What other brokers call; it raises NotController unless this broker is the controller."""
-        return cast("ControllerControl", _Served(lambda: self._active, self._broker_id))
+        return _Served(self._locator, self._broker_id)
 
-    # Settings. A broker's own go with what it was started with, so it looks at that itself; and who has altered
-    # something sees it at once, before the notice comes.
+    # What the controller is asked for.
 
-    async def alter_topic_configs(self, name: str, overrides: Mapping[str, str], validate_only: bool = False) -> None:
-        """Replaces all that a topic sets for itself."""
-        await super().alter_topic_configs(name, overrides, validate_only)
-        await self._read_again(f"topics/{name}")
+    async def call(self, request: ControllerRequest[A]) -> A:
+        """Asks the controller, wherever it is, and through a change of controller.
 
-    async def incremental_alter_topic_configs(self, name: str, changes: Sequence[ConfigChange], validate_only: bool = False) -> None:
-        """Changes some of what a topic sets for itself."""
-        await super().incremental_alter_topic_configs(name, changes, validate_only)
-        await self._read_again(f"topics/{name}")
+        A broker's own settings go with what it was started with, so it checks those itself, and a broker that has had something
+        altered reads it at once, before the notice comes.
+        """
+        if isinstance(request, CreateTopicRequest):
+            validate_topic_name(request.new_topic.name)  # before it is a path that is looked for
+        altered = request.resource if isinstance(request, AlterConfigsRequest | IncrementalAlterConfigsRequest) else None
+        if altered is not None and altered.topic is None:
+            self._check_broker_settings(altered.broker_id, cast("AlterConfigsRequest | IncrementalAlterConfigsRequest", request))
+        answer = await self._forwarder.call(request)
+        if altered is not None:
+            with contextlib.suppress(CoordinationError):  # the notice will do
+                await self._known.read_again(self._coordination, _entity(altered))
+        return answer
 
-    async def alter_broker_configs(self, broker_id: BrokerId | None, overrides: Mapping[str, str], validate_only: bool = False) -> None:
-        """Replaces all that was changed of this broker, or of all with None, while it runs. Raises InvalidRequest."""
-        self._check_broker_settings(broker_id, lambda _: overrides)
-        await super().alter_broker_configs(broker_id, overrides, validate_only)
-        await self._read_again(_entity(broker_id))
+    async def alter_partition(
+        self, request: AlterPartitionRequest, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    ) -> AlterPartitionResponse:
+        """Changes ISRs. Repeated it changes nothing more: a partition that has the ISR already is answered with it."""
+        return await self._forwarder.ask(lambda: request, timeout_seconds)
 
-    async def incremental_alter_broker_configs(
-        self, broker_id: BrokerId | None, changes: Sequence[ConfigChange], validate_only: bool = False
-    ) -> None:
-        """Changes some settings of this broker, or of all brokers with None, while it runs. Raises InvalidRequest or InvalidConfig."""
-        definitions = BrokerSettings.definitions()
-        self._check_broker_settings(broker_id, lambda current: configs.changed_configs(current, changes, definitions))
-        await super().incremental_alter_broker_configs(broker_id, changes, validate_only)
-        await self._read_again(_entity(broker_id))
+    async def move_leaderships(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> tuple[TopicPartition, ...]:
+        """Has the leaderships of this broker moved away, because it is to stop. Gives those that it still has."""
+        return await self._forwarder.ask(lambda: ControlledShutdownRequest(*self._own_epoch()), timeout_seconds)
 
-    def _check_broker_settings(self, broker_id: BrokerId | None, decide: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+    async def cancel_controlled_shutdown(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+        """Has the controller let this broker lead and be in sync again, after `move_leaderships`."""
+        await self._forwarder.ask(lambda: CancelControlledShutdownRequest(*self._own_epoch()), timeout_seconds)
+
+    async def allocate_producer_ids(self) -> range:
+        """The next block of producer ids. One that was allocated and never arrived is lost, and none is given twice.
+
+        Raises:
+            CoordinatorNotAvailable: there is none at the moment; the client retries.
+        """
+        try:
+            return await self._forwarder.ask(lambda: AllocateProducerIdsRequest(*self._own_epoch()), _PRODUCER_IDS_SECONDS)
+        except ApiError as error:
+            raise CoordinatorNotAvailable(str(error)) from error
+
+    def _check_broker_settings(self, broker_id: BrokerId | None, request: AlterConfigsRequest | IncrementalAlterConfigsRequest) -> None:
+        """Raises InvalidRequest or InvalidConfig for settings that this broker cannot have, or that are another broker's."""
         if broker_id not in (None, self._broker_id):
             raise InvalidRequest(f"Unexpected broker id, expected {self._broker_id}, but received {broker_id}")
-        overrides = {each: self.broker_overrides(each) for each in (None, self._broker_id)}
-        overrides[broker_id] = decide(overrides[broker_id])
+        overrides: dict[BrokerId | None, Mapping[str, str]] = {owner: self.broker_overrides(owner) for owner in (None, self._broker_id)}
+        overrides[broker_id] = configs.altered(overrides[broker_id], request, BrokerSettings.definitions())
         configs.checked_broker_settings(self._static_settings, overrides[None], overrides[self._broker_id])
 
-    async def _read_again(self, entity: str) -> None:
-        with contextlib.suppress(CoordinationError):  # the notice will do
-            await self._known.read_again(self._coordination, entity)
-
     def _settings_noticed(self, entity: str) -> None:
-        if self._active is not None:
-            self._active.settings_noticed(entity)
+        if self._locator.active is not None:
+            self._locator.active.settings_noticed(entity)
 
     # Who is the controller.
 
@@ -365,8 +429,8 @@ class ControllerService(Forwarding):
         await self._elector.start()
         if self._endpoints is not None:
             await self.advertise(self._endpoints)  # it may have changed while there was no session
-        if self._active is not None:
-            await self._active.told_all()
+        if self._locator.active is not None:
+            await self._locator.active.wait_acknowledged()
         return registered
 
     async def _term_begins(self, term: ControllerTerm) -> None:
@@ -374,10 +438,10 @@ class ControllerService(Forwarding):
             # What it had begun must not write in the middle of what comes now: the session, and the epoch, may be the same.
             await self._former.wait_closed(ANSWER_TIMEOUT_SECONDS)
             self._former = None
-        self._term, self._epoch = term, max(self._epoch, term.epoch)
+        self._locator.term, self._epoch = term, max(self._epoch, term.epoch)
         active = None
         if term.is_own:
-            active = self._active = ActiveController(
+            active = self._locator.active = ActiveController(
                 term,
                 self._coordination,
                 self._static_settings,
@@ -389,17 +453,30 @@ class ControllerService(Forwarding):
                 self._request_numbers,
             )
         else:
-            log.info("broker %d is the controller, epoch %d", term.broker_id, term.epoch)
+            log.info("controller is broker %d, epoch %d", term.broker_id, term.epoch)
+            await self._check_controller(term)
         self._tell_controller()
         if active is not None:
             await active.start()
 
+    async def _check_controller(self, term: ControllerTerm) -> None:
+        """Logs an error where Kafka has become the controller of this cluster, beside brokers of Ottla."""
+        path = znodes.BROKER.path(term.broker_id)
+        with contextlib.suppress(CoordinationError):  # who asks it for something looks again
+            data, _ = await self._coordination.get(path)
+            if znodes.decode_broker(path, data).is_foreign:
+                log.error(
+                    "controller %d is Kafka's: it decides nothing for brokers of Ottla; stop it, for a cluster is never mixed"
+                    " (docs/coming-from-kafka.md)",
+                    term.broker_id,
+                )
+
     def _term_ended(self) -> None:
-        active, self._active = self._active, None
+        active, self._locator.active = self._locator.active, None
         if active is not None:
             active.resign()
             self._former = active
-        self._term = self._controller = None
+        self._locator.term = None
         self._tell_controller()
 
     def _term_failed(self, why: str) -> None:
@@ -407,13 +484,12 @@ class ControllerService(Forwarding):
             self._elector.term_failed(why)
 
     def _tell_controller(self) -> None:
-        another, self._another = self._another, asyncio.Event()
-        another.set()
+        self._locator.changed()
         self._controller_changed(self.controller_id, self._epoch)
         if self._draining is not None:
             self._draining.cancel()
             self._draining = None
-        if self._is_drained and self._term is not None and not self._is_closing:
+        if self._is_drained and self._locator.term is not None and not self._is_closing:
             # Who leads and who is in sync is in ZooKeeper; who is not to be either, only the controller before this one knew.
             self._draining = asyncio.ensure_future(self.controlled_shutdown())
 
@@ -426,60 +502,90 @@ class ControllerService(Forwarding):
             self._former = None
         await self._known.wait_stopped()
 
-    # For `Forwarding`.
-
     def _own_epoch(self) -> tuple[BrokerId, int]:
         return self._broker_id, -1 if self.registration is None else self.registration.broker_epoch
 
-    async def _find_controller(self) -> ControllerControl:
-        if self._active is not None:
-            return self._active
-        term = self._term
+
+class _Locator:
+    """The controller as far as this broker knows: `ottla.interbroker.forwarding.ControllerLocator`.
+
+    Attributes:
+        coordination: the current session.
+        term: of the controller that is known.
+        active: the controller itself, while this broker is it.
+        is_closing: whether no other controller will be known.
+    """
+
+    def __init__(self, coordination: Coordination, transport: ControlTransport) -> None:
+        self.coordination = coordination
+        self.term: ControllerTerm | None = None
+        self.active: ActiveController | None = None
+        self.is_closing = False
+        self._transport = transport
+        self._registration: BrokerRegistration | None = None
+        self._another = asyncio.Event()
+
+    def changed(self) -> None:
+        """The term is another than before, or none."""
+        self._registration = None
+        another, self._another = self._another, asyncio.Event()
+        another.set()
+
+    async def find(self) -> ControllerControl:
+        """The controller. Raises BrokerNotAvailable while none is known."""
+        if self.active is not None:
+            return self.active
+        term = self.term
         if term is None:
             raise BrokerNotAvailable("no controller is known at the moment")
-        if self._controller is None:
+        if self._registration is None:
             path = znodes.BROKER.path(term.broker_id)
             with coordination_errors_as_api_errors("looking for the controller"):
                 try:
-                    data, stat = await self._coordination.get(path)
+                    data, stat = await self.coordination.get(path)
                 except NoNode:
                     raise BrokerNotAvailable(f"the controller, broker {term.broker_id}, is not registered") from None
                 registration = znodes.decode_broker(path, data, stat.czxid)
-            if term is not self._term:
+            if term is not self.term:
                 raise BrokerNotAvailable("the controller is another than before")
-            self._controller = registration
-        return self._transport.controller(self._controller)
+            if registration.is_foreign:
+                raise BrokerNotAvailable(f"the controller, broker {term.broker_id}, is Kafka's and decides nothing for brokers of Ottla")
+            self._registration = registration
+        return self._transport.controller(self._registration)
 
-    async def _until_another_controller(self) -> None:
-        if self._is_closing:
+    async def wait_for_another(self) -> None:
+        """Waits until another controller is known. Raises NotController when this broker stops."""
+        if self.is_closing:
             raise NotController("this broker stops")
         await self._another.wait()
 
-    async def _describe_topic(self, name: str) -> tuple[TopicDescription, Mapping[str, str]] | None:
+    async def describe_topic(self, name: str) -> tuple[TopicDescription, Mapping[str, str]] | None:
+        """A topic as it is in ZooKeeper, with its overrides; None when there is none."""
         with coordination_errors_as_api_errors(f"looking for topic {name}"):
-            loaded = await retried(lambda: load_topic(self._coordination, name))
+            loaded = await retried(lambda: load_topic(self.coordination, name))
         if loaded is None:
             return None
         known = loaded.known(loaded.assignment.topic_id or ZERO_TOPIC_ID, loaded.topic_version)
         return known.describe(), known.overrides
 
 
-class _Served:
-    """Every method of ControllerControl, as long as this broker is the controller."""
+@dataclass(frozen=True, slots=True)
+class _Served(ControllerControl):
+    """The controller, as long as this broker is it."""
 
-    def __init__(self, active: Callable[[], ActiveController | None], broker_id: BrokerId) -> None:
-        self._active = active
-        self._broker_id = broker_id
+    locator: _Locator
+    broker_id: BrokerId
 
-    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
-        async def call(*arguments: Any, **keywords: Any) -> Any:
-            active = self._active()
-            if active is None:
-                raise NotController(f"broker {self._broker_id} is not the controller")
-            return await getattr(active, method)(*arguments, **keywords)
-
-        return call
+    async def call(self, request: ControllerRequest[A]) -> A:
+        """Answers a request. Raises NotController unless this broker is the controller."""
+        active = self.locator.active
+        if active is None:
+            raise NotController(f"broker {self.broker_id} is not the controller")
+        return await active.call(request)
 
 
-def _entity(broker_id: BrokerId | None) -> str:
-    return f"brokers/{znodes.DEFAULT_ENTITY if broker_id is None else broker_id}"
+def _entity(resource: ConfigResource) -> str:
+    """The resource's name in notices under /config/changes."""
+    if resource.topic is not None:
+        return f"topics/{resource.topic}"
+    return f"brokers/{znodes.DEFAULT_ENTITY if resource.broker_id is None else resource.broker_id}"

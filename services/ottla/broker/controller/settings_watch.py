@@ -1,6 +1,6 @@
 """What is set for this broker and for topics, as this broker knows it, kept fresh while it runs.
 
-Everything is read once. From then on each change leaves a notice under `/config/changes`, whoever made it, and the
+Everything is read once. From then on each change leaves a notice under `/config/changes`, whichever tool made it, and the
 entity that it names is read again. The controller also says what topics set along with their partitions
 (`learn_topics`), which is quicker and comes before anything that depends on it.
 """
@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from ottla.broker.controller import configs
-from ottla.broker.controller.changes import BrokerConfigChanged, SettingsChange, TopicConfigChanged
-from ottla.broker.controller.loading import acceptable_overrides, load_broker_configs, load_config, load_topic_overrides
-from ottla.config.broker import BrokerSettings
+from ottla.broker.controller.znode_reader import acceptable_overrides, load_broker_configs, load_config, load_topic_overrides
+from ottla.config.broker import DYNAMIC_SETTINGS, BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.coordination import znodes
 from ottla.coordination.errors import MalformedZnode, SessionExpired
@@ -24,6 +24,27 @@ from ottla.errors import ConfigurationError, InvalidRequest, OttlaError
 from ottla.model import BrokerId
 
 log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigChanged:
+    """The topic's settings are now these, whether it or a broker's setting that it falls back to changed."""
+
+    name: str
+    settings: TopicSettings
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfigChanged:
+    """What was changed of this broker (or of all, when `broker_id` is None) while it runs."""
+
+    broker_id: BrokerId | None
+    overrides: Mapping[str, str]
+    settings: BrokerSettings
+
+
+SettingsChange: TypeAlias = TopicConfigChanged | BrokerConfigChanged
+
 
 # Between two attempts to read what could not be read.
 _PAUSE_SECONDS: Final = 1.0
@@ -36,8 +57,8 @@ class SettingsWatch:
 
     Args:
         static: what the broker was started with.
-        changed: told of settings that are others than before, once `start` was called.
-        noticed: told of every entity (`topics/[topic]`, `brokers/[id]`) that a notice names.
+        changed: called with settings that changed, once `start` was called.
+        noticed: called with every entity (`topics/[topic]`, `brokers/[id]`) that a notice names.
     """
 
     def __init__(
@@ -79,15 +100,15 @@ class SettingsWatch:
     # How it comes to be known.
 
     async def load(self, coordination: Coordination) -> None:
-        """Reads everything, and tells what is others than before.
+        """Reads everything, and reports what changed.
 
         Raises:
             ConfigurationError: what was changed of this broker does not go with what it was started with.
-            CoordinationError: it can not be read.
+            CoordinationError: it cannot be read.
         """
         # The notices first: one that comes later is read again for nothing, and none is missed.
         self._seen = frozenset(await coordination.children(znodes.CONFIG_CHANGES.path()))
-        defaults, own = await load_broker_configs(coordination, self._broker_id)
+        defaults, own = await self._load_broker(coordination)
         try:
             settings = self._checked(defaults, own)
         except InvalidRequest as error:
@@ -114,14 +135,14 @@ class SettingsWatch:
             await asyncio.wait([self._watching])
 
     def learn_topics(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
-        """Takes in what topics set. Another tool may have written what nobody can use: that is passed over, and told in the log."""
-        for name, each in overrides.items():
+        """Takes in what topics set. Another tool may have written invalid ones: those are logged and skipped."""
+        for name, override in overrides.items():
             known = self._topics.get(name)
-            if known == each:
+            if known == override:
                 continue
             former = self.topic_settings(name)
-            self._topics[name] = acceptable_overrides(self._settings, name, each)
-            if known is not None:  # else nobody goes by other settings yet
+            self._topics[name] = acceptable_overrides(self._settings, name, override)
+            if known is not None:  # otherwise nothing uses other settings yet
                 self._tell_topic(name, former)
 
     def forget_topics(self, names: Iterable[str]) -> None:
@@ -138,13 +159,24 @@ class SettingsWatch:
                 if overrides or name in self._topics:
                     self.learn_topics({name: overrides})
             elif entity in (f"{_BROKERS}{self._broker_id}", f"{_BROKERS}{znodes.DEFAULT_ENTITY}"):
-                defaults, own = await load_broker_configs(coordination, self._broker_id)
+                defaults, own = await self._load_broker(coordination)
                 self._take_broker(defaults, own, self._checked(defaults, own))
         except (MalformedZnode, InvalidRequest) as error:
-            log.error("what is set for %s can not be used: %s", entity, error)
+            log.error("configs of %s are invalid, and ignored: %s", entity, error)
+
+    async def _load_broker(self, coordination: Coordination) -> tuple[dict[str, str], dict[str, str]]:
+        """What was changed for all brokers, and what for this one; without what means nothing here, where that is given up by name."""
+        defaults, own = await load_broker_configs(coordination, self._broker_id)
+        if DYNAMIC_SETTINGS in self._static.takeover_accept:
+            for overrides, for_all in ((defaults, True), (own, False)):
+                for name, reason in {name: self._static.unusable(name, overrides[name], for_all=for_all) for name in overrides}.items():
+                    if reason:
+                        log.warning("broker config ignored: %s", reason)
+                        del overrides[name]
+        return defaults, own
 
     def _checked(self, defaults: Mapping[str, str], own: Mapping[str, str]) -> BrokerSettings:
-        """The settings that come of it; the very same as long as nothing is changed, which tells everybody that nothing is."""
+        """The settings that come of it; the same object as long as nothing changed."""
         if (defaults, own) == (self._defaults, self._own):
             return self._settings
         return configs.checked_broker_settings(self._static, defaults, own)
@@ -168,7 +200,7 @@ class SettingsWatch:
             self._tell(TopicConfigChanged(name, settings))
 
     def _tell(self, change: SettingsChange) -> None:
-        if self._watching is not None:  # before, there is nobody yet who goes by other settings
+        if self._watching is not None:  # before that nothing uses other settings
             self._changed(change)
 
     async def _watch(self, coordination: Coordination) -> None:
@@ -180,9 +212,7 @@ class SettingsWatch:
                 return
             except Exception as error:
                 # Whatever it was, the next notices must not go unread.
-                log.warning(
-                    "notices of changed settings can not be read, trying again: %s", error, exc_info=not isinstance(error, OttlaError)
-                )
+                log.warning("config change notices cannot be read, retrying: %s", error, exc_info=not isinstance(error, OttlaError))
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             await self._has_changes.wait()
@@ -193,12 +223,12 @@ class SettingsWatch:
         names = frozenset(await coordination.children(path, self._happened))
         paths = [f"{path}/{name}" for name in sorted(names - self._seen)]
         entities: dict[str, None] = {}
-        for each, found in zip(paths, await coordination.get_many(paths), strict=True):
+        for path, found in zip(paths, await coordination.get_many(paths), strict=True):
             try:
                 if found is not None:
-                    entities[znodes.decode_config_change(each, found[0])] = None
+                    entities[znodes.decode_config_change(path, found[0])] = None
             except MalformedZnode as error:
-                log.error("%s; the notice is passed over", error)
+                log.error("%s; the notice is ignored", error)
         for entity in entities:
             await self.read_again(coordination, entity)
             self._noticed(entity)

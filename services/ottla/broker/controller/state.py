@@ -9,17 +9,77 @@ Dicts serve as sets that keep their order, for a decision has to be the same eac
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 from uuid import UUID
 
 from ottla.broker.controller.effects import Decision, DeletionProgress, PartitionChange
-from ottla.broker.controller.transitions import PartitionPhase, ReplicaPhase, check_partition, check_replica
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.errors import UnknownTopicOrPartition
 from ottla.interbroker.calls import AllReplicas, LogEnd
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicDescription, TopicPartition
+
+
+class IllegalTransition(AssertionError):
+    """A decision would take a partition or replica where it cannot go from where it is: a fault of ours."""
+
+
+class PartitionPhase(enum.Enum):
+    """Where a partition stands."""
+
+    NON_EXISTENT = "non-existent"  # never made, or deleted
+    NEW = "new"  # assigned to brokers, and never led
+    ONLINE = "online"  # led
+    OFFLINE = "offline"  # was led, and its leader is gone
+
+
+class ReplicaPhase(enum.Enum):
+    """Where a replica stands."""
+
+    NON_EXISTENT = "non-existent"
+    NEW = "new"  # of a new partition, or added by a reassignment
+    ONLINE = "online"
+    OFFLINE = "offline"  # its broker or its log directory is away, or it was sent StopReplica
+    DELETION_STARTED = "deletion started"
+    DELETION_SUCCESSFUL = "deletion successful"
+    DELETION_INELIGIBLE = "deletion ineligible"  # it cannot be deleted now
+
+
+_P: Final = PartitionPhase
+_R: Final = ReplicaPhase
+
+PARTITION_PREDECESSORS: Final[Mapping[PartitionPhase, frozenset[PartitionPhase]]] = {
+    _P.NON_EXISTENT: frozenset({_P.OFFLINE}),
+    _P.NEW: frozenset({_P.NON_EXISTENT}),
+    _P.ONLINE: frozenset({_P.NEW, _P.ONLINE, _P.OFFLINE}),
+    _P.OFFLINE: frozenset({_P.NEW, _P.ONLINE, _P.OFFLINE}),
+}
+
+REPLICA_PREDECESSORS: Final[Mapping[ReplicaPhase, frozenset[ReplicaPhase]]] = {
+    _R.NEW: frozenset({_R.NON_EXISTENT}),
+    _R.ONLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE, _R.DELETION_INELIGIBLE}),
+    _R.OFFLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE, _R.DELETION_INELIGIBLE}),
+    _R.DELETION_STARTED: frozenset({_R.OFFLINE}),
+    _R.DELETION_SUCCESSFUL: frozenset({_R.DELETION_STARTED}),
+    _R.DELETION_INELIGIBLE: frozenset({_R.OFFLINE, _R.DELETION_STARTED}),
+    _R.NON_EXISTENT: frozenset({_R.DELETION_SUCCESSFUL}),
+}
+
+
+def check_partition(what: object, before: PartitionPhase, after: PartitionPhase) -> None:
+    """Raises IllegalTransition unless a partition may go from one phase to the other."""
+    if before not in PARTITION_PREDECESSORS[after]:
+        raise IllegalTransition(f"partition {what} cannot become {after.value}: it is {before.value}")
+
+
+def check_replica(what: object, before: ReplicaPhase, after: ReplicaPhase) -> None:
+    """Raises IllegalTransition unless a replica may go from one phase to the other."""
+    if before not in REPLICA_PREDECESSORS[after]:
+        raise IllegalTransition(f"replica {what} cannot become {after.value}: it is {before.value}")
+
 
 NO_PARTITION_EPOCH = -1  # there is no state znode yet
 
@@ -65,12 +125,12 @@ class KnownPartition:
     @property
     def target_replicas(self) -> tuple[BrokerId, ...]:
         """Where a reassignment leads to."""
-        return tuple(each for each in self.state.replicas if each not in self.removing_replicas)
+        return tuple(replica for replica in self.state.replicas if replica not in self.removing_replicas)
 
     @property
     def original_replicas(self) -> tuple[BrokerId, ...]:
         """Where a reassignment began."""
-        return tuple(each for each in self.state.replicas if each not in self.adding_replicas)
+        return tuple(replica for replica in self.state.replicas if replica not in self.adding_replicas)
 
 
 @dataclass(slots=True)
@@ -86,7 +146,7 @@ class KnownTopic:
 
     def describe(self) -> TopicDescription:
         """The topic as the rest of the broker knows it."""
-        return TopicDescription(self.name, self.topic_id, tuple(each.state for each in self.partitions))
+        return TopicDescription(self.name, self.topic_id, tuple(partition.state for partition in self.partitions))
 
     def topic_partitions(self) -> Iterator[TopicPartition]:
         """The name of each partition, in order."""
@@ -112,7 +172,7 @@ class Deletion:
 
     def in_phase(self, broker_id: BrokerId, phase: ReplicaPhase) -> tuple[int, ...]:
         """The partitions whose replica on a broker stands there."""
-        return tuple(partition for partition, each in self.phases.get(broker_id, {}).items() if each is phase)
+        return tuple(partition for partition, item in self.phases.get(broker_id, {}).items() if item is phase)
 
     def take_in(self, progress: DeletionProgress) -> None:
         """Takes in what became of one broker's replicas. Raises IllegalTransition."""
@@ -149,9 +209,9 @@ class ClusterState:
         deletions: how far each deletion has come.
         unclean_starts: the epoch of each broker's latest start that was dealt with (`IsrsLeft`): a start after a clean stop
             in another epoch than this one is an unclean one, too. Its disk is a copy of an earlier time.
-        log_ends: where logs end, of partitions whose replicas were asked, by those that answered. None where nobody asks at
+        log_ends: where logs end, of partitions whose replicas were asked, by those that answered. None where they are not asked at
             all: then a decision takes all logs for equal.
-        unread_topics: those that are there, and whose znodes can not be read.
+        unread_topics: those that are there, and whose znodes cannot be read.
     """
 
     controller_id: BrokerId
@@ -211,7 +271,7 @@ class ClusterState:
         return TopicSettings.of(self.settings, topic.overrides if topic is not None else {})
 
     def known_log_ends(self, topic_partition: TopicPartition) -> Mapping[BrokerId, LogEnd] | None:
-        """Where the logs of a partition's replicas end, as far as they have answered; None when nobody asks."""
+        """Where the logs of a partition's replicas end, as far as they have answered; None when they are not asked."""
         return None if self.log_ends is None else self.log_ends.get(topic_partition, {})
 
     def min_insync_replicas(self, name: str) -> int:
@@ -225,11 +285,11 @@ class ClusterState:
         return self._replicas.get(broker_id, {}).keys()
 
     def all_replicas(self, broker_id: BrokerId) -> AllReplicas:
-        """The same as a broker is told."""
+        """The same as a broker is sent it."""
         partitions: dict[str, list[int]] = {}
         for topic, partition in self.replicas_of(broker_id):
             partitions.setdefault(topic, []).append(partition)
-        return AllReplicas({topic: frozenset(each) for topic, each in partitions.items()}, self.unread_topics)
+        return AllReplicas({topic: frozenset(topic_partition) for topic, topic_partition in partitions.items()}, self.unread_topics)
 
     def reassigning(self) -> Collection[TopicPartition]:
         """The partitions that are being reassigned."""
@@ -246,7 +306,7 @@ class ClusterState:
     # Facts.
 
     def brokers_came_and_went(self, new: Iterable[BrokerRegistration], gone: Iterable[BrokerId]) -> None:
-        """Records who registered and whose registration ended. A broker that registered anew is in both."""
+        """Records who registered and whose registration ended. A broker that registered again is in both."""
         for broker_id in gone:
             self.brokers.pop(broker_id, None)
             self.shutting_down.discard(broker_id)
@@ -284,7 +344,7 @@ class ClusterState:
         self._add_to_index(topic_partition, known)
 
     def remove_topic(self, name: str) -> None:
-        """Forgets a topic: it is deleted, or somebody else removed its znode."""
+        """Forgets a topic: it is deleted, or another tool removed its znode."""
         topic = self.topics.pop(name)
         self._remove_from_index(topic)
         self.deletions.pop(name, None)
@@ -312,7 +372,7 @@ class ClusterState:
                     assignment.removing_replicas,
                 ),
             )
-        for name in dict.fromkeys(each.topic_partition.topic for each in done.assignments):
+        for name in dict.fromkeys(change.topic_partition.topic for change in done.assignments):
             self.topics[name].version += 1
         for progress in done.deletions:
             self._take_in_deletion(progress)

@@ -117,21 +117,21 @@ def place_more_partitions(
         replicas = tuple(map(tuple, assignments))
         check_assignment(replicas, factor, brokers, first_partition=count)
         return replicas
-    ids = sorted(each.broker_id for each in brokers)
-    start = next((index for index, each in enumerate(ids) if each >= existing[0].replicas[0]), 0)
+    ids = sorted(registration.broker_id for registration in brokers)
+    start = next((index for index, broker_id in enumerate(ids) if broker_id >= existing[0].replicas[0]), 0)
     return assign_replicas(brokers, total_count - count, factor, start=start, first_partition=count)
 
 
 def check_assignment(assignment: Sequence[Replicas], factor: int, brokers: Collection[BrokerRegistration], first_partition: int) -> None:
     """Raises InvalidReplicaAssignment unless each partition has `factor` different living brokers."""
-    living = {each.broker_id for each in brokers}
+    living = {registration.broker_id for registration in brokers}
     for partition, replicas in enumerate(assignment, first_partition):
         shown = ", ".join(map(str, replicas))
         if not replicas:
             raise InvalidReplicaAssignment(f"Cannot have replication factor of 0 for partition id {partition}.")
         if len(set(replicas)) != len(replicas):
             raise InvalidReplicaAssignment(f"Duplicate brokers not allowed in replica assignment: {shown} for partition id {partition}.")
-        unknown = [each for each in replicas if each not in living]
+        unknown = [replica for replica in replicas if replica not in living]
         if unknown:
             raise InvalidReplicaAssignment(
                 f"Unknown broker(s) in replica assignment: {', '.join(map(str, unknown))} for partition id {partition};"
@@ -193,13 +193,13 @@ def _check_count(new_partitions: int) -> None:
 
 def _line_of(brokers: Collection[BrokerRegistration]) -> tuple[list[BrokerId], Mapping[BrokerId, str]]:
     """The brokers in the order of leaders, and their racks if those count."""
-    ids = sorted(each.broker_id for each in brokers)
-    racks = {each.broker_id: each.rack for each in brokers if each.rack is not None}
+    ids = sorted(registration.broker_id for registration in brokers)
+    racks = {registration.broker_id: registration.rack for registration in brokers if registration.rack is not None}
     if len(racks) < len(ids):
         return ids, dict.fromkeys(ids, "")
     by_rack: dict[str, list[BrokerId]] = {rack: [] for rack in sorted(racks.values())}
-    for each in ids:
-        by_rack[racks[each]].append(each)
+    for broker_id in ids:
+        by_rack[racks[broker_id]].append(broker_id)
     deepest = max(map(len, by_rack.values()))
     return [members[depth] for depth in range(deepest) for members in by_rack.values() if depth < len(members)], racks
 
@@ -226,5 +226,5 @@ def first_state(replicas: Replicas, living: Collection[BrokerId], controller_epo
 
     None when none lives: an ISR is never empty, so the partition has to wait for its first state.
     """
-    isr = tuple(each for each in replicas if each in living)
+    isr = tuple(replica for replica in replicas if replica in living)
     return PartitionState(isr[0], 0, isr, replicas, controller_epoch) if isr else None

@@ -16,20 +16,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
+from ottla.broker.groups.classic.group import Group, GroupCounts
+from ottla.broker.groups.classic.transitions import GroupState
+from ottla.broker.groups.classic.validation import check_commit
+from ottla.broker.groups.consumer.embedded import read_topics
 from ottla.broker.groups.consumer.group import ConsumerGroup
+from ottla.broker.groups.consumer.member import ConsumerMember
 from ottla.broker.groups.consumer.topics import Topics
-from ottla.broker.groups.consumer.validation import check_consumer_commit, check_consumer_fetch
-from ottla.broker.groups.counts import GroupCounts
 from ottla.broker.groups.entries import GroupEntries, GroupEntry, ShardSettings
-from ottla.broker.groups.group import Group
 from ottla.broker.groups.group_records import tombstones_of
 from ottla.broker.groups.offsets import GroupOffsets
-from ottla.broker.groups.partition_log import PartitionLog
+from ottla.broker.groups.partition_log import PartitionLog, as_commit_error, as_group_error
 from ottla.broker.groups.records import CommittedOffset, OffsetKey, encode_offset, encode_offset_key
-from ottla.broker.groups.subscriptions import subscribed_topics
-from ottla.broker.groups.transitions import GroupState
-from ottla.broker.groups.validation import check_commit
-from ottla.broker.groups.write_failures import as_commit_error, as_group_error
 from ottla.broker.replication.internal_topics import KeyValue
 from ottla.broker.replication.partition import Partition
 from ottla.clock import Clock
@@ -39,10 +37,13 @@ from ottla.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
     IllegalGeneration,
+    InvalidRecord,
     NonEmptyGroup,
     OffsetMetadataTooLarge,
     StaleMemberEpoch,
+    UnknownMemberId,
     UnknownTopicOrPartition,
+    UnsupportedVersion,
 )
 from ottla.model import ZERO_TOPIC_ID, TopicPartition
 
@@ -102,7 +103,7 @@ class Commits:
     def topics_known(self) -> None:
         """All topics are known as of now: offsets of others are found, and the ids of topics noted where records had none."""
         for entry in self._entries:
-            self.topics_deleted(each.topic for each in entry.offsets.deleted(self._topic_id))
+            self.topics_deleted(partition.topic for partition in entry.offsets.deleted(self._topic_id))
             entry.offsets.know_topics(self._topic_id)
 
     def topics_deleted(self, names: Iterable[str]) -> None:
@@ -131,7 +132,7 @@ class Commits:
                 await asyncio.sleep(0)
         self._deleted = {name: number for name, number in self._deleted.items() if number > last}
         if count:
-            log.info("%s: %d offsets of deleted topics are removed: %s", self._log.key, count, ", ".join(sorted(looked_for)))
+            log.info("%s: removed %d offsets of deleted topics: %s", self._log.key, count, ", ".join(sorted(looked_for)))
 
     def _remove_deleted(self, entry: GroupEntry, topics: Collection[str]) -> int:
         """As `remove_deleted`, of one group; says how many offsets."""
@@ -166,13 +167,13 @@ class Commits:
             check_commit(group, generation_id, member_id, instance_id)
         self._hear_from(group, member_id)
         outcomes, records = self._records(group_id, offsets)
-        accepted = [each for each, error in outcomes.items() if error is None]
+        accepted = [commit for commit, error in outcomes.items() if error is None]
         if not accepted:
             return outcomes
         try:
             partition, base_offset, end_offset = self._appended(self._log.append(records))
-            for index, each in enumerate(accepted):
-                entry.offsets.append(each, offsets[each], base_offset + index, self._known_id(each.topic))
+            for index, commit in enumerate(accepted):
+                entry.offsets.append(commit, offsets[commit], base_offset + index, self._known_id(commit.topic))
             await self._log.committed(partition, end_offset)
         except ApiError as error:
             return _refused(outcomes, error)
@@ -185,7 +186,7 @@ class Commits:
         return appended
 
     def _advance(self, entry: GroupEntry) -> None:
-        """Takes in what is committed by now of what the group has appended, whether or not somebody still waits for it."""
+        """Takes in what is committed by now of what the group has appended, whether or not a request still waits for it."""
         partition = self._partition
         if partition is not None:
             entry.offsets.advance(lambda record_offset: self._log.is_committed(partition, record_offset + 1))
@@ -212,15 +213,15 @@ class Commits:
             check_commit(group, generation_id, member_id, instance_id, transactional=True)
         self._hear_from(group, member_id)
         outcomes, records = self._records(group_id, offsets)
-        accepted = [each for each, error in outcomes.items() if error is None]
+        accepted = [commit for commit, error in outcomes.items() if error is None]
         if not accepted:
             return outcomes
         try:
             appended = self._log.append_in_transaction(records, producer_id, producer_epoch)
             partition, base_offset, end_offset = self._appended(appended)
             self._in_transactions.setdefault(producer_id, set()).add(group_id)
-            for index, each in enumerate(accepted):
-                entry.offsets.add_pending(producer_id, each, offsets[each], base_offset + index, self._known_id(each.topic))
+            for index, commit in enumerate(accepted):
+                entry.offsets.add_pending(producer_id, commit, offsets[commit], base_offset + index, self._known_id(commit.topic))
             await self._log.committed(partition, end_offset)
         except ApiError as error:
             return _refused(outcomes, error)
@@ -261,11 +262,13 @@ class Commits:
             raise GroupIdNotFound(f"group {group_id} is not known")
         subscribed = self._subscribed(entry, partitions)
         outcomes: Outcomes = {}
-        for each in partitions:
-            outcomes[each] = GroupSubscribedToTopic(f"group {group_id} reads {each.topic}") if each.topic in subscribed else None
+        for partition in partitions:
+            outcomes[partition] = (
+                GroupSubscribedToTopic(f"group {group_id} reads {partition.topic}") if partition.topic in subscribed else None
+            )
         self._advance(entry)
         there = entry.offsets.partitions()
-        removed = [each for each in partitions if outcomes[each] is None and each in there]
+        removed = [partition for partition in partitions if outcomes[partition] is None and partition in there]
         if removed:
             await self._store_removal(entry, removed)
         return outcomes
@@ -275,8 +278,8 @@ class Commits:
         group_id = entry.group.group_id
         try:
             partition, base_offset, end_offset = self._appended(self._log.append(_tombstones(group_id, partitions)))
-            for index, each in enumerate(partitions):
-                entry.offsets.append(each, None, base_offset + index)
+            for index, removed in enumerate(partitions):
+                entry.offsets.append(removed, None, base_offset + index)
             await self._log.committed(partition, end_offset)
         except ApiError as error:
             raise as_group_error(error) from error
@@ -293,7 +296,7 @@ class Commits:
             return frozenset()
         if group.protocol_type != "consumer":
             raise NonEmptyGroup(f"group {group.group_id} is of type {group.protocol_type!r} and has members")
-        return subscribed_topics(group) or frozenset(each.topic for each in partitions)
+        return subscribed_topics(group) or frozenset(partition.topic for partition in partitions)
 
     def tombstones(self, entry: GroupEntry) -> list[KeyValue]:
         """What takes a group's offsets away, those under way and in transactions too."""
@@ -308,7 +311,7 @@ class Commits:
             try:
                 self._remove(entry, expired)
             except ApiError as error:
-                log.warning("%s: tombstones were not written, the next round writes them: %s", self._log.key, error)
+                log.warning("%s: writing tombstones failed, retrying in the next round: %s", self._log.key, error)
                 return
             if expired:
                 log.info("group %s: %d offsets have expired", entry.group.group_id, len(expired))
@@ -368,15 +371,69 @@ class Commits:
                 outcomes[partition] = OffsetMetadataTooLarge(f"{partition}: metadata of {size}, offset.metadata.max.bytes is {most}")
                 continue
             outcomes[partition] = None
-            records.append((encode_offset_key(OffsetKey(group_id, *partition)), encode_offset(committed, self._known_id(partition.topic))))
+            topic_id = self._known_id(partition.topic) if self._settings.stores_topic_ids else None
+            records.append((encode_offset_key(OffsetKey(group_id, *partition)), encode_offset(committed, topic_id)))
         return outcomes, records
 
 
 def _refused(outcomes: Outcomes, error: ApiError) -> Outcomes:
-    """Nothing was stored: what is wrong with an offset itself is told of it, and this of the others."""
+    """Nothing was stored: an offset that is refused itself keeps its own error, the others get this one."""
     failed = as_commit_error(error)
-    return {each: outcome or failed for each, outcome in outcomes.items()}
+    return {commit: outcome or failed for commit, outcome in outcomes.items()}
 
 
 def _tombstones(group_id: str, partitions: Iterable[TopicPartition]) -> list[KeyValue]:
-    return [(encode_offset_key(OffsetKey(group_id, *each)), None) for each in partitions]
+    return [(encode_offset_key(OffsetKey(group_id, *partition)), None) for partition in partitions]
+
+
+def check_consumer_commit(
+    group: ConsumerGroup, member_epoch: int, member_id: str, *, knows_epochs: bool = True, transactional: bool = False
+) -> None:
+    """Whether offsets may be committed. Anyone who speaks as no member may when the group has none, or in a transaction.
+
+    Args:
+        knows_epochs: whether the request is of a version in which a member says its epoch (v9).
+
+    Raises:
+        UnknownMemberId: it is no member.
+        StaleMemberEpoch: it is, at another epoch. Members of the classic protocol get IllegalGeneration.
+        UnsupportedVersion: members of the consumer protocol have to say their epoch.
+    """
+    if member_epoch < 0 and (not group.members or (transactional and not member_id)):
+        return
+    member = group.get(member_id)
+    if not knows_epochs and not member.is_classic:
+        raise UnsupportedVersion("OffsetCommit version 9 or above must be used by members using the consumer group protocol")
+    _check_epoch(member, member_epoch)
+
+
+def check_consumer_fetch(group: ConsumerGroup, member_id: str | None, member_epoch: int) -> None:
+    """Whether offsets may be fetched. Who speaks as no member may always.
+
+    Raises:
+        UnknownMemberId, StaleMemberEpoch, IllegalGeneration: as for a commit.
+    """
+    if member_id is None and member_epoch < 0:
+        return
+    if member_id is None:
+        raise UnknownMemberId(f"group {group.group_id}: an epoch without a member id")
+    _check_epoch(group.get(member_id), member_epoch)
+
+
+def _check_epoch(member: ConsumerMember, epoch: int) -> None:
+    expected = member.position.epoch
+    if epoch == expected:
+        return
+    if member.is_classic:
+        raise IllegalGeneration(f"The received generation id {epoch} does not match the expected member epoch {expected}.")
+    raise StaleMemberEpoch(f"The received member epoch {epoch} does not match the expected member epoch {expected}.")
+
+
+def subscribed_topics(group: Group) -> frozenset[str] | None:
+    """The topics that members read; None when that is unknown."""
+    if group.protocol_type != "consumer" or group.protocol_name is None or group.state is not GroupState.STABLE:
+        return None
+    try:
+        return frozenset().union(*(read_topics(member.metadata(group.protocol_name)) for member in group.members.values()))
+    except InvalidRecord:
+        return None

@@ -1,7 +1,7 @@
 """The consumer groups of one partition: requests in, records to the log, answers out.
 
 An event is decided, what it changed is appended as one batch, and only then does it count: a refusal of the log has it
-undone. Whoever asked is answered once that batch is committed, so that what a member was told outlives its coordinator.
+undone. Requests are answered once that batch is committed, so that what a member has been sent outlives its coordinator.
 
 Source: Kafka's `GroupMetadataManager`, as far as it is about consumer groups.
 """
@@ -11,27 +11,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from ottla.broker.groups import rebalancing
-from ottla.broker.groups.consumer import classic_members, departures
-from ottla.broker.groups.consumer.changes import EpochChange
+from ottla.broker.groups.classic import rebalancing
+from ottla.broker.groups.classic.effects import Effect, Joined, Token
+from ottla.broker.groups.classic.group import NEVER_MS, Group, GroupCounts
+from ottla.broker.groups.classic.joining import Join, check_request
+from ottla.broker.groups.classic.membership import Leaver
+from ottla.broker.groups.consumer import classic_members
+from ottla.broker.groups.consumer.advancing import refresh
+from ottla.broker.groups.consumer.assignment import NOTHING
+from ottla.broker.groups.consumer.changes import EpochChange, MemberChange, PositionChange, TargetChange
 from ottla.broker.groups.consumer.converting import becomes_classic_without, downgraded, tombstones, upgraded
 from ottla.broker.groups.consumer.group import ConsumerGroup
-from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer, check, heartbeat
+from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer, check, check_static, forget_regex, heartbeat
 from ottla.broker.groups.consumer.member import LEAVES_FOR_A_WHILE, ConsumerMember
 from ottla.broker.groups.consumer.record_codec import encode_change
+from ottla.broker.groups.consumer.states import MemberState
 from ottla.broker.groups.consumer.topics import Topics
-from ottla.broker.groups.counts import GroupCounts
-from ottla.broker.groups.effects import Effect, Joined, Token
 from ottla.broker.groups.entries import GroupEntries, GroupEntry, ShardSettings
-from ottla.broker.groups.group import Group
 from ottla.broker.groups.group_records import record_of, tombstones_of
-from ottla.broker.groups.joining import Join, check_request
-from ottla.broker.groups.membership import Leaver
-from ottla.broker.groups.partition_log import PartitionLog
-from ottla.broker.groups.write_failures import as_group_error
+from ottla.broker.groups.partition_log import PartitionLog, as_group_error
 from ottla.broker.replication.internal_topics import KeyValue
 from ottla.broker.replication.partition import Partition
 from ottla.clock import Clock
@@ -45,7 +47,7 @@ _RETRY_MS: Final = 1_000
 class ConsumerGroups:
     """What is done with consumer groups, and with classic ones that become such.
 
-    Every method that gives effects gives those of a classic group, to be performed by whoever calls.
+    Every method that gives effects gives those of a classic group, to be performed by the caller.
 
     Args:
         entries: all groups of the partition.
@@ -77,7 +79,7 @@ class ConsumerGroups:
     # The consumer protocol.
 
     def heartbeat(self, group_id: str, request: Heartbeat) -> tuple[GroupEntry, HeartbeatAnswer, list[Effect]]:
-        """ConsumerGroupHeartbeat. Raises what the member is told instead."""
+        """ConsumerGroupHeartbeat. Raises the error that the member gets instead."""
         limits = self._settings.consumer_limits
         check(request, limits.assignors)
         entry = self._entries.get(group_id)
@@ -108,12 +110,12 @@ class ConsumerGroups:
             yield found
             group.settle()
             records: list[KeyValue] = [] if former is None else tombstones_of(former)
-            records += [encode_change(group.group_id, each) for each in group.changes]
+            records += [encode_change(group.group_id, change) for change in group.changes]
             appended = self._append(records) if records else None
         except BaseException:
             group.undo()
             raise
-        self._counts.rebalances += any(isinstance(each, EpochChange) for each in group.changes)
+        self._counts.rebalances += any(isinstance(change, EpochChange) for change in group.changes)
         group.take_changes()
         if entry is None:
             entry = GroupEntry(group)
@@ -131,7 +133,7 @@ class ConsumerGroups:
         return partition, end_offset
 
     def _taken_over(self, former: Group | None) -> list[Effect]:
-        """Whoever waits in a classic group that is a consumer group now joins again, and is served as its member."""
+        """Anyone who waits in a classic group that is a consumer group now joins again, and is served as its member."""
         if former is None:
             return []
         error = RebalanceInProgress(f"group {former.group_id} has become a consumer group")
@@ -141,19 +143,19 @@ class ConsumerGroups:
         if entry is None or not isinstance(entry.group, ConsumerGroup):
             raise GroupIdNotFound(f"Consumer group {group_id} not found.")
         group = entry.group
-        member = departures.leaver(group, request)
+        member = leaver(group, request)
         if request.member_epoch == LEAVES_FOR_A_WHILE:
             with self._changing(group, entry):
-                answer = departures.leave_for_a_while(group, member)
+                answer = leave_for_a_while(group, member)
             return entry, answer, []
-        log.info("group %s: %s has left", group_id, member.member_id)
+        log.info("group %s: member %s left", group_id, member.member_id)
         return entry, HeartbeatAnswer(member.member_id, request.member_epoch), self._remove(entry, group, member)
 
     def _remove(self, entry: GroupEntry, group: ConsumerGroup, member: ConsumerMember) -> list[Effect]:
         if becomes_classic_without(group, member.member_id, self._settings.limits):
             return self._downgrade(entry, group, [member], "the last member of the consumer protocol has gone")
         with self._changing(group, entry):
-            departures.remove(group, [member], self._topics, self._now_ms())
+            remove(group, [member], self._topics, self._now_ms())
         group.forget_deadlines(member.member_id)
         return []
 
@@ -165,9 +167,9 @@ class ConsumerGroups:
         changes = tombstones(group)
         try:
             for member in gone:
-                departures.take_out(group, member)
+                take_out(group, member)
             classic = downgraded(group, self._settings.limits, self._topics, self._now_ms(), self._counts)
-            records: list[KeyValue] = [encode_change(group.group_id, each) for each in (*changes, *tombstones(group))]
+            records: list[KeyValue] = [encode_change(group.group_id, change) for change in (*changes, *tombstones(group))]
             records.append(record_of(classic.store(), self._clock.time_ms() - self._now_ms()))
             entry.appended = self._append(records)
         except BaseException:
@@ -180,13 +182,13 @@ class ConsumerGroups:
         """Takes out whose time is over."""
         effects: list[Effect] = []
         try:
-            for member, reason in departures.overdue(group, self._now_ms()):
-                log.info("group %s: %s is out: %s", group.group_id, member.member_id, reason)
+            for member, reason in overdue(group, self._now_ms()):
+                log.info("group %s: member %s is removed: %s", group.group_id, member.member_id, reason)
                 effects += self._remove(entry, group, member)
                 if entry.group is not group:
                     return effects
         except ApiError as error:
-            log.warning("group %s: that a member is out was not stored, trying on: %s", group.group_id, error)
+            log.warning("group %s: the removal of a member was not stored, retrying: %s", group.group_id, error)
             group.next_deadline_ms = self._now_ms() + _RETRY_MS
             return effects
         group.find_next_deadline()
@@ -223,21 +225,82 @@ class ConsumerGroups:
         """LeaveGroup; gives for each why it could not leave."""
         outcomes: list[ApiError | None] = []
         gone: dict[str, ConsumerMember] = {}
-        for each in leavers:
+        for leaver in leavers:
             try:
-                member = classic_members.leavers(group, each)
+                member = classic_members.leavers(group, leaver)
                 gone[member.member_id] = member
                 outcomes.append(None)
             except ApiError as error:
                 outcomes.append(error)
         if gone:
             with self._changing(group, entry):
-                departures.remove(group, list(gone.values()), self._topics, self._now_ms())
+                remove(group, list(gone.values()), self._topics, self._now_ms())
             for member_id in gone:
                 group.forget_deadlines(member_id)
         return outcomes
 
     def make_classic(self, entry: GroupEntry, group: ConsumerGroup) -> None:
-        """A consumer group without members becomes a classic one, since somebody joins who speaks that protocol."""
+        """A consumer group without members becomes a classic one, since a member joins with that protocol."""
         self._append(tombstones_of(group))
         entry.group = Group(group.group_id, self._settings.limits, self._now_ms(), self._counts)
+
+
+# Who leaves a consumer group: by itself, or because it was not heard of, or did not do what it was asked for, in time.
+#
+# The epoch goes up at once; the next heartbeat of a remaining member makes the target assignment for it.
+#
+# Source: Kafka's `GroupMetadataManager.consumerGroupLeave`, `consumerGroupFenceMember` and its timers.
+
+
+def leaver(group: ConsumerGroup, request: Heartbeat) -> ConsumerMember:
+    """The member that a heartbeat with the epoch -1 or -2 takes out. Raises UnknownMemberId or FencedInstanceId."""
+    if request.instance_id is None:
+        return group.get(request.member_id)
+    static = group.static_member(request.instance_id)
+    check_static(static, request.member_id, request.instance_id)
+    assert static is not None
+    return static
+
+
+def leave_for_a_while(group: ConsumerGroup, member: ConsumerMember) -> HeartbeatAnswer:
+    """A static member stops and will be back: it keeps its partitions for a session, unread."""
+    log.info("group %s: static member %s left temporarily", group.group_id, member.metadata.instance_id)
+    position = replace(member.position, epoch=LEAVES_FOR_A_WHILE, revoking=NOTHING)
+    if position.state is MemberState.UNREVOKED:
+        position = replace(position, state=MemberState.STABLE)  # it has given up everything, what it was asked for too
+    group.write(PositionChange(member.member_id, position))
+    group.deadlines(member.member_id).revocation_ms = NEVER_MS
+    return HeartbeatAnswer(member.member_id, LEAVES_FOR_A_WHILE)
+
+
+def remove(group: ConsumerGroup, members: list[ConsumerMember], topics: Topics, now_ms: int) -> None:
+    """Takes members out, and begins a new epoch."""
+    for member in members:
+        take_out(group, member)
+    if members:
+        refresh(group, topics, now_ms, is_other=True)
+
+
+def take_out(group: ConsumerGroup, member: ConsumerMember) -> None:
+    """Takes a member out, and leaves the epoch as it is."""
+    group.write(PositionChange(member.member_id, None))
+    group.write(TargetChange(member.member_id, None))
+    group.write(MemberChange(member.member_id, None))
+    forget_regex(group, member.metadata.regex)
+
+
+def overdue(group: ConsumerGroup, now_ms: int) -> list[tuple[ConsumerMember, str]]:
+    """The members whose time is over, and why."""
+    found = []
+    for member_id, member in group.members.items():
+        deadlines = group.deadlines(member_id)
+        for deadline_ms, reason in (
+            (deadlines.session_ms, "its session has timed out"),
+            (deadlines.revocation_ms, "it did not give up its partitions in time"),
+            (deadlines.join_ms, "it did not join again in time"),
+            (deadlines.sync_ms, "it did not sync in time"),
+        ):
+            if deadline_ms <= now_ms:
+                found.append((member, reason))
+                break
+    return found

@@ -1,7 +1,7 @@
 """This broker as a coordinator of groups: of those whose partition of `__consumer_offsets` it leads.
 
 A group belongs to the partition that its id hashes to, and its coordinator is that partition's leader. So a group moves
-with the leadership: the new leader reads the partition and goes on where the old one was.
+with the leadership: the new leader reads the partition and continues where the old one was.
 """
 
 from __future__ import annotations
@@ -9,19 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator
+from random import Random
 from typing import Final
 from uuid import UUID
 
+from ottla.broker.coordinator.state_partition import StatePartitions
+from ottla.broker.groups.classic.group import GroupCounts, GroupLimits
+from ottla.broker.groups.consumer.group import ConsumerLimits
 from ottla.broker.groups.consumer.topics import Topics
-from ottla.broker.groups.counts import GroupCounts
 from ottla.broker.groups.entries import AnyGroup, ShardSettings
 from ottla.broker.groups.shard import OffsetsPartition
-from ottla.broker.replication.internal_keys import partition_of
-from ottla.broker.replication.internal_topics import InternalTopics, loaded_at_last
+from ottla.broker.metadata import MetadataCache
+from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.clock import Clock
-from ottla.errors import ApiError, CoordinatorLoadInProgress, InvalidGroupId, NotCoordinator
+from ottla.config.broker import BrokerSettings
+from ottla.config.groups import MigrationPolicy
+from ottla.errors import ApiError, InvalidGroupId
 from ottla.lifecycle import Offload
-from ottla.model import TopicPartition
+from ottla.model import INTERNAL_TOPICS, TopicDescription, TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
@@ -53,78 +58,38 @@ class GroupCoordinator:
         check_interval_seconds: float,
         topics: Topics,
     ) -> None:
-        self._internal = internal
-        self._clock = clock
-        self._unique = unique
-        self._offload = offload
         self._settings = settings
-        self._partition_count = partition_count
-        self._check_interval_seconds = check_interval_seconds
-        self._topics = topics
         self.counts: Final = GroupCounts()
-        self._partitions: dict[int, OffsetsPartition] = {}
-        self._loading: dict[OffsetsPartition, asyncio.Task[None]] = {}
+
+        def make(key: TopicPartition, leader_epoch: int) -> OffsetsPartition:
+            return OffsetsPartition(key, leader_epoch, internal, clock, unique, self._settings, topics, self.counts)
+
+        self._partitions = StatePartitions(OFFSETS_TOPIC, make, offload, partition_count, self._loaded)
+        self._check_interval_seconds = check_interval_seconds
         self._topics_gone = asyncio.Event()
         self._rounds: list[asyncio.Task[None]] = []
+        self.lead = self._partitions.lead
+        self.resign = self._partitions.resign
+        self.partition_of = self._partitions.index_of
 
     def start(self) -> None:
         """Looks for expired offsets, and for those of deleted topics, from now on."""
         loop = asyncio.get_running_loop()
+        expiry = self._partitions.rounds(self._check_interval_seconds, OffsetsPartition.expire, "offsets cannot be expired")
         self._rounds = [
-            loop.create_task(self._expire(), name="expiry of offsets"),
+            loop.create_task(expiry, name="expiry of offsets"),
             loop.create_task(self._remove_deleted(), name="offsets of deleted topics"),
         ]
 
     async def close(self) -> None:
         """Gives all groups up."""
-        for index in list(self._partitions):
-            self._drop(index)
-        tasks = [*self._loading.values(), *self._rounds]
-        for task in tasks:
+        for task in self._rounds:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(self._partitions.close(), *self._rounds, return_exceptions=True)
 
-    # Leadership.
-
-    def lead(self, index: int, leader_epoch: int) -> None:
-        """This broker leads a partition of the offsets topic, in this epoch."""
-        known = self._partitions.get(index)
-        if known is not None and known.leader_epoch >= leader_epoch:
-            return
-        self._drop(index)
-        partition = self._partitions[index] = OffsetsPartition(
-            TopicPartition(OFFSETS_TOPIC, index),
-            leader_epoch,
-            self._internal,
-            self._clock,
-            self._unique,
-            self._settings,
-            self._topics,
-            self.counts,
-        )
-        task = asyncio.get_running_loop().create_task(self._load(partition), name=f"loading {partition.key}")
-        self._loading[partition] = task
-        task.add_done_callback(lambda _: self._loading.pop(partition, None))
-
-    def resign(self, index: int) -> None:
-        """This broker does not lead the partition any more."""
-        self._drop(index)
-
-    def _drop(self, index: int) -> None:
-        partition = self._partitions.pop(index, None)
-        if partition is not None:
-            partition.close()
-            task = self._loading.get(partition)
-            if task is not None:
-                task.cancel()
-
-    async def _load(self, partition: OffsetsPartition) -> None:
-        async def load() -> None:
-            await partition.load(self._offload)
-            self.counts.records_corrupt += partition.corrupt_records
-            self._look_for_offsets_to_remove()
-
-        await loaded_at_last(partition.key, load)
+    def _loaded(self, partition: OffsetsPartition) -> None:
+        self.counts.records_corrupt += partition.corrupt_records
+        self._look_for_offsets_to_remove()
 
     # Topics.
 
@@ -135,7 +100,7 @@ class GroupCoordinator:
             deleted: those that are gone; others of their names may be there.
             all_known: whether this broker knows with it all that there are by now.
         """
-        for partition in self._partitions.values():
+        for partition in self._partitions:
             if deleted:
                 partition.topics_deleted(deleted)
             if all_known:
@@ -143,14 +108,14 @@ class GroupCoordinator:
         self._look_for_offsets_to_remove()
 
     def _look_for_offsets_to_remove(self) -> None:
-        if any(each.has_offsets_to_remove for each in self._partitions.values()):
+        if any(partition.has_offsets_to_remove for partition in self._partitions):
             self._topics_gone.set()
 
     async def _remove_deleted(self) -> None:
         while True:
             await self._topics_gone.wait()
             self._topics_gone.clear()
-            for partition in list(self._partitions.values()):
+            for partition in self._partitions:
                 if not partition.has_offsets_to_remove:
                     continue
                 try:
@@ -159,23 +124,19 @@ class GroupCoordinator:
                     # Whatever it was, the offsets of one partition must not keep those of others.
                     is_expected = isinstance(error, ApiError)
                     log.warning(
-                        "%s: offsets of deleted topics were not removed, trying again: %s", partition.key, error, exc_info=not is_expected
+                        "%s: offsets of deleted topics were not removed, retrying: %s", partition.key, error, exc_info=not is_expected
                     )
-            if any(each.has_offsets_to_remove for each in self._partitions.values()):
+            if any(partition.has_offsets_to_remove for partition in self._partitions):
                 self._topics_gone.set()
                 await asyncio.sleep(_RETRY_SECONDS)
 
     # Groups.
 
-    def partition_of(self, group_id: str) -> int:
-        """The partition of the offsets topic that the group belongs to."""
-        return partition_of(group_id, self._partition_count())
-
     def of(self, group_id: str) -> OffsetsPartition:
         """Where the group is.
 
         Raises:
-            InvalidGroupId: it can not be a group's id.
+            InvalidGroupId: it cannot be a group's id.
             NotCoordinator: another broker coordinates it.
             CoordinatorLoadInProgress: its partition is still being read.
         """
@@ -187,13 +148,7 @@ class GroupCoordinator:
         """As `of`, for what even the group with the empty id may ask for: to commit and to fetch offsets."""
         if len(group_id) > MAX_GROUP_ID_BYTES or len(group_id.encode()) > MAX_GROUP_ID_BYTES:
             raise InvalidGroupId(f"a group's id of more than {MAX_GROUP_ID_BYTES} bytes fits into no record")
-        index = self.partition_of(group_id)
-        partition = self._partitions.get(index)
-        if partition is None:
-            raise NotCoordinator(f"group {group_id} belongs to {OFFSETS_TOPIC}-{index}, which is not led here")
-        if not partition.is_loaded:
-            raise CoordinatorLoadInProgress(f"{partition.key} is being read")
-        return partition
+        return self._partitions.of(group_id, "group")
 
     def transaction_ended(self, index: int, producer_id: int, is_commit: bool) -> None:
         """The marker of a producer's transaction is committed in that partition of the offsets topic."""
@@ -203,25 +158,85 @@ class GroupCoordinator:
 
     def partitions(self) -> list[OffsetsPartition]:
         """The partitions of the offsets topic that are led here and have been read, for looking only."""
-        return [each for each in self._partitions.values() if each.is_loaded]
+        return [partition for partition in self._partitions if partition.is_loaded]
 
     def groups(self) -> Iterator[AnyGroup]:
         """All groups that are coordinated here."""
-        for partition in self._partitions.values():
+        for partition in self._partitions:
             yield from partition.groups()
 
     @property
     def is_loading(self) -> bool:
         """Whether some groups are not known yet."""
-        return any(not each.is_loaded for each in self._partitions.values())
+        return self._partitions.is_loading
 
-    async def _expire(self) -> None:
-        while True:
-            await asyncio.sleep(self._check_interval_seconds)
-            for partition in list(self._partitions.values()):
-                if partition.is_loaded:
-                    try:
-                        partition.expire()
-                    except Exception:
-                        log.exception("%s: offsets cannot be expired, the next round tries again", partition.key)
-                await asyncio.sleep(0)
+
+# The first release that reads version 4 of an offset's record and skips its tag (KIP-915; in 3.4.1 and 3.3.3 as well).
+TOPIC_IDS_WITH_OFFSETS: Final = (3, 5)
+
+
+class MetadataTopics:
+    """The topics that this broker knows of, as consumer groups look them up."""
+
+    def __init__(self, metadata: MetadataCache) -> None:
+        self._metadata = metadata
+
+    def topic(self, name: str) -> TopicDescription | None:
+        return self._metadata.topic(name)
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        return self._metadata.topic_name(topic_id)
+
+    def names(self) -> list[str]:
+        """Internal topics are subscribed to by name, or not at all."""
+        return [topic.name for topic in self._metadata.topics() if topic.name not in INTERNAL_TOPICS]
+
+
+def group_coordinator(
+    settings: BrokerSettings, internal: InternalTopics, clock: Clock, random: Random, offload: Offload, metadata: MetadataCache
+) -> GroupCoordinator:
+    """The coordinator that this broker is.
+
+    Args:
+        random: tells new members' ids apart.
+        metadata: how many partitions the offsets topic has; before it is made, as many as the settings say.
+    """
+
+    def partition_count() -> int:
+        topic = metadata.topic(OFFSETS_TOPIC)
+        return settings.offsets_topic_num_partitions if topic is None else len(topic.partitions)
+
+    limits = GroupLimits(
+        min_session_timeout_ms=settings.group_min_session_timeout_ms,
+        max_session_timeout_ms=settings.group_max_session_timeout_ms,
+        max_size=settings.group_max_size,
+        initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+    )
+    policy = MigrationPolicy(settings.group_consumer_migration_policy.lower())
+    consumer_limits = ConsumerLimits(
+        session_timeout_ms=settings.group_consumer_session_timeout_ms,
+        heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+        max_size=settings.group_consumer_max_size,
+        assignors=settings.group_consumer_assignors,
+        can_upgrade=policy in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL),
+        can_downgrade=policy in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL),
+    )
+    return GroupCoordinator(
+        internal,
+        clock,
+        lambda: UUID(int=random.getrandbits(128), version=4),
+        offload,
+        ShardSettings(
+            limits,
+            commit_timeout_seconds=settings.offsets_commit_timeout_ms / 1000,
+            metadata_max_bytes=settings.offset_metadata_max_bytes,
+            retention_ms=settings.offsets_retention_minutes * 60_000,
+            load_buffer_bytes=settings.offsets_load_buffer_size,
+            codec=settings.offsets_topic_compression_codec,
+            consumer_limits=consumer_limits,
+            stores_topic_ids=settings.protocol_release >= TOPIC_IDS_WITH_OFFSETS,
+        ),
+        partition_count,
+        settings.offsets_retention_check_interval_ms / 1000,
+        MetadataTopics(metadata),
+    )

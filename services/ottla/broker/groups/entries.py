@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ottla.broker.groups.classic.group import NEVER_MS, Group, GroupCounts, GroupLimits
+from ottla.broker.groups.classic.transitions import GroupState
 from ottla.broker.groups.consumer.group import ConsumerGroup, ConsumerLimits
 from ottla.broker.groups.consumer.states import ConsumerGroupState
-from ottla.broker.groups.counts import GroupCounts
-from ottla.broker.groups.group import NEVER_MS, Group, GroupLimits
 from ottla.broker.groups.offsets import GroupOffsets
-from ottla.broker.groups.transitions import GroupState
 from ottla.broker.replication.partition import Partition
 
 AnyGroup: TypeAlias = Group | ConsumerGroup
@@ -29,6 +28,7 @@ class ShardSettings:
     load_buffer_bytes: int
     codec: int = 0
     consumer_limits: ConsumerLimits = field(default_factory=ConsumerLimits)
+    stores_topic_ids: bool = True  # with offsets, in version 4 of their records, which Kafka reads since 3.5
 
 
 @dataclass(slots=True, eq=False)

@@ -59,12 +59,12 @@ class GroupOffsets:
         return None if found is None else found.committed
 
     def items(self) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
-        for partition, each in self._committed.items():
-            yield partition, each.committed
+        for partition, commit in self._committed.items():
+            yield partition, commit.committed
 
     def topics(self) -> frozenset[str]:
         """The topics with a committed offset."""
-        return frozenset(each.topic for each in self._committed)
+        return frozenset(partition.topic for partition in self._committed)
 
     def partitions(self) -> set[TopicPartition]:
         """The partitions with an offset: committed, or about to be."""
@@ -201,7 +201,7 @@ class GroupOffsets:
                 del self._committed[partition]
             records = self._appended.pop(partition, {})
             kept: dict[int, Appended | None] = {
-                offset: each for offset, each in records.items() if each is not None and not _is_of_another(each.topic_id, current)
+                offset: commit for offset, commit in records.items() if commit is not None and not _is_of_another(commit.topic_id, current)
             }
             if kept:
                 self._appended[partition] = kept
@@ -212,17 +212,17 @@ class GroupOffsets:
     def know_topics(self, topic_id_of: TopicIdOf) -> None:
         """Gives the offsets from records without a topic id that of the topic that is there now, if it has one."""
         for offsets in (self._committed, *self._pending.values()):
-            for partition, each in offsets.items():
-                if each.topic_id is None and (current := topic_id_of(partition.topic)) != ZERO_TOPIC_ID:
-                    offsets[partition] = each._replace(topic_id=current)
+            for partition, committed in offsets.items():
+                if committed.topic_id is None and (current := topic_id_of(partition.topic)) != ZERO_TOPIC_ID:
+                    offsets[partition] = committed._replace(topic_id=current)
 
     def _with_topic_ids(self) -> Iterator[tuple[TopicPartition, UUID | None]]:
-        for partition, each in self._committed.items():
-            yield partition, each.topic_id
+        for partition, committed in self._committed.items():
+            yield partition, committed.topic_id
         for partition, records in self._appended.items():
             yield from ((partition, appended.topic_id) for appended in records.values() if appended is not None)
         for pending in self._pending.values():
-            yield from ((partition, each.topic_id) for partition, each in pending.items())
+            yield from ((partition, commit.topic_id) for partition, commit in pending.items())
 
     # Expiry.
 

@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ottla.broker.groups.write_failures import as_group_error
 from ottla.broker.replication.internal_topics import InternalTopics, KeyValue
 from ottla.broker.replication.partition import Partition
-from ottla.errors import ApiError
+from ottla.errors import (
+    ApiError,
+    CoordinatorNotAvailable,
+    InvalidCommitOffsetSize,
+    KafkaStorageError,
+    MessageTooLarge,
+    NotCoordinator,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    RecordListTooLarge,
+    RequestTimedOut,
+    UnknownServerError,
+    UnknownTopicOrPartition,
+)
 from ottla.model import TopicPartition
 
 
@@ -45,9 +58,33 @@ class PartitionLog:
             await self._internal.committed(partition, end_offset, self._timeout_seconds)
 
     async def store(self, records: Sequence[KeyValue]) -> None:
-        """Appends what members wait for. Raises what they are told when it is not committed."""
+        """Appends what members wait for. Raises the error that they get when it is not committed."""
         try:
             partition, _, end_offset = self.append(records)
             await self.committed(partition, end_offset)
         except ApiError as error:
             raise as_group_error(error) from error
+
+
+def as_group_error(error: ApiError) -> ApiError:
+    """The error that a member gets when the group could not be written."""
+    match error:
+        case UnknownTopicOrPartition() | NotEnoughReplicas() | NotEnoughReplicasAfterAppend() | RequestTimedOut():
+            return CoordinatorNotAvailable(error.message)
+        case NotLeaderOrFollower() | KafkaStorageError():
+            return NotCoordinator(error.message)
+        case MessageTooLarge() | RecordListTooLarge():
+            return UnknownServerError(f"the group is too large to be written: {error.message}")
+    return error
+
+
+def as_commit_error(error: ApiError) -> ApiError:
+    """What is answered when offsets could not be written."""
+    match error:
+        case UnknownTopicOrPartition() | NotEnoughReplicas() | NotEnoughReplicasAfterAppend():
+            return CoordinatorNotAvailable(error.message)
+        case NotLeaderOrFollower() | KafkaStorageError():
+            return NotCoordinator(error.message)
+        case MessageTooLarge() | RecordListTooLarge():
+            return InvalidCommitOffsetSize(error.message)
+    return error

@@ -9,7 +9,7 @@ writes (offsets version 3, or 1 for one with an expiry of its own; groups versio
 both is the flexible one. An offset whose topic id is known is written in version 4 with Kafka 4.1's tagged field 0, the
 topic's id (KAFKA-19141): a Kafka since 3.5 reads it and skips the tag (KIP-915). Other tagged fields are skipped.
 
-Strings are UTF-8 with a 16-bit length. Whatever does not fit raises InvalidRecord; whoever loads passes that record over.
+Strings are UTF-8 with a 16-bit length. Whatever does not fit raises InvalidRecord; anyone who loads skips that record.
 
 Source: Kafka's OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataValue schemas.
 """
@@ -22,10 +22,10 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from ottla.broker.coordinator.record_reader import RecordReader
+from ottla.broker.groups.classic.effects import StoredMember, StoreGroup
 from ottla.broker.groups.consumer.record_codec import KEYS, ConsumerGroupKey, read_key
-from ottla.broker.groups.effects import StoredMember, StoreGroup
-from ottla.broker.groups.record_reader import RecordReader
-from ottla.protocol.primitives import compact_string
+from ottla.protocol.primitives import compact_string, string
 
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
@@ -108,11 +108,11 @@ class StoredGroup:
 
 
 def encode_offset_key(key: OffsetKey) -> bytes:
-    return b"".join((_INT16.pack(OFFSET_KEY_VERSION), _string(key.group_id), _string(key.topic), _INT32.pack(key.partition)))
+    return b"".join((_INT16.pack(OFFSET_KEY_VERSION), string(key.group_id), string(key.topic), _INT32.pack(key.partition)))
 
 
 def encode_group_key(group_id: str) -> bytes:
-    return _INT16.pack(GROUP_KEY_VERSION) + _string(group_id)
+    return _INT16.pack(GROUP_KEY_VERSION) + string(group_id)
 
 
 def decode_key(data: bytes) -> Key:
@@ -134,11 +134,11 @@ def encode_offset(committed: CommittedOffset, topic_id: UUID | None = None) -> b
     timestamp = _INT64.pack(committed.commit_timestamp)
     if committed.expire_timestamp != NO_EXPIRY:
         head = _VERSION_AND_OFFSET.pack(EXPIRING_OFFSET_VALUE_VERSION, committed.offset)
-        return b"".join((head, _string(committed.metadata), timestamp, _INT64.pack(committed.expire_timestamp)))
+        return b"".join((head, string(committed.metadata), timestamp, _INT64.pack(committed.expire_timestamp)))
     version = OFFSET_VALUE_VERSION if topic_id is None else FLEXIBLE_VALUE_VERSION
     head = _OFFSET_AND_EPOCH.pack(version, committed.offset, committed.leader_epoch)
     if topic_id is None:
-        return b"".join((head, _string(committed.metadata), timestamp))
+        return b"".join((head, string(committed.metadata), timestamp))
     return b"".join((head, compact_string(committed.metadata), timestamp, _TOPIC_ID_FIELD, topic_id.bytes))
 
 
@@ -169,25 +169,25 @@ def _shared(topic_id: UUID) -> UUID:
 def encode_group(group: StoreGroup) -> bytes:
     parts = [
         _INT16.pack(GROUP_VALUE_VERSION),
-        _string(group.protocol_type or ""),
+        string(group.protocol_type or ""),
         _INT32.pack(group.generation_id),
         _nullable_string(group.protocol_name),
         _nullable_string(group.leader),
         _INT64.pack(group.state_timestamp_ms),
         _INT32.pack(len(group.members)),
     ]
-    for each in group.members:
+    for member in group.members:
         parts += (
-            _string(each.member_id),
-            _nullable_string(each.instance_id),
-            _string(each.client_id),
-            _string(each.client_host),
-            _INT32.pack(each.rebalance_timeout_ms),
-            _INT32.pack(each.session_timeout_ms),
-            _INT32.pack(len(each.subscription)),
-            each.subscription,
-            _INT32.pack(len(each.assignment)),
-            each.assignment,
+            string(member.member_id),
+            _nullable_string(member.instance_id),
+            string(member.client_id),
+            string(member.client_host),
+            _INT32.pack(member.rebalance_timeout_ms),
+            _INT32.pack(member.session_timeout_ms),
+            _INT32.pack(len(member.subscription)),
+            member.subscription,
+            _INT32.pack(len(member.assignment)),
+            member.assignment,
         )
     return b"".join(parts)
 
@@ -218,10 +218,5 @@ def _member(reader: RecordReader, version: int) -> StoredMember:
 # The primitives.
 
 
-def _string(text: str) -> bytes:
-    encoded = text.encode()
-    return _INT16.pack(len(encoded)) + encoded
-
-
 def _nullable_string(text: str | None) -> bytes:
-    return _INT16.pack(-1) if text is None else _string(text)
+    return _INT16.pack(-1) if text is None else string(text)

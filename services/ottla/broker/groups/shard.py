@@ -4,7 +4,7 @@ This performs what the groups' state machines decide: it answers, appends to the
 it wrote is committed. `Commits` does so for offsets, `ConsumerGroups` for groups of the consumer protocol.
 
 Between becoming leader and having read the partition it refuses everything with COORDINATOR_LOAD_IN_PROGRESS. When the
-leadership is lost, everybody who waits is told NOT_COORDINATOR, and nothing here does anything any more.
+leadership is lost, every waiting request is answered with NOT_COORDINATOR, and nothing changes here any more.
 
 One event loop; each method is a few microseconds but for those that wait for replicas.
 """
@@ -17,26 +17,24 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, 
 from typing import Final
 from uuid import UUID
 
-from ottla.broker.groups import joining, membership, rebalancing
+from ottla.broker.coordinator.last_values import LastValues
+from ottla.broker.groups.classic import joining, membership, rebalancing
+from ottla.broker.groups.classic.effects import Effect, Joined, ReplacementOf, StoreGroup, Synced
+from ottla.broker.groups.classic.group import NEVER_MS, Group, GroupCounts
+from ottla.broker.groups.classic.joining import Join
+from ottla.broker.groups.classic.membership import Leaver, Sync
 from ottla.broker.groups.commits import Commits
 from ottla.broker.groups.consumer import classic_members
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer
 from ottla.broker.groups.consumer.topics import Topics
 from ottla.broker.groups.consumer_groups import ConsumerGroups
-from ottla.broker.groups.counts import GroupCounts
-from ottla.broker.groups.effects import Effect, Joined, ReplacementOf, StoreGroup, Synced
 from ottla.broker.groups.entries import AnyGroup, GroupEntries, GroupEntry, ShardSettings
-from ottla.broker.groups.group import NEVER_MS, Group
-from ottla.broker.groups.group_records import record_of, tombstones_of
-from ottla.broker.groups.joining import Join
-from ottla.broker.groups.loading import OffsetsLoader
-from ottla.broker.groups.membership import Leaver, Sync
+from ottla.broker.groups.group_records import record_of, restored, tombstones_of
+from ottla.broker.groups.loading import loaded_groups
 from ottla.broker.groups.offsets import GroupOffsets
-from ottla.broker.groups.partition_log import PartitionLog
+from ottla.broker.groups.partition_log import PartitionLog, as_group_error
 from ottla.broker.groups.records import CommittedOffset
-from ottla.broker.groups.restoring import restored
-from ottla.broker.groups.write_failures import as_group_error
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.clock import Clock
 from ottla.errors import (
@@ -49,7 +47,7 @@ from ottla.errors import (
     UnknownMemberId,
     UnknownServerError,
 )
-from ottla.lifecycle import Offload
+from ottla.lifecycle import Offload, Tasks
 from ottla.model import TopicPartition
 
 log: Final = logging.getLogger(__name__)
@@ -70,7 +68,7 @@ class OffsetsPartition:
         topics: what the consumer groups' members subscribe to.
 
     Attributes:
-        corrupt_records: how many records of the partition could not be read, and were passed over.
+        corrupt_records: how many records of the partition could not be read, and were skipped.
     """
 
     def __init__(
@@ -101,7 +99,7 @@ class OffsetsPartition:
         self._ended_meanwhile: list[tuple[int, bool]] = []  # transactions that ended while the partition was being read
         self._topics_known = asyncio.Event()  # as of a time when the partition was led here
         self._is_closed = False
-        self._storing: set[asyncio.Task[None]] = set()
+        self._storing: Final = Tasks()
 
     # Coming and going.
 
@@ -109,20 +107,19 @@ class OffsetsPartition:
         """Reads the partition; afterwards requests are served.
 
         Raises:
-            ApiError: the leadership went meanwhile, or the partition can not be read.
+            ApiError: the leadership went meanwhile, or the partition cannot be read.
         """
-        loader = OffsetsLoader(self.key)
+        read = LastValues(self.key)
         begin = self._clock.monotonic()
-        async for chunk in self._internal.chunks(self.key, self.leader_epoch, self._settings.load_buffer_bytes, loader.pass_over):
-            await offload(loader.feed, chunk)
-        loaded = await offload(loader.groups)
+        await read.read(self._internal, self.leader_epoch, self._settings.load_buffer_bytes, offload)
+        loaded = await offload(loaded_groups, self.key, read)
         await self._until_topics_are_known()
         if self._is_closed:
             return
-        self.corrupt_records = loader.corrupt_records
+        self.corrupt_records = read.corrupt_records
         now_ms = self._now_ms()
-        for group_id, each in loaded.items():
-            entry, is_whole = restored(group_id, each, self._settings, now_ms, now_ms - self._clock.time_ms(), self._counts)
+        for group_id, found in loaded.items():
+            entry, is_whole = restored(group_id, found, self._settings, now_ms, now_ms - self._clock.time_ms(), self._counts)
             self.corrupt_records += not is_whole
             self._groups.put(entry)
             self._commits.loaded(entry)
@@ -137,7 +134,7 @@ class OffsetsPartition:
             "%s: loaded %d groups from %d records in %.3f s, leader epoch %d",
             self.key,
             len(loaded),
-            loader.records,
+            read.records,
             self._clock.monotonic() - begin,
             self.leader_epoch,
         )
@@ -177,7 +174,7 @@ class OffsetsPartition:
         await self._commits.remove_deleted()
 
     def close(self) -> None:
-        """Another broker leads the partition, or this one stops: whoever waits is told."""
+        """Another broker leads the partition, or this one stops: waiting requests get an error."""
         self._is_closed = True
         error = NotCoordinator(f"{self.key} is not led here any more")
         for entry in self._groups:
@@ -186,13 +183,16 @@ class OffsetsPartition:
             if isinstance(entry.group, Group):
                 self._perform(entry, rebalancing.take_down(entry.group, error, self._now_ms()))
         self._groups.clear()
-        for task in self._storing:
-            task.cancel()
+        self._storing.cancel()
+
+    async def ended(self) -> None:
+        """Waits until nothing of it runs any more; after `close`."""
+        await asyncio.gather(*self._storing, return_exceptions=True)
 
     # Members.
 
     async def consumer_heartbeat(self, group_id: str, request: Heartbeat) -> HeartbeatAnswer:
-        """ConsumerGroupHeartbeat. Raises what the member is told instead."""
+        """ConsumerGroupHeartbeat. Raises the error that the member gets instead."""
         self._check()
         entry, answer, effects = self._consumers.heartbeat(group_id, request)
         self._perform(entry, effects)
@@ -293,7 +293,7 @@ class OffsetsPartition:
     ) -> dict[TopicPartition, ApiError | None]:
         """TxnOffsetCommit: stores offsets that count once the producer's transaction is committed (KIP-447).
 
-        From the moment that they are in the log nobody is told the group's offsets of these partitions as stable, whether
+        From the moment that they are in the log the group's offsets of these partitions are answered as unstable, whether
         or not this append is answered in time: the marker that comes decides of it.
 
         Raises:
@@ -314,12 +314,12 @@ class OffsetsPartition:
     async def check_still_coordinates(self) -> None:
         """Returns once it is certain that no other broker coordinated these groups when this was called.
 
-        What a group has committed is told out of memory, and a coordinator that is cut off does not know what has been
+        What a group has committed is answered from memory, and a coordinator that is cut off does not know what has been
         committed at another one since: who begins there reads again what has been dealt with.
 
         Raises:
             CoordinatorLoadInProgress: the partition is being read.
-            NotCoordinator: another broker coordinates, or it can not be found out.
+            NotCoordinator: another broker coordinates, or it cannot be found out.
         """
         self._check()
         try:
@@ -328,7 +328,7 @@ class OffsetsPartition:
             raise NotCoordinator(error.message) from error
 
     def offsets(self, group_id: str, member_id: str | None = None, member_epoch: int = -1) -> GroupOffsets:
-        """What the group has committed; nothing for one that is not known. Raises why a member may not be told."""
+        """What the group has committed; nothing for one that is not known. Raises why it cannot be answered."""
         self._check()
         return self._commits.offsets(group_id, member_id, member_epoch)
 
@@ -337,7 +337,7 @@ class OffsetsPartition:
 
         Raises:
             GroupIdNotFound: there is no such group.
-            NonEmptyGroup: it is not a group of consumers and has members, so what they read can not be told.
+            NonEmptyGroup: it is not a group of consumers and has members, so what they read is unknown.
         """
         self._check()
         return await self._commits.delete(group_id, partitions)
@@ -393,10 +393,9 @@ class OffsetsPartition:
             self._arm(entry)
 
     def _beside(self, work: Coroutine[None, None, None], done: Callable[[ApiError | None], None] = lambda error: None) -> None:
-        """Does what takes a while; `done` is told how it ended, also when the leadership goes before it has begun."""
+        """Does what takes a while; `done` takes the outcome, also when the leadership goes before it has begun."""
 
         def ended(task: asyncio.Task[None]) -> None:
-            self._storing.discard(task)
             if task.cancelled():
                 done(NotCoordinator(f"{self.key} is not led here any more"))
                 return
@@ -406,9 +405,7 @@ class OffsetsPartition:
                 error = UnknownServerError(f"{self.key}: {error}")
             done(error)
 
-        task = asyncio.ensure_future(work)
-        self._storing.add(task)
-        task.add_done_callback(ended)
+        self._storing.begin(work).add_done_callback(ended)
 
     def _store(self, entry: GroupEntry, group: Group, effect: StoreGroup) -> None:
         async def store() -> None:
@@ -428,7 +425,7 @@ class OffsetsPartition:
         self._beside(store(), stored)
 
     async def _until_committed(self, entry: GroupEntry) -> None:
-        """Waits for what a consumer group wrote last: a member that is told more than is committed might have to be told less."""
+        """Waits for what a consumer group wrote last: a member that sees more than is committed might have to see less later."""
         if entry.appended is not None:
             try:
                 await self._log.committed(*entry.appended)

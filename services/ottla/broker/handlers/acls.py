@@ -1,6 +1,6 @@
 """DescribeAcls, CreateAcls and DeleteAcls (keys 29 to 31), versions 1-3: refused, for there is no authorizer.
 
-They are served all the same, as by a Kafka without `authorizer.class.name`: SECURITY_DISABLED tells a tool that there are no
+They are served anyway, as by a Kafka without `authorizer.class.name`: SECURITY_DISABLED tells a tool that there are no
 rules, and MirrorMaker 2 then stops asking for them. Version 0 has no pattern types and left with Kafka 4 (KIP-896).
 """
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
-from ottla.broker.handlers.group_access import check_group
+from ottla.broker.handlers.authorization import check_group, check_transaction, code_of
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.transaction_access import check_transaction, code_of
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError
 from ottla.model import TopicPartition

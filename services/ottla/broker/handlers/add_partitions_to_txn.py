@@ -1,6 +1,6 @@
 """AddPartitionsToTxn (key 24), versions 0-3: a producer is about to write to partitions in its transaction (KIP-98).
 
-v2 adds PRODUCER_FENCED, v3 is flexible. If one partition can not be added none is, and the others are told
+v2 adds PRODUCER_FENCED, v3 is flexible. If one partition cannot be added none is, and the others get
 OPERATION_NOT_ATTEMPTED.
 Unlike Kafka: versions 4 and 5, in which brokers ask for several transactions at once, are not served. Ottla's brokers ask
 each other by gRPC.
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ottla.broker.handlers.authorization import topic_allowed
+from ottla.broker.handlers.authorization import check_transaction, code_of, topic_allowed
+from ottla.broker.handlers.by_topic import grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.transaction_access import check_transaction, code_of
+from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, OperationNotAttempted, TopicAuthorizationFailed, UnknownTopicOrPartition
 from ottla.model import INTERNAL_TOPICS, TopicPartition
@@ -26,10 +27,12 @@ FIRST_WITH_PRODUCER_FENCED: Final = 2
 async def add_partitions_to_txn(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
     transactional_id = request.v3_and_below_transactional_id
     topics = request.v3_and_below_topics
-    asked = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+    asked = list(dict.fromkeys(TopicPartition(topic.name, index) for topic in topics for index in topic.partitions))
     try:
         check_transaction(parts, context, transactional_id)
-        refused = {each: error.code for each in asked if (error := _refusal(each, context, parts)) is not None}
+        refused = {
+            partition: error.code async for partition in in_slices(asked) if (error := _refusal(partition, context, parts)) is not None
+        }
         if refused:
             codes = dict.fromkeys(asked, OperationNotAttempted.code) | refused
         else:
@@ -40,22 +43,17 @@ async def add_partitions_to_txn(request: Any, context: RequestContext, parts: Br
     except ApiError as error:
         codes = dict.fromkeys(asked, code_of(error, context, FIRST_WITH_PRODUCER_FENCED))
     schema = messages.response_schema(ApiKey.ADD_PARTITIONS_TO_TXN, context.api_version)
-    results = [
+    answers = [
         schema(
             "AddPartitionsToTxnTopicResult",
-            name=topic.name,
+            name=name,
             results_by_partition=[
-                schema(
-                    "AddPartitionsToTxnPartitionResult",
-                    partition_index=index,
-                    partition_error_code=codes[TopicPartition(topic.name, index)],
-                )
-                for index in topic.partitions
+                schema("AddPartitionsToTxnPartitionResult", partition_index=index, partition_error_code=code) for index, code in results
             ],
         )
-        for topic in topics
+        async for name, results in in_slices(grouped_by_topic(codes).items())
     ]
-    return schema("AddPartitionsToTxnResponse", throttle_time=0, results_by_topic_v3_and_below=results)
+    return schema("AddPartitionsToTxnResponse", throttle_time=0, results_by_topic_v3_and_below=answers)
 
 
 def _refusal(partition: TopicPartition, context: RequestContext, parts: BrokerParts) -> ApiError | None:

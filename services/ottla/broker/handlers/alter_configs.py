@@ -37,10 +37,10 @@ def replacement_of(resource: Any) -> dict[str, str]:
     Raises:
         InvalidRequest: one has no value, or is there twice.
     """
-    without_value = [each.name for each in resource.configs if each.value is None]
+    without_value = [config.name for config in resource.configs if config.value is None]
     if without_value:
         raise InvalidRequest(f"Null value not supported for : {','.join(without_value)}")
-    replacement = {each.name: each.value for each in resource.configs}
+    replacement = {config.name: config.value for config in resource.configs}
     if len(replacement) < len(resource.configs):
         raise InvalidRequest("Error due to duplicate config keys")
     return replacement

@@ -1,6 +1,6 @@
 """AlterPartitionReassignments (key 45), version 0: partitions move to other brokers, or no longer do (KIP-455).
 
-Null for a partition's replicas takes back what is under way. The answer says that a move has begun; it goes on beside
+Null for a partition's replicas takes back what is under way. The answer says that a move has begun; it continues beside
 it, and ListPartitionReassignments tells how far it is. Any broker takes the request and asks the controller.
 """
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from ottla.broker.handlers.authorization import DENIED, cluster_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
-from ottla.broker.handlers.deadline import Deadline
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.waiting import Deadline
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed
 from ottla.interbroker.calls import PartitionOutcome
@@ -26,7 +26,9 @@ async def alter_partition_reassignments(request: Any, context: RequestContext, p
     schema = messages.response_schema(ApiKey.ALTER_PARTITION_REASSIGNMENTS, context.api_version)
     # A partition that is named twice moves to where it is named last, as with Kafka.
     asked: dict[TopicPartition, Sequence[BrokerId] | None] = {
-        TopicPartition(topic.name, each.partition_index): each.replicas for topic in request.topics for each in topic.partitions
+        TopicPartition(topic.name, partition.partition_index): partition.replicas
+        for topic in request.topics
+        for partition in topic.partitions
     }
     error_code, error_message = NONE, None
     outcomes: Mapping[TopicPartition, PartitionOutcome]
@@ -39,7 +41,7 @@ async def alter_partition_reassignments(request: Any, context: RequestContext, p
         )
     except ApiError as error:
         error_code, error_message = error.code, error.message
-        outcomes = {each: PartitionOutcome(error.code, error.message) for each in asked}
+        outcomes = {partition: PartitionOutcome(error.code, error.message) for partition in asked}
     return schema(
         "AlterPartitionReassignmentsResponse",
         throttle_time=0,

@@ -11,7 +11,7 @@ from typing import Any
 
 from ottla.broker.handlers.authorization import DENIED, cluster_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
-from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed
 from ottla.model import TopicPartition
@@ -20,7 +20,7 @@ from ottla.protocol.api import ApiKey
 
 
 @handles(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2)
-def alter_replica_log_dirs(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+def alter_replica_log_dirs(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
     schema = messages.response_schema(ApiKey.ALTER_REPLICA_LOG_DIRS, context.api_version)
     # A partition that is named twice moves to where it is named last, as with Kafka.
     asked = {
@@ -31,6 +31,7 @@ def alter_replica_log_dirs(request: Any, context: RequestContext, parts: BrokerP
     }
     error_codes: dict[TopicPartition, int] = {}
     for topic_partition, path in asked.items():
+        yield
         try:
             if not cluster_allowed(parts, context, Operation.ALTER):
                 raise ClusterAuthorizationFailed(DENIED)

@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ottla.broker.handlers.authorization import cluster_allowed, topic_allowed
-from ottla.broker.handlers.config_resources import ConfigResourceKind, broker_of, check_logger_resource
+from ottla.broker.handlers.config_entries import ConfigResourceKind, broker_of, check_logger_resource
 from ottla.broker.handlers.registry import BrokerParts, RequestContext
+from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, InvalidRequest, TopicAuthorizationFailed, UnknownTopicOrPartition
 from ottla.model import BrokerId
-from ottla.protocol.messages import ResponseSchema
+from ottla.protocol.messages import MessageSchema
 
 ChangeTopic = Callable[[str, Any], Awaitable[None]]
 ChangeBroker = Callable[[BrokerId | None, Any], Awaitable[None]]
@@ -21,7 +22,7 @@ ChangeLoggers = Callable[[Any], None]
 
 async def alter_each(
     request: Any,
-    schema: ResponseSchema,
+    schema: MessageSchema,
     context: RequestContext,
     parts: BrokerParts,
     change_topic: ChangeTopic,
@@ -39,9 +40,10 @@ async def alter_each(
         change_broker: the same for a broker; None stands for all of them.
         change_loggers: the same for this broker's loggers, where the API has it.
     """
-    times_named = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    times_named = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     responses = []
-    for resource in {(each.resource_type, each.resource_name): each for each in request.resources}.values():
+    named = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
+    async for resource in in_slices(named.values()):
         kind, name = resource.resource_type, resource.resource_name
         error_code, error_message = NONE, None
         try:

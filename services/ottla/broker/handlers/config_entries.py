@@ -15,10 +15,48 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+from ottla.broker.handlers.registry import BrokerParts
 from ottla.config.broker import BrokerSettings
 from ottla.config.settings import SettingDefinition
 from ottla.config.topic import TopicSettings
-from ottla.model import Endpoint
+from ottla.errors import InvalidRequest
+from ottla.model import BrokerId, Endpoint
+
+
+class ConfigResourceKind(enum.IntEnum):
+    """Kafka's kinds of resources that have settings; those that nothing here has settings for are left out."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+
+
+def check_logger_resource(resource_name: str, broker_id: int) -> None:
+    """Whether the loggers of this broker are meant: each process has its own, so there are none of all brokers.
+
+    Raises:
+        InvalidRequest: they are not.
+    """
+    if not resource_name:
+        raise InvalidRequest("Broker id must not be empty")
+    broker_of(resource_name, broker_id)
+
+
+def broker_of(resource_name: str, broker_id: int) -> BrokerId | None:
+    """The broker that a resource's name stands for; None for all of them, which have the empty name.
+
+    Raises:
+        InvalidRequest: it is not a number, or another broker's, which only that broker can answer.
+    """
+    if not resource_name:
+        return None
+    try:
+        named = int(resource_name)
+    except ValueError as error:
+        raise InvalidRequest(f"Broker id must be an integer, but it is: {resource_name}") from error
+    if named != broker_id:
+        raise InvalidRequest(f"Unexpected broker id, expected {broker_id} or empty string, but received {resource_name}")
+    return BrokerId(named)
 
 
 class ConfigSource(enum.IntEnum):
@@ -64,7 +102,7 @@ class BrokerConfig:
     """A broker's settings by where they come from.
 
     `static` is what the broker was started with; the next two are what was changed since, by Kafka's names. `advertised` is what
-    clients are told to connect to, which the settings may leave to the listeners and the machine's name.
+    clients connect to, which the settings may leave to the listeners and the machine's name.
     """
 
     static: BrokerSettings
@@ -81,19 +119,25 @@ class BrokerConfig:
     def synonyms(self, names: Iterable[str]) -> list[ConfigSynonym]:
         """The places where any of these settings of a broker has a value, by source and then in the order given."""
         definitions = [BrokerSettings.definitions()[name] for name in names]
-        found = [_synonym(each, self.dynamic[each.name], ConfigSource.DYNAMIC_BROKER) for each in definitions if each.name in self.dynamic]
-        found += [
-            _synonym(each, self.dynamic_default[each.name], ConfigSource.DYNAMIC_DEFAULT_BROKER)
-            for each in definitions
-            if each.name in self.dynamic_default
+        found = [
+            _synonym(definition, self.dynamic[definition.name], ConfigSource.DYNAMIC_BROKER)
+            for definition in definitions
+            if definition.name in self.dynamic
         ]
         found += [
-            _synonym(each, self.static.text_of(each.name), ConfigSource.STATIC_BROKER)
-            for each in definitions
-            if each.name in self.static.given
+            _synonym(definition, self.dynamic_default[definition.name], ConfigSource.DYNAMIC_DEFAULT_BROKER)
+            for definition in definitions
+            if definition.name in self.dynamic_default
         ]
         found += [
-            _synonym(each, each.text(each.default), ConfigSource.DEFAULT) for each in definitions if each.text(each.default) is not None
+            _synonym(definition, self.static.text_of(definition.name), ConfigSource.STATIC_BROKER)
+            for definition in definitions
+            if definition.name in self.static.given
+        ]
+        found += [
+            _synonym(definition, definition.text(definition.default), ConfigSource.DEFAULT)
+            for definition in definitions
+            if definition.text(definition.default) is not None
         ]
         return found
 
@@ -107,7 +151,7 @@ def topic_entries(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[Co
     effective = TopicSettings.of(broker.effective(), overrides)
     entries = []
     for name, definition in TopicSettings.definitions().items():
-        synonyms = broker.synonyms(each.name for each in definition.synonyms)
+        synonyms = broker.synonyms(synonym.name for synonym in definition.synonyms)
         if name in overrides:
             synonyms.insert(0, _synonym(definition, overrides[name], ConfigSource.TOPIC))
         entries.append(_entry(definition, effective.text_of(name), synonyms, read_only=False))
@@ -120,7 +164,7 @@ def broker_entries(broker: BrokerConfig) -> list[ConfigEntry]:
     entries = []
     for name, definition in BrokerSettings.definitions().items():
         # What is set in another unit counts only behind a value of this setting itself.
-        synonyms = list(itertools.dropwhile(lambda each: each.name != name, broker.synonyms(_broker_synonyms(name))))  # noqa: B023
+        synonyms = list(itertools.dropwhile(lambda synonym: synonym.name != name, broker.synonyms(_broker_synonyms(name))))  # noqa: B023
         value = effective.text_of(name)
         if not value and name == "advertised.listeners" and broker.advertised:
             value = ",".join(map(str, broker.advertised))
@@ -163,5 +207,12 @@ def _broker_synonyms(name: str) -> tuple[str, ...]:
 
 @cache
 def _groups() -> Mapping[str, tuple[str, ...]]:
-    groups = [tuple(each.name for each in definition.synonyms) for definition in TopicSettings.definitions().values()]
+    groups = [tuple(synonym.name for synonym in definition.synonyms) for definition in TopicSettings.definitions().values()]
     return {name: group for group in groups for name in group if len(group) > 1}
+
+
+def broker_config(parts: BrokerParts) -> BrokerConfig:
+    """What the broker was started with and what was changed since."""
+    broker_id, controller = BrokerId(parts.settings.broker_id), parts.controller
+    advertised = () if controller.registration is None else controller.registration.endpoints
+    return BrokerConfig(parts.settings, controller.broker_overrides(broker_id), controller.broker_overrides(None), advertised)

@@ -10,10 +10,9 @@ from typing import Any, Final
 from ottla.broker.groups.consumer.assignment import Assignment
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.member import ConsumerMember
-from ottla.broker.handlers.authorization import NOT_ASKED, authorized_operations, topic_allowed
+from ottla.broker.handlers.authorization import NOT_ASKED, authorized_operations, group_of, topic_allowed
 from ottla.broker.handlers.consumer_group_heartbeat import serves_consumer_groups
-from ottla.broker.handlers.group_access import group_of
-from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation, Resource, ResourceKind
 from ottla.errors import NONE, ApiError, GroupIdNotFound, TopicAuthorizationFailed
 from ottla.protocol import messages
@@ -24,10 +23,11 @@ SPEAKS_CONSUMER: Final = 1
 
 
 @handles(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, serves=serves_consumer_groups)
-def consumer_group_describe(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+def consumer_group_describe(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
     schema = messages.response_schema(ApiKey.CONSUMER_GROUP_DESCRIBE, context.api_version)
     described = []
-    for group_id in request.group_ids:
+    for group_id in dict.fromkeys(request.group_ids):
+        yield
         try:
             described.append(_group(group_id, request.include_authorized_operations, context, parts, schema))
         except ApiError as error:
@@ -48,7 +48,7 @@ def consumer_group_describe(request: Any, context: RequestContext, parts: Broker
     return schema("ConsumerGroupDescribeResponse", throttle_time=0, groups=described)
 
 
-def _group(group_id: str, want_operations: bool, context: RequestContext, parts: BrokerParts, schema: messages.ResponseSchema) -> Any:
+def _group(group_id: str, want_operations: bool, context: RequestContext, parts: BrokerParts, schema: messages.MessageSchema) -> Any:
     group = group_of(parts, context, Operation.DESCRIBE, group_id).group(group_id)
     if not isinstance(group, ConsumerGroup):
         raise GroupIdNotFound(f"Group {group_id} not found." if group is None else f"Group {group_id} is not a consumer group.")
@@ -64,14 +64,14 @@ def _group(group_id: str, want_operations: bool, context: RequestContext, parts:
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.assignor,
-        members=[_member(group, each, parts, schema) for each in group.members.values()],
+        members=[_member(group, member, parts, schema) for member in group.members.values()],
         authorized_operations=authorized_operations(parts, context, Resource(ResourceKind.GROUP, group_id))
         if want_operations
         else NOT_ASKED,
     )
 
 
-def _member(group: ConsumerGroup, member: ConsumerMember, parts: BrokerParts, schema: messages.ResponseSchema) -> Any:
+def _member(group: ConsumerGroup, member: ConsumerMember, parts: BrokerParts, schema: messages.MessageSchema) -> Any:
     metadata = member.metadata
     return schema(
         "Member",
@@ -89,7 +89,7 @@ def _member(group: ConsumerGroup, member: ConsumerMember, parts: BrokerParts, sc
     )
 
 
-def _assignment(assignment: Assignment, parts: BrokerParts, schema: messages.ResponseSchema) -> Any:
+def _assignment(assignment: Assignment, parts: BrokerParts, schema: messages.MessageSchema) -> Any:
     topics = []
     for topic_id, partitions in assignment.items():
         name = parts.metadata.topic_name(topic_id)

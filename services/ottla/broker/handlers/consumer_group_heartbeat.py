@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from ottla.broker.groups.consumer.assignment import Assignment, assignment_of
 from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer
-from ottla.broker.handlers.authorization import topic_allowed
-from ottla.broker.handlers.group_access import group_of
+from ottla.broker.handlers.authorization import group_of, topic_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.config.broker import BrokerSettings
@@ -85,10 +84,12 @@ def _heartbeat(request: Any, context: RequestContext, parts: BrokerParts) -> Hea
 def _owned(request: Any) -> Assignment | None:
     if request.topic_partitions is None:
         return None
-    return assignment_of((each.topic_id, number) for each in request.topic_partitions if each.topic_id for number in each.partitions)
+    return assignment_of(
+        (partition.topic_id, number) for partition in request.topic_partitions if partition.topic_id for number in partition.partitions
+    )
 
 
-def _assignment(answer: HeartbeatAnswer, schema: messages.ResponseSchema) -> Any:
+def _assignment(answer: HeartbeatAnswer, schema: messages.MessageSchema) -> Any:
     if answer.assignment is None:
         return None
     topics = [

@@ -9,8 +9,8 @@ from collections import Counter
 from typing import Any
 
 from ottla.broker.handlers.authorization import DENIED, topic_allowed
-from ottla.broker.handlers.deadline import Deadline
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.waiting import Deadline, in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, InvalidRequest, TopicAuthorizationFailed, UnknownTopicOrPartition
 from ottla.protocol import messages
@@ -23,7 +23,7 @@ async def create_partitions(request: Any, context: RequestContext, parts: Broker
     times_named = Counter(topic.name for topic in request.topics)
     deadline = Deadline(request.timeout)
     results = []
-    for name, topic in {topic.name: topic for topic in request.topics}.items():
+    async for name, topic in in_slices({topic.name: topic for topic in request.topics}.items()):
         error_code, error_message = NONE, None
         try:
             if times_named[name] > 1:
@@ -32,7 +32,7 @@ async def create_partitions(request: Any, context: RequestContext, parts: Broker
                 raise TopicAuthorizationFailed(DENIED)
             if parts.metadata.topic(name) is None:
                 raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
-            assignments = None if topic.assignments is None else [each.broker_ids for each in topic.assignments]
+            assignments = None if topic.assignments is None else [assignment.broker_ids for assignment in topic.assignments]
             creation = parts.controller.create_partitions(name, topic.count, assignments, request.validate_only, deadline.seconds_left())
             await deadline.wait(creation, f"adding partitions to {name}")
         except ApiError as error:

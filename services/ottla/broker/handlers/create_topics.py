@@ -2,7 +2,7 @@
 
 From v4 on -1 takes the broker's default for partitions and replicas (KIP-464), v5 answers with the topic's settings
 (KIP-525), v7 with its id. Each topic stands for itself: one that is refused does not stop the others.
-The answer comes when the living brokers have been told, so any of them knows the topic; timeout_ms bounds the wait.
+The response comes when all live brokers have acknowledged the topic, so any of them knows it; timeout_ms bounds the wait.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from typing import Any
 
 from ottla.broker.controller.topics import NewTopic
 from ottla.broker.handlers.authorization import DENIED, may_create_topic, topic_allowed
-from ottla.broker.handlers.broker_config import broker_config
-from ottla.broker.handlers.config_entries import topic_entries
-from ottla.broker.handlers.deadline import Deadline
+from ottla.broker.handlers.config_entries import broker_config, topic_entries
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.side_by_side import side_by_side
+from ottla.broker.handlers.waiting import Deadline, side_by_side
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, InvalidConfig, InvalidReplicaAssignment, InvalidRequest, TopicAuthorizationFailed
 from ottla.model import BrokerId, TopicDescription
@@ -70,11 +68,11 @@ def new_topic_of(topic: Any) -> NewTopic:
         InvalidConfig: a setting has no value.
     """
     assignments: dict[int, tuple[BrokerId, ...]] = {}
-    for each in topic.assignments:
-        if each.partition_index in assignments:
-            raise InvalidReplicaAssignment(f"{topic.name}: partition {each.partition_index} is assigned twice")
-        assignments[each.partition_index] = each.broker_ids
-    without_value = [each.name for each in topic.configs if each.value is None]
+    for assignment in topic.assignments:
+        if assignment.partition_index in assignments:
+            raise InvalidReplicaAssignment(f"{topic.name}: partition {assignment.partition_index} is assigned twice")
+        assignments[assignment.partition_index] = assignment.broker_ids
+    without_value = [config.name for config in topic.configs if config.value is None]
     if without_value:
         raise InvalidConfig(f"Null value not supported for topic configs: {','.join(without_value)}")
     return NewTopic(
@@ -82,11 +80,11 @@ def new_topic_of(topic: Any) -> NewTopic:
         partition_count=topic.num_partitions,
         replication_factor=topic.replication_factor,
         assignments=assignments,
-        configs={each.name: each.value for each in topic.configs},
+        configs={config.name: config.value for config in topic.configs},
     )
 
 
-def _refused(schema: messages.ResponseSchema, name: str, error: ApiError) -> Any:
+def _refused(schema: messages.MessageSchema, name: str, error: ApiError) -> Any:
     return schema(
         "CreatableTopicResult",
         name=name,
@@ -100,7 +98,7 @@ def _refused(schema: messages.ResponseSchema, name: str, error: ApiError) -> Any
 
 
 def _created(
-    schema: messages.ResponseSchema,
+    schema: messages.MessageSchema,
     created: TopicDescription,
     shown_settings: Callable[[], list[Any]],
     validate_only: bool,
@@ -114,7 +112,7 @@ def _created(
         "error_message": None,
     }
     if not topic_allowed(parts, context, Operation.DESCRIBE_CONFIGS, created.name):
-        # Whoever may create a topic but not see its settings is told neither them nor its size.
+        # A principal that may create a topic but not see its configs gets neither them nor its size.
         return schema(
             "CreatableTopicResult",
             **fields,
@@ -133,7 +131,7 @@ def _created(
     )
 
 
-def _settings(schema: messages.ResponseSchema, new_topic: NewTopic, parts: BrokerParts) -> list[Any]:
+def _settings(schema: messages.MessageSchema, new_topic: NewTopic, parts: BrokerParts) -> list[Any]:
     return [
         schema(
             "CreatableTopicConfigs",

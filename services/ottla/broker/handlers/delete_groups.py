@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.broker.handlers.group_access import group_of
+from ottla.broker.handlers.authorization import group_of
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError
 from ottla.protocol import messages
@@ -16,7 +17,7 @@ from ottla.protocol.api import ApiKey
 async def delete_groups(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
     schema = messages.response_schema(ApiKey.DELETE_GROUPS, context.api_version)
     results = []
-    for group_id in dict.fromkeys(request.groups_names):
+    async for group_id in in_slices(dict.fromkeys(request.groups_names)):
         error_code = NONE
         try:
             await group_of(parts, context, Operation.DELETE, group_id).delete(group_id)

@@ -8,7 +8,7 @@ timeout_ms.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Generator
 from typing import Any, Final
 
 from ottla.broker.handlers.authorization import topic_allowed
@@ -25,10 +25,17 @@ NO_LOW_WATERMARK: Final = -1
 
 
 @handles(ApiKey.DELETE_RECORDS, 0, 2)
-def delete_records(request: Any, context: RequestContext, parts: BrokerParts) -> Any | Awaitable[Any]:
-    deletions = [
-        _deletion(topic.name, each.partition_index, each.offset, context, parts) for topic in request.topics for each in topic.partitions
-    ]
+def delete_records(request: Any, context: RequestContext, parts: BrokerParts) -> Generator[None, None, asyncio.Future[Any]]:
+    # A partition that is named twice is deleted from where it is named last, as with Kafka.
+    asked = {
+        TopicPartition(topic.name, partition.partition_index): partition.offset
+        for topic in request.topics
+        for partition in topic.partitions
+    }
+    deletions = []
+    for (name, index), offset in asked.items():
+        yield
+        deletions.append(_deletion(name, index, offset, context, parts))
     delayed = DelayedDeletion(context.api_version, deletions, parts.metadata)
     purgatory = parts.replicas.deletes
     if not delayed.try_complete():
@@ -70,11 +77,11 @@ class DelayedDeletion:
 
     def watched(self) -> list[TopicPartition]:
         """The partitions whose followers can complete it."""
-        return [each.topic_partition for each in self._deletions if each.partition is not None]
+        return [deletion.topic_partition for deletion in self._deletions if deletion.partition is not None]
 
     def try_complete(self) -> bool:
         if not self.answered.done():
-            done = [each.is_done(self._metadata) for each in self._deletions]  # each, so that all low watermarks are known
+            done = [deletion.is_done(self._metadata) for deletion in self._deletions]  # each, so that all low watermarks are known
             if not all(done):
                 return False
             self.answered.set_result(self._response())
@@ -82,22 +89,22 @@ class DelayedDeletion:
 
     def expire(self) -> None:
         if not self.answered.done():
-            for each in self._deletions:
-                if not each.is_done(self._metadata):
-                    each.error_code = RequestTimedOut.code
+            for deletion in self._deletions:
+                if not deletion.is_done(self._metadata):
+                    deletion.error_code = RequestTimedOut.code
             self.answered.set_result(self._response())
 
     def _response(self) -> Any:
         schema = messages.response_schema(ApiKey.DELETE_RECORDS, self._version)
         by_topic: dict[str, list[Any]] = {}
-        for each in self._deletions:
-            name, index = each.topic_partition
+        for deletion in self._deletions:
+            name, index = deletion.topic_partition
             by_topic.setdefault(name, []).append(
                 schema(
                     "DeleteRecordsPartitionResult",
                     partition_index=index,
-                    low_watermark=each.low_watermark,
-                    error_code=each.error_code,
+                    low_watermark=deletion.low_watermark,
+                    error_code=deletion.error_code,
                 )
             )
         topics = [schema("DeleteRecordsTopicResult", name=name, partitions=partitions) for name, partitions in by_topic.items()]
@@ -114,7 +121,7 @@ def _deletion(topic: str, index: int, offset: int, context: RequestContext, part
         if topic in INTERNAL_TOPICS:
             raise InvalidTopic(f"Cannot delete records of internal topic {topic}")
         if not partition.settings.is_deleted_from:
-            raise PolicyViolation(f"Records of partition {partition.topic_partition} can not be deleted due to the configured policy")
+            raise PolicyViolation(f"Records of partition {partition.topic_partition} cannot be deleted due to the configured policy")
         return Deletion(key, partition, partition.delete_records(offset), NONE)
     except ApiError as error:
         return Deletion(key, None, offset, error.code)

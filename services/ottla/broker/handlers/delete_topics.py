@@ -13,9 +13,8 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from ottla.broker.handlers.authorization import DENIED, topic_allowed
-from ottla.broker.handlers.deadline import Deadline
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.side_by_side import side_by_side
+from ottla.broker.handlers.waiting import Deadline, side_by_side
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import (
     NONE,
@@ -44,7 +43,7 @@ class Asked(NamedTuple):
 async def delete_topics(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
     schema = messages.response_schema(ApiKey.DELETE_TOPICS, context.api_version)
     if context.api_version >= FIRST_WITH_TOPIC_IDS:
-        asked = [Asked(each.name, each.topic_id) for each in request.topics]
+        asked = [Asked(topic.name, topic.topic_id) for topic in request.topics]
     else:
         asked = [Asked(name, None) for name in request.topic_names]
     times_named = Counter(asked)
@@ -64,7 +63,7 @@ async def delete_topics(request: Any, context: RequestContext, parts: BrokerPart
             error_code, error_message = error.code, error.message
         return schema("DeletableTopicResult", name=name, topic_id=topic_id, error_code=error_code, error_message=error_message)
 
-    responses = await side_by_side([partial(delete, each) for each in dict.fromkeys(asked)])
+    responses = await side_by_side([partial(delete, fromkey) for fromkey in dict.fromkeys(asked)])
     return schema("DeleteTopicsResponse", throttle_time=0, responses=responses)
 
 

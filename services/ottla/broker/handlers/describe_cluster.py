@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ottla.broker.handlers.authorization import NOT_ASKED, authorized_operations
-from ottla.broker.handlers.listeners import reachable_brokers
+from ottla.broker.handlers.partition_view import reachable_brokers
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import CLUSTER
 from ottla.errors import NONE, MismatchedEndpointType, UnsupportedEndpointType

@@ -7,30 +7,50 @@ The settings of this broker's loggers are their levels. Groups have none here an
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from ottla.broker.controller.topics import validate_topic_name
 from ottla.broker.handlers.authorization import cluster_allowed, topic_allowed
-from ottla.broker.handlers.broker_config import broker_config
 from ottla.broker.handlers.broker_loggers import logger_levels
-from ottla.broker.handlers.config_entries import ConfigEntry, broker_entries, dynamic_default_entries, logger_entries, topic_entries
-from ottla.broker.handlers.config_resources import ConfigResourceKind, broker_of, check_logger_resource
-from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.config_entries import (
+    ConfigEntry,
+    ConfigResourceKind,
+    broker_config,
+    broker_entries,
+    broker_of,
+    check_logger_resource,
+    dynamic_default_entries,
+    logger_entries,
+    topic_entries,
+)
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, InvalidRequest, TopicAuthorizationFailed, UnknownTopicOrPartition
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
 
+Once = Callable[[Hashable, Callable[[], list[ConfigEntry]]], list[ConfigEntry]]
+
 
 @handles(ApiKey.DESCRIBE_CONFIGS, 1, 4)
-def describe_configs(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+def describe_configs(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
     schema = messages.response_schema(ApiKey.DESCRIBE_CONFIGS, context.api_version)
     with_documentation = getattr(request, "include_documentation", False)
     results = []
-    for resource in request.resources:
+    # What is the same for several resources is put together once: a broker's takes milliseconds, and it has many spellings.
+    made: dict[Hashable, list[ConfigEntry]] = {}
+
+    def once(key: Hashable, make: Callable[[], list[ConfigEntry]]) -> list[ConfigEntry]:
+        if key not in made:
+            made[key] = make()
+        return made[key]
+
+    for resource in {(resource.resource_type, resource.resource_name): resource for resource in request.resources}.values():
+        yield
         error_code, error_message, entries = NONE, "", list[ConfigEntry]()
         try:
-            entries = _entries(resource, context, parts)
+            entries = _entries(resource, context, parts, once)
         except ApiError as error:
             error_code, error_message = error.code, error.message
         results.append(
@@ -50,7 +70,7 @@ def describe_configs(request: Any, context: RequestContext, parts: BrokerParts) 
     return schema("DescribeConfigsResponse", throttle_time=0, results=results)
 
 
-def _entries(resource: Any, context: RequestContext, parts: BrokerParts) -> list[ConfigEntry]:
+def _entries(resource: Any, context: RequestContext, parts: BrokerParts, once: Once) -> list[ConfigEntry]:
     name = resource.resource_name
     match resource.resource_type:
         case ConfigResourceKind.TOPIC:
@@ -59,22 +79,23 @@ def _entries(resource: Any, context: RequestContext, parts: BrokerParts) -> list
             validate_topic_name(name)
             if parts.metadata.topic(name) is None:
                 raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
-            return topic_entries(broker_config(parts), parts.controller.topic_overrides(name))
+            overrides = parts.controller.topic_overrides(name)
+            return once(frozenset(overrides.items()), lambda: topic_entries(broker_config(parts), overrides))
         case ConfigResourceKind.BROKER:
             if not cluster_allowed(parts, context, Operation.DESCRIBE_CONFIGS):
                 raise ClusterAuthorizationFailed(f"{context.principal} may not describe the settings of brokers")
-            config = broker_config(parts)
-            return dynamic_default_entries(config) if broker_of(name, parts.settings.broker_id) is None else broker_entries(config)
+            entries = dynamic_default_entries if broker_of(name, parts.settings.broker_id) is None else broker_entries
+            return once(entries, lambda: entries(broker_config(parts)))
         case ConfigResourceKind.BROKER_LOGGER:
             if not cluster_allowed(parts, context, Operation.DESCRIBE_CONFIGS):
                 raise ClusterAuthorizationFailed(f"{context.principal} may not describe the log levels of brokers")
             check_logger_resource(name, parts.settings.broker_id)
-            return logger_entries(logger_levels())
+            return once(logger_entries, lambda: logger_entries(logger_levels()))
         case other:
             raise InvalidRequest(f"Unsupported resource type: {other}")
 
 
-def _shown(schema: messages.ResponseSchema, entry: ConfigEntry, with_synonyms: bool, with_documentation: bool) -> Any:
+def _shown(schema: messages.MessageSchema, entry: ConfigEntry, with_synonyms: bool, with_documentation: bool) -> Any:
     return schema(
         "DescribeConfigsResourceResult",
         name=entry.name,
@@ -83,8 +104,8 @@ def _shown(schema: messages.ResponseSchema, entry: ConfigEntry, with_synonyms: b
         config_source=entry.source,
         is_sensitive=entry.is_sensitive,
         synonyms=[
-            schema("DescribeConfigsSynonym", name=each.name, value=each.value, source=each.source)
-            for each in (entry.synonyms if with_synonyms else ())
+            schema("DescribeConfigsSynonym", name=synonym.name, value=synonym.value, source=synonym.source)
+            for synonym in (entry.synonyms if with_synonyms else ())
         ],
         config_type=entry.config_type,
         documentation=entry.documentation if with_documentation else None,

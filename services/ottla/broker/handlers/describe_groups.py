@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.broker.groups.group import Group
-from ottla.broker.groups.transitions import GroupState
-from ottla.broker.handlers.authorization import NOT_ASKED, authorized_operations
-from ottla.broker.handlers.group_access import group_of
-from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.groups.classic.group import Group
+from ottla.broker.groups.classic.transitions import GroupState
+from ottla.broker.handlers.authorization import NOT_ASKED, authorized_operations, group_of
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation, Resource, ResourceKind
 from ottla.errors import NONE, ApiError
 from ottla.protocol import messages
@@ -20,11 +19,12 @@ from ottla.protocol.api import ApiKey
 
 
 @handles(ApiKey.DESCRIBE_GROUPS, 0, 5)
-def describe_groups(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+def describe_groups(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
     schema = messages.response_schema(ApiKey.DESCRIBE_GROUPS, context.api_version)
     want_operations = getattr(request, "include_authorized_operations", False)
     groups = []
-    for group_id in request.groups:
+    for group_id in dict.fromkeys(request.groups):
+        yield
         error_code, group = NONE, None
         try:
             found = group_of(parts, context, Operation.DESCRIBE, group_id).group(group_id)
@@ -49,18 +49,18 @@ def describe_groups(request: Any, context: RequestContext, parts: BrokerParts) -
     return schema("DescribeGroupsResponse", throttle_time=0, groups=groups)
 
 
-def _members(group: Group, schema: messages.ResponseSchema) -> list[Any]:
+def _members(group: Group, schema: messages.MessageSchema) -> list[Any]:
     stable = group.state is GroupState.STABLE
     name = group.protocol_name
     return [
         schema(
             "DescribedGroupMember",
-            member_id=each.member_id,
-            group_instance_id=each.instance_id,
-            client_id=each.client_id,
-            client_host=each.client_host,
-            member_metadata=each.metadata(name) if stable and name is not None else b"",
-            member_assignment=each.assignment if stable else b"",
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.metadata(name) if stable and name is not None else b"",
+            member_assignment=member.assignment if stable else b"",
         )
-        for each in group.members.values()
+        for member in group.members.values()
     ]

@@ -2,7 +2,7 @@
 
 v3 adds an error for the whole request, v4 the size of the volume (KIP-827). A directory that has failed is listed with
 KAFKA_STORAGE_ERROR. A replica on its way to another directory is in both, in the new one as future key with how many
-offsets it lacks.
+offsets it is behind.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import defaultdict
 from typing import Any
 
 from ottla.broker.handlers.authorization import cluster_allowed
-from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ClusterAuthorizationFailed, KafkaStorageError
 from ottla.protocol import messages
@@ -19,7 +19,7 @@ from ottla.protocol.api import ApiKey
 
 
 @handles(ApiKey.DESCRIBE_LOG_DIRS, 1, 4)
-def describe_log_dirs(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+def describe_log_dirs(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
     schema = messages.response_schema(ApiKey.DESCRIBE_LOG_DIRS, context.api_version)
     if not cluster_allowed(parts, context, Operation.DESCRIBE):
         return schema("DescribeLogDirsResponse", throttle_time=0, error_code=ClusterAuthorizationFailed.code, results=())
@@ -28,6 +28,7 @@ def describe_log_dirs(request: Any, context: RequestContext, parts: BrokerParts)
     for directory in parts.logs.describe_directories():
         topics: dict[str, list[Any]] = defaultdict(list)
         for (topic, index), size in sorted(directory.partitions.items()):
+            yield
             if asked is None or (topic, index) in asked:
                 topics[topic].append(
                     schema("DescribeLogDirsPartition", partition_index=index, partition_size=size, offset_lag=0, is_future_key=False)

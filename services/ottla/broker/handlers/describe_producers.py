@@ -2,58 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 from ottla.broker.handlers.authorization import topic_allowed
-from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.by_topic import grouped_by_topic
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, InvalidTopic, TopicAuthorizationFailed
-from ottla.model import NO_PARTITION_LEADER_EPOCH
+from ottla.model import NO_PARTITION_LEADER_EPOCH, TopicPartition
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
 
 
 @handles(ApiKey.DESCRIBE_PRODUCERS, 0, 0)
-def describe_producers(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+def describe_producers(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
     schema = messages.response_schema(ApiKey.DESCRIBE_PRODUCERS, context.api_version)
-    topics = []
-    for topic in request.topics:
-        partitions = []
-        for index in topic.partition_indexes:
-            error_code, error_message, producers = NONE, None, []
-            try:
-                producers = _producers(topic.name, index, context, parts, schema)
-            except ApiError as error:
-                error_code, error_message = error.code, error.message
-            partitions.append(
-                schema(
-                    "PartitionResponse",
-                    partition_index=index,
-                    error_code=error_code,
-                    error_message=error_message,
-                    active_producers=producers,
-                )
-            )
-        topics.append(schema("TopicResponse", name=topic.name, partitions=partitions))
+    answers: dict[TopicPartition, Any] = {}
+    for key in (TopicPartition(topic.name, index) for topic in request.topics for index in topic.partition_indexes):
+        yield
+        if key in answers:
+            continue
+        error_code, error_message, producers = NONE, None, []
+        try:
+            producers = yield from _producers(key, context, parts, schema)
+        except ApiError as error:
+            error_code, error_message = error.code, error.message
+        answers[key] = schema(
+            "PartitionResponse",
+            partition_index=key.partition,
+            error_code=error_code,
+            error_message=error_message,
+            active_producers=producers,
+        )
+    topics = [
+        schema("TopicResponse", name=name, partitions=[answer for _, answer in partitions])
+        for name, partitions in grouped_by_topic(answers).items()
+    ]
     return schema("DescribeProducersResponse", throttle_time=0, topics=topics)
 
 
-def _producers(topic: str, index: int, context: RequestContext, parts: BrokerParts, schema: Any) -> list[Any]:
+def _producers(key: TopicPartition, context: RequestContext, parts: BrokerParts, schema: Any) -> Generator[None, None, list[Any]]:
+    topic, index = key
     if not topic:
         raise InvalidTopic("a topic has a name")
     if not topic_allowed(parts, context, Operation.READ, topic):
         raise TopicAuthorizationFailed(f"{context.principal} may not read {topic}")
     partition = parts.replicas.get(topic, index)
     partition.check_leader_epoch(NO_PARTITION_LEADER_EPOCH)
-    return [
-        schema(
-            "ProducerState",
-            producer_id=each.producer_id,
-            producer_epoch=each.producer_epoch,
-            last_sequence=each.last_sequence,
-            last_timestamp=each.last_timestamp,
-            coordinator_epoch=each.coordinator_epoch,
-            current_txn_start_offset=each.transaction_first_offset,
+    found = []
+    for producer in list(partition.log.producers):
+        yield
+        found.append(
+            schema(
+                "ProducerState",
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.last_timestamp,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.transaction_first_offset,
+            )
         )
-        for each in partition.log.producers
-    ]
+    return found

@@ -1,6 +1,6 @@
 """DescribeTopicPartitions (key 75), version 0: topics and their partitions, a page at a time (KIP-966).
 
-Topics come by name. The answer ends where the limit is reached, and its cursor says where the next request goes on. No
+Topics come by name. The answer ends where the limit is reached, and its cursor says where the next request continues. No
 topics at all asks for every one that the principal may describe.
 Unlike Kafka: 3.9 serves it only where it runs without ZooKeeper. There are no eligible leader replicas here.
 """
@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from ottla.broker.controller.topics import validate_topic_name
 from ottla.broker.handlers.authorization import authorized_operations, topic_allowed
-from ottla.broker.handlers.listeners import reachable_brokers
-from ottla.broker.handlers.partition_view import PartitionView
-from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.partition_view import PartitionView, reachable_brokers
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation, topic
 from ottla.errors import NONE, ApiError, InvalidRequest, TopicAuthorizationFailed, UnknownTopicOrPartition
 from ottla.model import INTERNAL_TOPICS, ZERO_TOPIC_ID
@@ -25,20 +24,21 @@ MAX_PARTITIONS: Final = 2_000
 
 
 @handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0)
-def describe_topic_partitions(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+def describe_topic_partitions(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
     schema = messages.response_schema(ApiKey.DESCRIBE_TOPIC_PARTITIONS, context.api_version)
     wants_all = not request.topics
     first_topic, first_partition = ("", 0) if request.cursor is None else (request.cursor.topic_name, request.cursor.partition_index)
     if first_partition < 0:
         # The error has a place at each topic only.
-        refused = [_refused(schema, each.name, InvalidRequest.code) for each in request.topics]
+        refused = [_refused(schema, topic.name, InvalidRequest.code) for topic in request.topics]
         return schema("DescribeTopicPartitionsResponse", throttle_time=0, topics=refused, next_cursor=None)
-    asked = (each.name for each in (parts.metadata.topics() if wants_all else request.topics))
+    asked = (topic.name for topic in (parts.metadata.topics() if wants_all else request.topics))
     names = sorted({name for name in asked if name >= first_topic})
     see = PartitionView(schema, "DescribeTopicPartitionsResponsePartition", reachable_brokers(parts, context), parts.metadata.brokers)
     left = max(1, min(MAX_PARTITIONS, request.response_partition_limit))
     topics, denied, next_cursor = [], [], None
     for name in names:
+        yield
         if not topic_allowed(parts, context, Operation.DESCRIBE, name):
             if not wants_all:
                 denied.append(_refused(schema, name, TopicAuthorizationFailed.code))
@@ -71,7 +71,7 @@ def describe_topic_partitions(request: Any, context: RequestContext, parts: Brok
     return schema("DescribeTopicPartitionsResponse", throttle_time=0, topics=[*topics, *denied], next_cursor=next_cursor)
 
 
-def _refused(schema: messages.ResponseSchema, name: str, error_code: int) -> Any:
+def _refused(schema: messages.MessageSchema, name: str, error_code: int) -> Any:
     return schema(
         "DescribeTopicPartitionsResponseTopic",
         error_code=error_code,

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.broker.handlers.authorization import topic_allowed
-from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.transaction_access import transaction_allowed
+from ottla.broker.handlers.authorization import topic_allowed, transaction_allowed
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.transactions.transaction import Transaction
 from ottla.errors import NONE, ApiError, TransactionalIdAuthorizationFailed
@@ -18,10 +17,11 @@ from ottla.protocol.api import ApiKey
 
 
 @handles(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0)
-def describe_transactions(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+def describe_transactions(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
     schema = messages.response_schema(ApiKey.DESCRIBE_TRANSACTIONS, context.api_version)
     states = []
-    for transactional_id in request.transactional_ids:
+    for transactional_id in dict.fromkeys(request.transactional_ids):
+        yield
         error_code, state = NONE, ""
         found = Transaction(transactional_id, producer_id=0, epoch=0, timeout_ms=0, start_timestamp=0)
         try:

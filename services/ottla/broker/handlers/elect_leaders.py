@@ -12,8 +12,8 @@ from typing import Any
 
 from ottla.broker.handlers.authorization import DENIED, cluster_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
-from ottla.broker.handlers.deadline import Deadline
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.waiting import Deadline
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, ElectionNotNeeded, InvalidRequest
 from ottla.interbroker.calls import ElectionType, PartitionOutcome
@@ -28,7 +28,7 @@ async def elect_leaders(request: Any, context: RequestContext, parts: BrokerPart
     asked = None
     if request.topic_partitions is not None:
         # Named twice is asked once.
-        asked = list(dict.fromkeys(TopicPartition(each.topic, index) for each in request.topic_partitions for index in each.partitions))
+        asked = list(dict.fromkeys(TopicPartition(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions))
     error_code, outcomes = NONE, dict[TopicPartition, PartitionOutcome]()
     try:
         if not cluster_allowed(parts, context, Operation.ALTER):
@@ -37,7 +37,7 @@ async def elect_leaders(request: Any, context: RequestContext, parts: BrokerPart
     except ApiError as error:
         # Also for each partition: before v1 there was no other place for it.
         error_code = error.code
-        outcomes = {each: PartitionOutcome(error.code, error.message) for each in asked or ()}
+        outcomes = {partition: PartitionOutcome(error.code, error.message) for partition in asked or ()}
     return schema(
         "ElectLeadersResponse",
         throttle_time=0,
@@ -71,5 +71,5 @@ async def _elect(request: Any, asked: list[TopicPartition] | None, parts: Broker
     election = parts.controller.elect_leaders(election_type, asked, deadline.seconds_left())
     outcomes: Mapping[TopicPartition, PartitionOutcome] = await deadline.wait(election, "the election")
     if asked is None:
-        return {each: outcome for each, outcome in sorted(outcomes.items()) if outcome.error != ElectionNotNeeded.code}
+        return {partition: outcome for partition, outcome in sorted(outcomes.items()) if outcome.error != ElectionNotNeeded.code}
     return dict(outcomes)

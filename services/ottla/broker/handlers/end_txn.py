@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ottla.broker.handlers.authorization import check_transaction, code_of
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.transaction_access import check_transaction, code_of
 from ottla.errors import NONE, ApiError
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey

@@ -30,6 +30,9 @@ def fetch(request: FetchRequest, context: RequestContext, parts: BrokerParts) ->
     except ApiError as error:
         return EncodedBody(cast("Pieces", codec.encode_response(version, error.code, 0, [])))
     reading = Reading(request, scope, context, parts)
+    if reading.is_large:
+        # A task and no coroutine: what waits for bytes is no work under way.
+        return asyncio.ensure_future(_in_slices(reading, request, parts))
     cold = reading.cold()
     return _after(cold, reading, request, parts) if cold else _answer_or_wait(reading, request, parts)
 
@@ -49,6 +52,38 @@ def _answer_or_wait(reading: Reading, request: FetchRequest, parts: BrokerParts)
     purgatory.watch(delayed, reading.watched(), request.max_wait_ms / 1000)
     delayed.answered.add_done_callback(lambda _: purgatory.forget(delayed))
     return delayed.answered
+
+
+async def _in_slices(reading: Reading, request: FetchRequest, parts: BrokerParts) -> EncodedBody:
+    """A fetch of so many partitions that to read them all takes the loop's time from others."""
+    time = asyncio.get_running_loop().time
+    until = time() + request.max_wait_ms / 1000
+    await reading.find_in_slices()
+    for partition, offset in reading.cold():
+        await partition.log.prepare_read(offset)
+    while not await reading.is_answerable_in_slices() and (left := until - time()) > 0:
+        change = AnyChange()
+        parts.fetch_purgatory.watch(change, reading.watched(), left)
+        try:
+            await change.happened
+        finally:
+            parts.fetch_purgatory.forget(change)
+    return await reading.answer_in_slices()
+
+
+class AnyChange:
+    """Waits for a change of any of many partitions, and leaves it to others to look what it is."""
+
+    def __init__(self) -> None:
+        self.happened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def try_complete(self) -> bool:
+        self.expire()
+        return True
+
+    def expire(self) -> None:
+        if not self.happened.done():
+            self.happened.set_result(None)
 
 
 class DelayedFetch:
@@ -75,5 +110,5 @@ class DelayedFetch:
         try:
             self.answered.set_result(self._reading.answer())
         except Exception as error:
-            # Whoever appended what this fetch waited for must not pay for its failure; its own connection does.
+            # Anyone who appended what this fetch waited for must not pay for its failure; its own connection does.
             self.answered.set_exception(error)

@@ -7,15 +7,19 @@ has come. So it is written down once, when the request is first looked at, and n
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable, Mapping
 from typing import Final, cast
 from uuid import UUID
 
 from ottla.broker.fetch_sessions import FetchScope, Key
 from ottla.broker.handlers.authorization import cluster_allowed
 from ottla.broker.handlers.registry import BrokerParts, EncodedBody, Pieces, RequestContext
+from ottla.broker.metadata import MetadataCache
+from ottla.broker.replication.follower_progress import FollowerProgress
 from ottla.broker.replication.leadership_question import FetchPlace, LeadershipQuestion
 from ottla.broker.replication.partition import Partition
-from ottla.broker.replication.read_replica import preferred_read_replica
+from ottla.broker.replication.replicas import ReplicaManager
 from ottla.broker.replication.throttles import is_throttled
 from ottla.broker.request_meters import FETCH_FOLLOWER
 from ottla.broker.security.authorizer import Operation, topic
@@ -28,7 +32,7 @@ from ottla.errors import (
     UnknownLeaderEpoch,
     UnknownTopicId,
 )
-from ottla.model import BrokerId, TopicPartition
+from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 from ottla.protocol import fetch as codec
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch import FetchAnswer, FetchPartition, FetchRequest
@@ -38,6 +42,21 @@ from ottla.storage.transaction_index import AbortedTransaction
 # a pread of 16 KiB into a joined answer against one sendfile).
 INLINE_BELOW: Final = 16 * 1024
 _NAME: Final = ApiKey.FETCH.api_name
+
+
+# Beyond so many partitions a fetch is read, and answered, in slices: a few milliseconds' worth.
+LARGE_SCOPE: Final = 1_000
+_SLICE: Final = 500
+
+# What a fetch has come to: bytes found, bytes that it may still take, whether it need not wait whatever it has.
+_Progress = tuple[int, int, bool]
+
+
+def is_here(metadata: MetadataCache, replicas: ReplicaManager, key: Key) -> bool:
+    """Whether this broker has a replica of the partition that a fetch names."""
+    named, index = key
+    name = metadata.topic_name(named) if isinstance(named, UUID) else named
+    return name is not None and (name, index) in replicas.partitions
 
 
 class Reading:
@@ -74,23 +93,45 @@ class Reading:
 
     def is_answerable(self) -> bool:
         """Reads, and says whether the result need not wait for more."""
-        request = self._request
-        # `fetch.max.bytes` protects the broker from its clients; what a follower asks for it has been told to.
-        left = request.max_bytes if self._replica is not None else min(request.max_bytes, self._parts.settings.fetch_max_bytes)
-        min_bytes = min(request.min_bytes, left)
-        total = 0
-        immediate = not self._scope.partitions
-        answers = self._answers = []
-        given = self._given = []
         if self._is_recorded or not self._found:
             self._find_all()
-        for (key, asked), found in zip(self._scope.partitions, self._found, strict=True):
+        return self._is_enough(self._read_on(zip(self._scope.partitions, self._found, strict=True), self._begin()))
+
+    async def is_answerable_in_slices(self) -> bool:
+        """The same for a fetch of many partitions, with the loop given back again and again."""
+        if self._is_recorded or not self._found:
+            await self.find_in_slices()
+        progress = self._begin()
+        found = list(zip(self._scope.partitions, self._found, strict=True))
+        for start in range(0, len(found), _SLICE):
+            progress = self._read_on(found[start : start + _SLICE], progress)
+            await asyncio.sleep(0)
+        return self._is_enough(progress)
+
+    @property
+    def is_large(self) -> bool:
+        return len(self._scope.partitions) > LARGE_SCOPE
+
+    def _max_bytes(self) -> int:
+        # `fetch.max.bytes` protects the broker from its clients; a follower's own setting bounds what it asks for.
+        most = self._request.max_bytes
+        return most if self._replica is not None else min(most, self._parts.settings.fetch_max_bytes)
+
+    def _begin(self) -> _Progress:
+        self._answers = []
+        self._given = []
+        return 0, self._max_bytes(), not self._scope.partitions
+
+    def _read_on(self, those: Iterable[tuple[tuple[Key, FetchPartition], Partition | ApiError]], progress: _Progress) -> _Progress:
+        total, left, immediate = progress
+        answers, given = self._answers, self._given
+        for (key, asked), found in those:
             if self._replica is not None:
                 if not isinstance(found, ApiError) and found.in_sync.question is not None:
                     immediate |= self._tells_who_leads(found.in_sync.question, self._replica, asked, found)
                 if self._is_idle(key, asked, found):
                     continue
-            # The first partition with anything gives at least one batch, so that a large one can not block (KIP-74).
+            # The first partition with anything gives at least one batch, so that a large one cannot block (KIP-74).
             answer = self._read(key, asked, found, min(asked.max_bytes, max(left, 0)), total == 0)
             if answer is None:
                 continue
@@ -103,6 +144,11 @@ class Reading:
             elif answer.error_code or answer.diverging_epoch or answer.preferred_read_replica >= 0:
                 immediate = True
             answers.append((key, answer))
+        return total, left, immediate
+
+    def _is_enough(self, progress: _Progress) -> bool:
+        total, _, immediate = progress
+        min_bytes = min(self._request.min_bytes, self._max_bytes())
         self._is_recorded = True
         # Without any bytes nothing was held back for a limit, so there is nothing to count.
         return immediate or total >= min_bytes or (total > 0 and self._is_available(min_bytes))
@@ -110,7 +156,7 @@ class Reading:
     def _is_available(self, min_bytes: int) -> bool:
         """Whether so many bytes wait, though fewer could be given: a region ends with a whole batch.
 
-        As in Kafka's `DelayedFetch`, no more counts of a partition than may be given of it, and whoever reads a segment
+        As in Kafka's `DelayedFetch`, no more counts of a partition than may be given of it, and anyone who reads a segment
         before the last is answered at once: that much could never come together in one read.
         """
         available = 0
@@ -118,7 +164,7 @@ class Reading:
             try:
                 waiting = 0 if isinstance(found, ApiError) else self._available(found, asked.fetch_offset)
             except ApiError:
-                return True  # the next fetch is told what has just happened
+                return True  # the next fetch answers what has just happened
             if waiting is None:
                 return True
             available += min(waiting, max(asked.max_bytes, 0))
@@ -132,48 +178,65 @@ class Reading:
         return 0 if self._is_held_back(partition, self._replica) else partition.available_as_leader(offset)
 
     def cold(self) -> list[tuple[Partition, int]]:
-        """The partitions, with offsets, whose place to read from can not be found without waiting for the disk."""
-        self._find_all()
+        """The partitions, with offsets, whose place to read from cannot be found without waiting for the disk."""
+        if not self._found:
+            self._find_all()
         return [
             (found, asked.fetch_offset)
             for (_, asked), found in zip(self._scope.partitions, self._found, strict=True)
             if not isinstance(found, ApiError)
-            and asked.fetch_offset != found.log.log_end_offset
+            and asked.fetch_offset != found.log.appender.log_end_offset
             and found.log.read_would_block(asked.fetch_offset)
         ]
 
     def watched(self) -> list[TopicPartition]:
         """The partitions whose growth can complete this fetch."""
-        return [each.topic_partition for each in self._found if not isinstance(each, ApiError)]
+        return [partition.topic_partition for partition in self._found if not isinstance(partition, ApiError)]
 
     def answer(self) -> EncodedBody:
         """The response to what was last read."""
+        topics = self._answered(self._scope.select(self._answers))
+        pieces = codec.encode_response(self._context.api_version, 0, self._scope.session_id, topics, INLINE_BELOW)
+        return EncodedBody(cast("Pieces", pieces))  # the regions among them are those that `_read` put in
+
+    async def answer_in_slices(self) -> EncodedBody:
+        """The same for a fetch of many partitions; its bytes are put together by a thread."""
+        selected: list[tuple[Key, FetchAnswer]] = []
+        for start in range(0, len(self._answers), _SLICE):
+            selected += self._scope.select(self._answers[start : start + _SLICE])
+            await asyncio.sleep(0)
+        topics = self._answered(selected)
+        version, session_id = self._context.api_version, self._scope.session_id
+        pieces = await self._parts.offload(codec.encode_response, version, 0, session_id, topics, INLINE_BELOW)
+        return EncodedBody(cast("Pieces", pieces))
+
+    def _answered(self, selected: Iterable[tuple[Key, FetchAnswer]]) -> list[tuple[str | UUID, list[FetchAnswer]]]:
+        """The answers by topic. What they have is counted."""
         by_topic: dict[str | UUID, list[FetchAnswer]] = {}
         throttled_size = 0
-        for (named, index), answer in self._scope.select(self._answers):
+        for (named, index), answer in selected:
             by_topic.setdefault(named, []).append(answer)
             if self._replica is not None and answer.records is not None and self._is_throttled(self._partition((named, index))):
                 throttled_size += len(answer.records)
         self._count_sent()
         if throttled_size:
             self._parts.throttles.leader.record(throttled_size)
-        pieces = codec.encode_response(self._context.api_version, 0, self._scope.session_id, list(by_topic.items()), INLINE_BELOW)
-        return EncodedBody(cast("Pieces", pieces))  # the regions among them are those that `_read` put in
+        return list(by_topic.items())
 
     def _count_sent(self) -> None:
         if self._replica is not None:
             self._parts.meters.replica_sent_bytes += sum(size for _, size in self._given)
             return
-        for each in self._found:
-            if not isinstance(each, ApiError):
-                each.fetches += 1
+        for found in self._found:
+            if not isinstance(found, ApiError):
+                found.fetches += 1
         for partition, size in self._given:
             partition.sent_bytes += size
 
     # One partition.
 
     def _is_idle(self, key: Key, asked: FetchPartition, found: Partition | ApiError) -> bool:
-        """Whether a follower has all there is, was there before, and was told so.
+        """Whether a follower has all there is, had it before, and was answered so.
 
         A follower asks for thousands of partitions twice a second, of which most are idle, so this comes before
         anything is looked at more closely.
@@ -182,7 +245,7 @@ class Reading:
             return False
         log, offset = found.log, asked.fetch_offset
         return (
-            offset == log.log_end_offset
+            offset == log.appender.log_end_offset
             and found.is_leader
             and asked.current_leader_epoch == found.leader_epoch
             and (asked.last_fetched_epoch == log.leader_epochs.latest_epoch or asked.last_fetched_epoch < 0)
@@ -205,10 +268,11 @@ class Reading:
         self, key: Key, asked: FetchPartition, partition: Partition | ApiError, max_bytes: int, at_least_one_batch: bool
     ) -> FetchAnswer | None:
         """What there is of one partition; None when it is what the session's last answer said."""
+        if isinstance(partition, ApiError):
+            self._note_failure(partition, partition)
+            return FetchAnswer(asked.partition, partition.code, records=None)
         aborted: list[AbortedTransaction] = []
         try:
-            if isinstance(partition, ApiError):
-                raise partition
             # Who names no rack was never sent to a follower: it takes a former leader for the leader, and must learn better.
             # Kafka lets it read on from v11, and a follower that lags, or lost its disk, would move it back.
             partition.check_leader_epoch(asked.current_leader_epoch, by_leader=self._replica is not None or not self._request.rack)
@@ -239,7 +303,7 @@ class Reading:
             return None
         answer = self._answer(asked, partition)
         if aborted:
-            answer = answer._replace(aborted_transactions=[codec.AbortedTransaction(*each[:2]) for each in aborted])
+            answer = answer._replace(aborted_transactions=[codec.AbortedTransaction(*transaction[:2]) for transaction in aborted])
         return answer if records is None else answer._replace(records=records)
 
     def _note_failure(self, partition: Partition | ApiError, error: ApiError) -> None:
@@ -266,12 +330,12 @@ class Reading:
         if replica not in partition.in_sync.followers:
             error = UnknownLeaderEpoch if asked.current_leader_epoch >= 0 else NotLeaderOrFollower
             raise error(f"{partition.topic_partition}: broker {replica} is no replica that is known here")
-        if not log.log_start_offset <= offset <= log.log_end_offset:
+        if not log.log_start_offset <= offset <= log.appender.log_end_offset:
             raise OffsetOutOfRange(f"{partition.topic_partition}: offset {offset} is not in [{log.log_start_offset}, {log.log_end_offset})")
         if not self._is_recorded:
             replicas, epoch = self._parts.replicas, self._request.replica_epoch
             replicas.follower_fetched(partition, replica, epoch, offset, asked.log_start_offset, self._now_ms)
-        if offset == log.log_end_offset or (max_bytes <= 0 and not at_least_one_batch):
+        if offset == log.appender.log_end_offset or (max_bytes <= 0 and not at_least_one_batch):
             return None
         if self._is_held_back(partition, replica):
             return None
@@ -289,16 +353,27 @@ class Reading:
         """The replica that a consumer should rather read from."""
         if not partition.is_leader:
             return None
-        in_sync = (each for each in partition.in_sync.followers.values() if each.broker_id in partition.isr)
+        in_sync = (follower for follower in partition.in_sync.followers.values() if follower.broker_id in partition.isr)
         return preferred_read_replica(self._request.rack, asked.fetch_offset, partition.broker_id, in_sync, self._parts.metadata.brokers)
 
     def _find_all(self) -> None:
-        found = self._found = []
-        for key, _ in self._scope.partitions:
+        self._found = []
+        self._find(self._scope.partitions)
+
+    async def find_in_slices(self) -> None:
+        """Looks all partitions up, with the loop given back again and again."""
+        self._found = []
+        for start in range(0, len(self._scope.partitions), _SLICE):
+            self._find(self._scope.partitions[start : start + _SLICE])
+            await asyncio.sleep(0)
+
+    def _find(self, asked: Iterable[tuple[Key, FetchPartition]]) -> None:
+        found = self._found
+        for key, _ in asked:
             try:
                 found.append(self._partition(key))
             except ApiError as error:
-                found.append(error)
+                found.append(error.with_traceback(None))  # which would keep every frame that it came through
 
     def _partition(self, key: Key) -> Partition:
         named, index = key
@@ -316,3 +391,36 @@ class Reading:
         if self._replica is not None:
             return cluster_allowed(self._parts, self._context, Operation.CLUSTER_ACTION)
         return self._parts.authorizer.allowed(self._context.principal, Operation.READ, topic(name))
+
+
+def preferred_read_replica(
+    rack: str,
+    fetch_offset: int,
+    leader: BrokerId,
+    in_sync: Iterable[FollowerProgress],
+    brokers: Mapping[BrokerId, BrokerRegistration],
+) -> BrokerId | None:
+    """Which replica a consumer should read from: one in its own rack, if there is one (KIP-392); None when the leader is as good as any.
+
+    Only replicas in sync are named: one that lags would keep the consumer behind for as long as it lags itself. Of several
+    in the rack it is the one that has most. Pure. Source: Kafka's `RackAwareReplicaSelector`.
+
+    Args:
+        rack: where the consumer stands; empty when it does not say.
+        in_sync: the followers in the ISR.
+        brokers: the living.
+    """
+    if not rack or _rack_of(leader, brokers) == rack:
+        return None
+    nearby = [
+        follower
+        for follower in in_sync
+        if _rack_of(follower.broker_id, brokers) == rack and follower.log_start_offset <= fetch_offset <= follower.log_end_offset
+    ]
+    best = max(nearby, key=lambda follower: (follower.log_end_offset, follower.caught_up_ms, -follower.broker_id), default=None)
+    return None if best is None else best.broker_id
+
+
+def _rack_of(broker_id: BrokerId, brokers: Mapping[BrokerId, BrokerRegistration]) -> str | None:
+    registration = brokers.get(broker_id)
+    return None if registration is None else registration.rack

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
-from ottla.broker.handlers.authorization import allowed
-from ottla.broker.handlers.group_access import check_group
+from ottla.broker.handlers.authorization import allowed, check_group
 from ottla.broker.handlers.internal_topics import internal_topic
-from ottla.broker.handlers.listeners import reachable_brokers
+from ottla.broker.handlers.partition_view import reachable_brokers
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation, Resource, ResourceKind
 from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC
 from ottla.errors import NONE, ApiError, CoordinatorNotAvailable, InvalidRequest, TransactionalIdAuthorizationFailed
@@ -42,7 +42,7 @@ async def find_coordinator(request: Any, context: RequestContext, parts: BrokerP
         found = await _coordinator(request.key, key_type, context, parts)
         return schema("FindCoordinatorResponse", throttle_time=0, **found._asdict())
     coordinators = []
-    for key in request.coordinator_keys:
+    async for key in in_slices(dict.fromkeys(request.coordinator_keys)):
         found = await _coordinator(key, key_type, context, parts)
         coordinators.append(schema("Coordinator", key=key, **found._asdict()))
     return schema("FindCoordinatorResponse", throttle_time=0, coordinators=coordinators)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.broker.handlers.group_access import group_of
+from ottla.broker.handlers.authorization import group_of
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, CoordinatorLoadInProgress

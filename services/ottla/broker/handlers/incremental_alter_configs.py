@@ -43,10 +43,10 @@ def changes_of(resource: Any) -> list[ConfigChange]:
         InvalidRequest: an operation has a number that Kafka does not know.
     """
     changes = []
-    for each in resource.configs:
+    for config in resource.configs:
         try:
-            operation = ConfigOperation(each.config_operation)
+            operation = ConfigOperation(config.config_operation)
         except ValueError as error:
-            raise InvalidRequest(f"Unknown operation type {each.config_operation} for config key {each.name}") from error
-        changes.append(ConfigChange(each.name, operation, each.value))
+            raise InvalidRequest(f"Unknown operation type {config.config_operation} for config key {config.name}") from error
+        changes.append(ConfigChange(config.name, operation, config.value))
     return changes

@@ -1,16 +1,15 @@
 """InitProducerId (key 22), versions 0-5: a producer id, for an idempotent producer or for one with transactions (KIP-98).
 
 v3 may carry the id and epoch that the producer had (KIP-360); an idempotent producer without transactions gets a new
-id all the same, as from Kafka. v4 adds PRODUCER_FENCED, v5 TRANSACTION_ABORTABLE, which does not occur here.
+id anyway, as from Kafka. v4 adds PRODUCER_FENCED, v5 TRANSACTION_ABORTABLE, which does not occur here.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from ottla.broker.handlers.authorization import allowed, cluster_allowed
+from ottla.broker.handlers.authorization import allowed, check_transaction, cluster_allowed, code_of
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.transaction_access import check_transaction, code_of
 from ottla.broker.security.authorizer import Operation, topic
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, InvalidRequest
 from ottla.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -49,7 +48,7 @@ async def _initialise(request: Any, context: RequestContext, parts: BrokerParts)
 
 
 def _may_write_idempotently(context: RequestContext, parts: BrokerParts) -> bool:
-    """Since KIP-679 whoever may write to some topic may do so idempotently."""
+    """Since KIP-679 anyone who may write to some topic may do so idempotently."""
     return cluster_allowed(parts, context, Operation.IDEMPOTENT_WRITE) or any(
-        allowed(parts, context, Operation.WRITE, topic(each.name)) for each in parts.metadata.topics()
+        allowed(parts, context, Operation.WRITE, topic(described.name)) for described in parts.metadata.topics()
     )

@@ -45,7 +45,7 @@ def warn_of_missing_brokers(settings: BrokerSettings, metadata: MetadataCache) -
         topic = _replication(name, settings)
         if metadata.topic(name) is None and alive < topic.factor:
             log.warning(
-                "%s is %d, and number of alive brokers is %d: %s are not served before there are %d",
+                "%s is %d and the number of alive brokers is %d: %s are not served until it is %d",
                 topic.setting,
                 topic.factor,
                 alive,
@@ -58,7 +58,7 @@ async def internal_topic(name: str, parts: BrokerParts) -> TopicDescription:
     """The topic; it is made if it is not there.
 
     Raises:
-        CoordinatorNotAvailable: it can not be made now, mostly because too few brokers live for its replicas.
+        CoordinatorNotAvailable: it cannot be made now, mostly because too few brokers live for its replicas.
     """
     description = parts.metadata.topic(name)
     if description is not None:
@@ -69,7 +69,7 @@ async def internal_topic(name: str, parts: BrokerParts) -> TopicDescription:
     except InvalidReplicationFactor as error:
         raise CoordinatorNotAvailable(_too_few_brokers(name, parts)) from error
     except ApiError as error:
-        raise CoordinatorNotAvailable(f"{name} can not be made: {error.message}") from error
+        raise CoordinatorNotAvailable(f"{name} cannot be made: {error.message}") from error
     description = parts.metadata.topic(name)
     if description is None:
         raise CoordinatorNotAvailable(f"{name} was made and is not known here yet")

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from ottla.broker.groups.effects import Joined
-from ottla.broker.groups.joining import Join
-from ottla.broker.groups.member import Protocol
-from ottla.broker.handlers.group_access import group_of
+from ottla.broker.groups.classic.effects import Joined
+from ottla.broker.groups.classic.joining import Join
+from ottla.broker.groups.classic.member import Protocol
+from ottla.broker.handlers.authorization import group_of
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import mapped
 from ottla.broker.security.authorizer import Operation
@@ -44,8 +44,10 @@ def join_group(request: Any, context: RequestContext, parts: BrokerParts) -> Any
             skip_assignment=joined.skip_assignment,
             member_id=joined.member_id,
             members=[
-                schema("JoinGroupResponseMember", member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata)
-                for each in joined.members
+                schema(
+                    "JoinGroupResponseMember", member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata
+                )
+                for member in joined.members
             ],
         )
 
@@ -68,7 +70,11 @@ def _join(request: Any, context: RequestContext) -> Join:
         int(session_timeout.total_seconds() * 1000),
         int(rebalance_timeout.total_seconds() * 1000),
         request.protocol_type,
-        tuple(Protocol(each.name, bytes(each.metadata)) for each in request.protocols),
+        # One that is named twice is one: it would be counted as two members' (Kafka takes them into a map too).
+        tuple(
+            Protocol(name, metadata)
+            for name, metadata in {protocol.name: bytes(protocol.metadata) for protocol in request.protocols}.items()
+        ),
         requires_known_member_id=context.api_version >= FIRST_WITH_REQUIRED_MEMBER_ID and instance_id is None,
         supports_skipping_assignment=context.api_version >= FIRST_WITH_SKIPPED_ASSIGNMENT,
         reason=getattr(request, "reason", None) or "",

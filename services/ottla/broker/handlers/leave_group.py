@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ottla.broker.groups.membership import Leaver
-from ottla.broker.handlers.group_access import group_of
+from ottla.broker.groups.classic.membership import Leaver
+from ottla.broker.handlers.authorization import group_of
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError
@@ -36,11 +36,11 @@ def leave_group(request: Any, context: RequestContext, parts: BrokerParts) -> An
         members=[
             schema(
                 "MemberResponse",
-                member_id=each.member_id,
-                group_instance_id=each.instance_id,
+                member_id=leaver.member_id,
+                group_instance_id=leaver.instance_id,
                 error_code=NONE if outcome is None else outcome.code,
             )
-            for each, outcome in zip(leavers, outcomes, strict=False)  # no outcomes when the request as a whole is refused
+            for leaver, outcome in zip(leavers, outcomes, strict=False)  # no outcomes when the request as a whole is refused
         ],
     )
 
@@ -48,4 +48,4 @@ def leave_group(request: Any, context: RequestContext, parts: BrokerParts) -> An
 def _leavers(request: Any, context: RequestContext) -> list[Leaver]:
     if context.api_version < FIRST_WITH_SEVERAL:
         return [Leaver(request.member_id)]
-    return [Leaver(each.member_id, each.group_instance_id, getattr(each, "reason", None) or "") for each in request.members]
+    return [Leaver(member.member_id, member.group_instance_id, getattr(member, "reason", None) or "") for member in request.members]

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.entries import AnyGroup
-from ottla.broker.handlers.authorization import cluster_allowed
-from ottla.broker.handlers.group_access import group_allowed
-from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.authorization import cluster_allowed, group_allowed
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, CoordinatorLoadInProgress
 from ottla.protocol import messages
@@ -22,26 +21,30 @@ CONSUMER: Final = "consumer"
 
 
 @handles(ApiKey.LIST_GROUPS, 0, 5)
-def list_groups(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+def list_groups(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
     schema = messages.response_schema(ApiKey.LIST_GROUPS, context.api_version)
     if parts.groups.is_loading:
         return schema("ListGroupsResponse", throttle_time=0, error_code=CoordinatorLoadInProgress.code, groups=[])
-    states = {each.lower() for each in getattr(request, "states_filter", ())}
-    types = {each.lower() for each in getattr(request, "types_filter", ())}
+    states = {state.lower() for state in getattr(request, "states_filter", ())}
+    types = {group_type.lower() for group_type in getattr(request, "types_filter", ())}
     sees_all = cluster_allowed(parts, context, Operation.DESCRIBE)
-    groups = [
-        schema(
-            "ListedGroup",
-            group_id=each.group_id,
-            protocol_type=each.protocol_type or "",
-            group_state=each.state.value,
-            group_type=_type(each),
-        )
-        for each in parts.groups.groups()
-        if (not states or each.state.value.lower() in states)
-        and (not types or _type(each) in types)
-        and (sees_all or group_allowed(parts, context, Operation.DESCRIBE, each.group_id))
-    ]
+    groups = []
+    for group in list(parts.groups.groups()):
+        yield
+        if states and group.state.value.lower() not in states:
+            continue
+        if types and _type(group) not in types:
+            continue
+        if sees_all or group_allowed(parts, context, Operation.DESCRIBE, group.group_id):
+            groups.append(
+                schema(
+                    "ListedGroup",
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type or "",
+                    group_state=group.state.value,
+                    group_type=_type(group),
+                )
+            )
     return schema("ListGroupsResponse", throttle_time=0, error_code=NONE, groups=groups)
 
 

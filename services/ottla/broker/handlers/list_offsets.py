@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ottla.broker.handlers.authorization import topic_allowed
+from ottla.broker.handlers.by_topic import grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, EncodedBody, RequestContext, handles
+from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.replication.partition import Partition
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import (
@@ -27,7 +29,7 @@ from ottla.errors import (
     TopicAuthorizationFailed,
     UnsupportedVersion,
 )
-from ottla.model import NO_PARTITION_LEADER_EPOCH, NO_TIMESTAMP
+from ottla.model import NO_PARTITION_LEADER_EPOCH, NO_TIMESTAMP, TopicPartition
 from ottla.protocol import list_offsets_v0, messages
 from ottla.protocol.api import ApiKey
 from ottla.protocol.list_offsets_v0 import ListOffsetsRequestV0, PartitionOffsetsV0, PartitionV0
@@ -40,7 +42,7 @@ LATEST_TIERED: Final = -5
 # The first version that may ask for each.
 _FIRST_VERSION: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
-# Of the replica ids: an ordinary client, to which only what is committed exists; and somebody who looks for faults and
+# Of the replica ids: an ordinary client, to which only what is committed exists; and a debugging consumer, which
 # may ask any replica.
 CONSUMER: Final = -1
 DEBUGGER: Final = -2
@@ -65,30 +67,32 @@ async def list_offsets(request: Any, context: RequestContext, parts: BrokerParts
     if context.api_version == 0:
         return EncodedBody([list_offsets_v0.encode_response(await _offsets_before(request, context, parts))])
     schema = messages.response_schema(ApiKey.LIST_OFFSETS, context.api_version)
-    asked = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
-    topics = []
-    for topic in request.topics:
-        partitions = []
-        for each in topic.partitions:
-            error_code, found = NONE, FoundOffset()
-            try:
-                _check(topic.name, context, parts)
-                if asked[topic.name, each.partition_index] > 1:
-                    raise InvalidRequest(f"{topic.name}-{each.partition_index} is asked for more than once")
-                found = await _find(topic.name, each, request, context, parts)
-            except ApiError as error:
-                error_code = error.code
-            partitions.append(
-                schema(
-                    "ListOffsetsPartitionResponse",
-                    partition_index=each.partition_index,
-                    error_code=error_code,
-                    timestamp=found.timestamp,
-                    offset=found.offset,
-                    leader_epoch=found.leader_epoch,
-                )
-            )
-        topics.append(schema("ListOffsetsTopicResponse", name=topic.name, partitions=partitions))
+    asked = Counter(TopicPartition(topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions)
+    answers: dict[TopicPartition, Any] = {}
+    async for name, requested in in_slices((topic.name, partition) for topic in request.topics for partition in topic.partitions):
+        key = TopicPartition(name, requested.partition_index)
+        if key in answers:
+            continue
+        error_code, found = NONE, FoundOffset()
+        try:
+            _check(name, context, parts)
+            if asked[key] > 1:
+                raise InvalidRequest(f"{key} is asked for more than once")
+            found = await _find(name, requested, request, context, parts)
+        except ApiError as error:
+            error_code = error.code
+        answers[key] = schema(
+            "ListOffsetsPartitionResponse",
+            partition_index=requested.partition_index,
+            error_code=error_code,
+            timestamp=found.timestamp,
+            offset=found.offset,
+            leader_epoch=found.leader_epoch,
+        )
+    topics = [
+        schema("ListOffsetsTopicResponse", name=name, partitions=[answer for _, answer in partitions])
+        for name, partitions in grouped_by_topic(answers).items()
+    ]
     return schema("ListOffsetsResponse", throttle_time=0, topics=topics)
 
 
@@ -150,20 +154,20 @@ def _check_high_watermark_is_known(partition: Partition, version: int, replica_i
 async def _offsets_before(
     request: ListOffsetsRequestV0, context: RequestContext, parts: BrokerParts
 ) -> list[tuple[str, list[PartitionOffsetsV0]]]:
-    topics = []
-    for topic in request.topics:
-        partitions = []
-        for each in topic.partitions:
-            error_code, offsets = NONE, list[int]()
-            try:
-                _check(topic.name, context, parts)
-                partition = parts.replicas.get(topic.name, each.partition_index)
-                offsets = await _several_offsets(each, request.replica_id, partition, parts)
-            except ApiError as error:
-                error_code = error.code
-            partitions.append(PartitionOffsetsV0(each.partition_index, error_code, offsets))
-        topics.append((topic.name, partitions))
-    return topics
+    answers: dict[TopicPartition, PartitionOffsetsV0] = {}
+    async for name, requested in in_slices((topic.name, partition) for topic in request.topics for partition in topic.partitions):
+        key = TopicPartition(name, requested.partition_index)
+        if key in answers:
+            continue
+        error_code, offsets = NONE, list[int]()
+        try:
+            _check(name, context, parts)
+            partition = parts.replicas.get(*key)
+            offsets = await _several_offsets(requested, request.replica_id, partition, parts)
+        except ApiError as error:
+            error_code = error.code
+        answers[key] = PartitionOffsetsV0(requested.partition_index, error_code, offsets)
+    return [(name, [answer for _, answer in partitions]) for name, partitions in grouped_by_topic(answers).items()]
 
 
 async def _several_offsets(asked: PartitionV0, replica_id: int, partition: Partition, parts: BrokerParts) -> list[int]:

@@ -25,7 +25,7 @@ async def list_partition_reassignments(request: Any, context: RequestContext, pa
     schema = messages.response_schema(ApiKey.LIST_PARTITION_REASSIGNMENTS, context.api_version)
     asked = None
     if request.topics is not None:
-        asked = [TopicPartition(each.name, index) for each in request.topics for index in each.partition_indexes]
+        asked = [TopicPartition(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
     error_code, error_message = NONE, None
     ongoing: Mapping[TopicPartition, OngoingReassignment] = {}
     try:
@@ -47,11 +47,11 @@ async def list_partition_reassignments(request: Any, context: RequestContext, pa
                     schema(
                         "OngoingPartitionReassignment",
                         partition_index=partition,
-                        replicas=each.replicas,
-                        adding_replicas=each.adding_replicas,
-                        removing_replicas=each.removing_replicas,
+                        replicas=reassignment.replicas,
+                        adding_replicas=reassignment.adding_replicas,
+                        removing_replicas=reassignment.removing_replicas,
                     )
-                    for partition, each in found
+                    for partition, reassignment in found
                 ],
             )
             for name, found in grouped_by_topic(sorted(ongoing.items(), key=lambda item: item[0])).items()

@@ -4,10 +4,10 @@ v0 asks for all topics with an empty list, later versions with null. v1 adds the
 v2 the cluster id, v4 allow_auto_topic_creation, v5 offline replicas, v6 LISTENER_NOT_FOUND, v7 leader epochs, v8 the
 authorized operations, v10 topic ids in the answer, v12 topic ids in the request.
 Unlike Kafka: a topic created on the way is complete in the same answer, so its client need not ask again. Topics come
-in the order of the request. Kafka's internal topics are not created this way. Whoever asks for topics by name or id, as
-producers and consumers do, is given a broker that went in the last three seconds too: librdkafka then takes a partition
-to its next leader at once and not a second later. It leads nothing by then; who asks for all topics or for none is told
-only of those that live.
+in the order of the request. Kafka's internal topics are not created this way. A request for topics by name or id,
+as of producers and consumers, is answered with brokers that went in the last three seconds too: librdkafka then takes a
+partition to its next leader at once and not a second later. Such a broker leads nothing by then; a request for all topics
+or for none is answered with the live brokers only.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from uuid import UUID
 
 from ottla.broker.controller.topics import NewTopic, validate_topic_name
 from ottla.broker.handlers.authorization import NOT_ASKED, authorized_operations, may_create_topic, topic_allowed
-from ottla.broker.handlers.deadline import Deadline
-from ottla.broker.handlers.listeners import reachable_brokers
-from ottla.broker.handlers.partition_view import PartitionView
+from ottla.broker.handlers.partition_view import PartitionView, reachable_brokers
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.waiting import Deadline, in_slices
 from ottla.broker.security.authorizer import CLUSTER, Operation, topic
 from ottla.errors import (
     NONE,
@@ -63,7 +62,7 @@ class Answer:
 async def metadata(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
     version = context.api_version
     if _asks_for_all_topics(request, version):
-        answers = [Answer(each.name, description=each) for each in parts.metadata.topics() if _may_describe(parts, context, each.name)]
+        answers = [Answer(topic.name, description=topic) for topic in parts.metadata.topics() if _may_describe(parts, context, topic.name)]
     else:
         answers = await _asked_for(request, context, parts)
 
@@ -99,7 +98,7 @@ async def metadata(request: Any, context: RequestContext, parts: BrokerParts) ->
                 if want_operations and answer.description and answer.name
                 else NOT_ASKED,
             )
-            for answer in answers
+            async for answer in in_slices(answers)
         ],
         cluster_authorized_operations=authorized_operations(parts, context, CLUSTER)
         if getattr(request, "include_cluster_authorized_operations", False)
@@ -111,8 +110,8 @@ def _just_gone(request: Any, context: RequestContext, parts: BrokerParts) -> dic
     """The brokers that a client of some topics may know still, and is to forget after it has turned to others."""
     if not request.topics:
         return {}
-    found = ((each.endpoint(context.listener_name), each) for each in parts.metadata.just_gone())
-    return {each.broker_id: (endpoint, each) for endpoint, each in found if endpoint is not None}
+    found = ((broker.endpoint(context.listener_name), broker) for broker in parts.metadata.just_gone())
+    return {broker.broker_id: (endpoint, broker) for endpoint, broker in found if endpoint is not None}
 
 
 def _asks_for_all_topics(request: Any, version: int) -> bool:
@@ -127,18 +126,18 @@ async def _asked_for(request: Any, context: RequestContext, parts: BrokerParts) 
     """One answer for each topic named, or given by id; a topic that is asked for twice is answered once."""
     may_create = getattr(request, "allow_auto_topic_creation", True) and parts.settings.auto_create_topics_enable
     answers: dict[str | UUID | None, Answer] = {}
-    for each in request.topics:
-        topic_id: UUID | None = getattr(each, "topic_id", None)
-        key = topic_id or each.name
+    async for requested in in_slices(request.topics):
+        topic_id: UUID | None = getattr(requested, "topic_id", None)
+        key = topic_id or requested.name
         if key in answers:
             continue
-        if context.api_version < FIRST_WITH_TOPIC_IDS_IN_THE_REQUEST and (topic_id or each.name is None):
+        if context.api_version < FIRST_WITH_TOPIC_IDS_IN_THE_REQUEST and (topic_id or requested.name is None):
             # The fields can hold an id or a null name from v10 on, and clients may use that only from v12 on (KIP-516).
-            answers[key] = Answer(each.name or "", InvalidRequest.code, topic_id=topic_id)
+            answers[key] = Answer(requested.name or "", InvalidRequest.code, topic_id=topic_id)
         elif topic_id:
             answers[key] = _by_id(topic_id, context, parts)
         else:
-            answers[key] = await _by_name(each.name or "", context, parts, may_create)
+            answers[key] = await _by_name(requested.name or "", context, parts, may_create)
     return list(answers.values())
 
 
@@ -170,7 +169,7 @@ async def _by_name(name: str, context: RequestContext, parts: BrokerParts, may_c
 
 
 async def _create(name: str, parts: BrokerParts) -> TopicDescription:
-    """The topic with the broker's defaults; or as somebody else made it while we waited for our turn."""
+    """The topic with the broker's defaults; or as another client created it meanwhile."""
     deadline = Deadline(AUTO_CREATION)
     # Without a controller, or without an answer in time, the client asks again.
     with contextlib.suppress(TopicAlreadyExists, NotController, BrokerNotAvailable, CoordinatorNotAvailable, RequestTimedOut):

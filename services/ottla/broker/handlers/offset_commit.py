@@ -6,13 +6,13 @@ member epoch of the next generation protocol (KIP-848). The answer comes when th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ottla.broker.groups.records import NO_EXPIRY, NO_LEADER_EPOCH, CommittedOffset
-from ottla.broker.handlers.authorization import topic_allowed
-from ottla.broker.handlers.group_access import check_group
+from ottla.broker.handlers.authorization import check_group, topic_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, TopicAuthorizationFailed, UnknownTopicOrPartition
 from ottla.model import TopicPartition
@@ -31,13 +31,13 @@ async def offset_commit(request: Any, context: RequestContext, parts: BrokerPart
     expire_timestamp = _expire_timestamp(request, now_ms)
     try:
         check_group(parts, context, Operation.READ, request.group_id)
-        for topic, each in asked(request):
-            partition = TopicPartition(topic, each.partition_index)
+        async for topic, requested in in_slices(asked(request)):
+            partition = TopicPartition(topic, requested.partition_index)
             refused = outcomes[partition] = refusal(partition, context, parts)
             if refused is None:
-                leader_epoch = getattr(each, "committed_leader_epoch", NO_LEADER_EPOCH)
-                metadata = each.committed_metadata or ""
-                offsets[partition] = CommittedOffset(each.committed_offset, leader_epoch, metadata, now_ms, expire_timestamp)
+                leader_epoch = getattr(requested, "committed_leader_epoch", NO_LEADER_EPOCH)
+                metadata = requested.committed_metadata or ""
+                offsets[partition] = CommittedOffset(requested.committed_offset, leader_epoch, metadata, now_ms, expire_timestamp)
         if offsets:
             outcomes |= await parts.groups.of_any(request.group_id).commit(
                 request.group_id,
@@ -48,18 +48,20 @@ async def offset_commit(request: Any, context: RequestContext, parts: BrokerPart
                 knows_epochs=context.api_version >= FIRST_WITH_EPOCHS,
             )
     except ApiError as error:
-        for topic, each in asked(request):
-            partition = TopicPartition(topic, each.partition_index)
+        async for topic, requested in in_slices(asked(request)):
+            partition = TopicPartition(topic, requested.partition_index)
             if outcomes.get(partition) is None:
                 outcomes[partition] = error
-    return _response(request, context, outcomes)
+    schema = messages.response_schema(ApiKey.OFFSET_COMMIT, context.api_version)
+    topics = await answered_by_topic(outcomes, schema, "OffsetCommitResponseTopic", "OffsetCommitResponsePartition")
+    return schema("OffsetCommitResponse", throttle_time=0, topics=topics)
 
 
 def asked(request: Any) -> Iterator[tuple[str, Any]]:
     """Each partition that the request names, with its topic."""
     for topic in request.topics:
-        for each in topic.partitions:
-            yield topic.name, each
+        for partition in topic.partitions:
+            yield topic.name, partition
 
 
 def refusal(partition: TopicPartition, context: RequestContext, parts: BrokerParts) -> ApiError | None:
@@ -69,6 +71,17 @@ def refusal(partition: TopicPartition, context: RequestContext, parts: BrokerPar
     if parts.metadata.partition(*partition) is None:
         return UnknownTopicOrPartition(f"{partition} does not exist")
     return None
+
+
+async def answered_by_topic(
+    outcomes: Mapping[TopicPartition, ApiError | None], schema: messages.MessageSchema, topic_class: str, partition_class: str
+) -> list[Any]:
+    """The structs that say what has become of each partition; one that was named twice is answered once."""
+    by_topic: dict[str, list[Any]] = {}
+    async for (name, index), outcome in in_slices(outcomes.items()):
+        code = NONE if outcome is None else outcome.code
+        by_topic.setdefault(name, []).append(schema(partition_class, partition_index=index, error_code=code))
+    return [schema(topic_class, name=name, partitions=partitions) for name, partitions in by_topic.items()]
 
 
 def _generation(request: Any) -> int:
@@ -82,16 +95,3 @@ def _expire_timestamp(request: Any, now_ms: int) -> int:
         return NO_EXPIRY
     retention_ms = int(retention.total_seconds() * 1000)
     return NO_EXPIRY if retention_ms == DEFAULT_RETENTION_MS else now_ms + retention_ms
-
-
-def _response(request: Any, context: RequestContext, outcomes: dict[TopicPartition, ApiError | None]) -> Any:
-    schema = messages.response_schema(ApiKey.OFFSET_COMMIT, context.api_version)
-    topics = []
-    for topic in request.topics:
-        partitions = []
-        for each in topic.partitions:
-            outcome = outcomes[TopicPartition(topic.name, each.partition_index)]
-            error_code = NONE if outcome is None else outcome.code
-            partitions.append(schema("OffsetCommitResponsePartition", partition_index=each.partition_index, error_code=error_code))
-        topics.append(schema("OffsetCommitResponseTopic", name=topic.name, partitions=partitions))
-    return schema("OffsetCommitResponse", throttle_time=0, topics=topics)

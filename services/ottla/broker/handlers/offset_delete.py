@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.broker.handlers.group_access import group_of
-from ottla.broker.handlers.offset_commit import asked, refusal
+from ottla.broker.handlers.authorization import group_of
+from ottla.broker.handlers.offset_commit import answered_by_topic, asked, refusal
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError
 from ottla.model import TopicPartition
@@ -20,19 +21,12 @@ async def offset_delete(request: Any, context: RequestContext, parts: BrokerPart
     outcomes: dict[TopicPartition, ApiError | None] = {}
     try:
         group = group_of(parts, context, Operation.DELETE, request.group_id)
-        for topic, each in asked(request):
-            partition = TopicPartition(topic, each.partition_index)
+        async for topic, requested in in_slices(asked(request)):
+            partition = TopicPartition(topic, requested.partition_index)
             outcomes[partition] = refusal(partition, context, parts)
-        accepted = [each for each, refused in outcomes.items() if refused is None]
+        accepted = [partition for partition, refused in outcomes.items() if refused is None]
         outcomes |= await group.delete_offsets(request.group_id, accepted)
     except ApiError as error:
         return schema("OffsetDeleteResponse", error_code=error.code, throttle_time=0, topics=[])
-    topics = []
-    for topic in request.topics:
-        partitions = []
-        for each in topic.partitions:
-            outcome = outcomes[TopicPartition(topic.name, each.partition_index)]
-            error_code = NONE if outcome is None else outcome.code
-            partitions.append(schema("OffsetDeleteResponsePartition", partition_index=each.partition_index, error_code=error_code))
-        topics.append(schema("OffsetDeleteResponseTopic", name=topic.name, partitions=partitions))
+    topics = await answered_by_topic(outcomes, schema, "OffsetDeleteResponseTopic", "OffsetDeleteResponsePartition")
     return schema("OffsetDeleteResponse", error_code=NONE, throttle_time=0, topics=topics)

@@ -8,16 +8,16 @@ it still leads (`leadership_question`).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from ottla.broker.groups.offsets import GroupOffsets
 from ottla.broker.groups.records import CommittedOffset
-from ottla.broker.handlers.authorization import topic_allowed
-from ottla.broker.handlers.group_access import check_group
+from ottla.broker.handlers.authorization import check_group, topic_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.waiting import in_slices, side_by_side
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, TopicAuthorizationFailed, UnstableOffsetCommit
 from ottla.model import TopicPartition
@@ -31,13 +31,13 @@ NOTHING_COMMITTED: Final = CommittedOffset(-1)
 
 @dataclass(slots=True)
 class Found:
-    """What one group has: for each partition its offset, or why it is not told."""
+    """What one group has: for each partition its offset, or its error."""
 
     error_code: int = NONE
-    partitions: dict[str, list[tuple[int, CommittedOffset, int]]] = field(default_factory=dict)
+    partitions: dict[TopicPartition, tuple[CommittedOffset, int]] = field(default_factory=dict)
 
     def add(self, partition: TopicPartition, committed: CommittedOffset | None, error_code: int = NONE) -> None:
-        self.partitions.setdefault(partition.topic, []).append((partition.partition, committed or NOTHING_COMMITTED, error_code))
+        self.partitions[partition] = committed or NOTHING_COMMITTED, error_code
 
 
 @handles(ApiKey.OFFSET_FETCH, 1, 9)
@@ -50,13 +50,13 @@ async def offset_fetch(request: Any, context: RequestContext, parts: BrokerParts
         async def of_group(each: Any) -> Any:
             member = getattr(each, "member_id", None), getattr(each, "member_epoch", -1)
             found = await _find(each.group_id, each.topics, require_stable, context, parts, *member)
-            topics = _topics(found, schema, "OffsetFetchResponseTopics", "OffsetFetchResponsePartitions")
+            topics = await _topics(found, schema, "OffsetFetchResponseTopics", "OffsetFetchResponsePartitions")
             return schema("OffsetFetchResponseGroup", group_id=each.group_id, topics=topics, error_code=found.error_code)
 
-        groups = await asyncio.gather(*map(of_group, request.groups))
+        groups = await side_by_side([partial(of_group, group) for group in {group.group_id: group for group in request.groups}.values()])
         return schema("OffsetFetchResponse", throttle_time=0, groups=groups)
     found = await _find(request.group_id, request.topics, require_stable, context, parts)
-    topics = _topics(found, schema, "OffsetFetchResponseTopic", "OffsetFetchResponsePartition")
+    topics = await _topics(found, schema, "OffsetFetchResponseTopic", "OffsetFetchResponsePartition")
     return schema("OffsetFetchResponse", throttle_time=0, topics=topics, error_code=found.error_code)
 
 
@@ -78,15 +78,15 @@ async def _find(
     except ApiError as error:
         if context.api_version >= FIRST_WITH_GROUP_ERROR:
             found.error_code = error.code
-        for partition in _asked(topics or ()):
+        async for partition in in_slices(_asked(topics or ())):
             found.add(partition, None, error.code)
         return found
     if topics is None:
-        for partition in sorted(each for each, _ in offsets.items()):
+        async for partition in in_slices(sorted(key for key, _ in offsets.items())):
             if topic_allowed(parts, context, Operation.DESCRIBE, partition.topic):
                 _add(found, partition, offsets, require_stable)
         return found
-    for partition in _asked(topics):
+    async for partition in in_slices(_asked(topics)):
         if topic_allowed(parts, context, Operation.DESCRIBE, partition.topic):
             _add(found, partition, offsets, require_stable)
         else:
@@ -107,22 +107,17 @@ def _asked(topics: Iterable[Any]) -> Iterable[TopicPartition]:
             yield TopicPartition(topic.name, index)
 
 
-def _topics(found: Found, schema: messages.ResponseSchema, topic_class: str, partition_class: str) -> list[Any]:
-    return [
-        schema(
-            topic_class,
-            name=name,
-            partitions=[
-                schema(
-                    partition_class,
-                    partition_index=index,
-                    committed_offset=committed.offset,
-                    committed_leader_epoch=committed.leader_epoch,
-                    metadata=committed.metadata,
-                    error_code=error_code,
-                )
-                for index, committed, error_code in partitions
-            ],
+async def _topics(found: Found, schema: messages.MessageSchema, topic_class: str, partition_class: str) -> list[Any]:
+    by_topic: dict[str, list[Any]] = {}
+    async for (name, index), (committed, error_code) in in_slices(found.partitions.items()):
+        by_topic.setdefault(name, []).append(
+            schema(
+                partition_class,
+                partition_index=index,
+                committed_offset=committed.offset,
+                committed_leader_epoch=committed.leader_epoch,
+                metadata=committed.metadata,
+                error_code=error_code,
+            )
         )
-        for name, partitions in found.partitions.items()
-    ]
+    return [schema(topic_class, name=name, partitions=partitions) for name, partitions in by_topic.items()]

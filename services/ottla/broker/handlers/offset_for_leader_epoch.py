@@ -7,10 +7,11 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.broker.handlers.authorization import cluster_allowed, topic_allowed
-from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.by_topic import grouped_by_topic
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, TopicAuthorizationFailed
-from ottla.model import NO_PARTITION_LEADER_EPOCH
+from ottla.model import NO_PARTITION_LEADER_EPOCH, TopicPartition
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
 
@@ -18,24 +19,29 @@ UNKNOWN_END_OFFSET = -1
 
 
 @handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4)
-def offset_for_leader_epoch(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+def offset_for_leader_epoch(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
     schema = messages.response_schema(ApiKey.OFFSET_FOR_LEADER_EPOCH, context.api_version)
     is_replica = cluster_allowed(parts, context, Operation.CLUSTER_ACTION)
-    topics = []
-    for topic in request.topics:
-        partitions = []
-        for each in topic.partitions:
-            error_code, epoch, end_offset = NONE, NO_PARTITION_LEADER_EPOCH, UNKNOWN_END_OFFSET
-            try:
-                if not is_replica and not topic_allowed(parts, context, Operation.DESCRIBE, topic.topic):
-                    raise TopicAuthorizationFailed(f"{context.principal} may not describe {topic.topic}")
-                partition = parts.replicas.get(topic.topic, each.partition)
-                partition.check_leader_epoch(each.current_leader_epoch)
-                epoch, end_offset = partition.end_offset_for_epoch(each.leader_epoch)
-            except ApiError as error:
-                error_code = error.code
-            partitions.append(
-                schema("EpochEndOffset", error_code=error_code, partition=each.partition, leader_epoch=epoch, end_offset=end_offset)
-            )
-        topics.append(schema("OffsetForLeaderTopicResult", topic=topic.topic, partitions=partitions))
+    answers: dict[TopicPartition, Any] = {}
+    for name, requested in ((topic.topic, partition) for topic in request.topics for partition in topic.partitions):
+        yield
+        key = TopicPartition(name, requested.partition)
+        if key in answers:
+            continue
+        error_code, epoch, end_offset = NONE, NO_PARTITION_LEADER_EPOCH, UNKNOWN_END_OFFSET
+        try:
+            if not is_replica and not topic_allowed(parts, context, Operation.DESCRIBE, name):
+                raise TopicAuthorizationFailed(f"{context.principal} may not describe {name}")
+            partition = parts.replicas.get(*key)
+            partition.check_leader_epoch(requested.current_leader_epoch)
+            epoch, end_offset = partition.end_offset_for_epoch(requested.leader_epoch)
+        except ApiError as error:
+            error_code = error.code
+        answers[key] = schema(
+            "EpochEndOffset", error_code=error_code, partition=requested.partition, leader_epoch=epoch, end_offset=end_offset
+        )
+    topics = [
+        schema("OffsetForLeaderTopicResult", topic=name, partitions=[answer for _, answer in partitions])
+        for name, partitions in grouped_by_topic(answers).items()
+    ]
     return schema("OffsetForLeaderEpochResponse", throttle_time=0, topics=topics)

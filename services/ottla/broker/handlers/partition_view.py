@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Any
 
+from ottla.broker.handlers.registry import BrokerParts, RequestContext
 from ottla.errors import NONE, LeaderNotAvailable, ListenerNotFound, ReplicaNotAvailable
-from ottla.model import NO_LEADER, BrokerId, PartitionState
+from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, PartitionState
 
 
 class PartitionView:
@@ -17,7 +18,7 @@ class PartitionView:
         struct_name: the struct's.
         reachable: the live brokers that have the client's listener.
         alive: all live brokers.
-        knows_listener_not_found: whether the version has that error; older ones are told that there is no leader.
+        knows_listener_not_found: whether the version has that error; older ones get LEADER_NOT_AVAILABLE.
         knows_offline_replicas: whether the version can say which replicas are offline; from older ones those are hidden.
     """
 
@@ -42,8 +43,8 @@ class PartitionView:
         replicas, isr = state.replicas, state.isr
         if not self._knows_offline_replicas:
             # They are left out, and the error says that some are missing.
-            replicas = tuple(each for each in replicas if each in self._reachable)
-            isr = tuple(each for each in isr if each in self._reachable)
+            replicas = tuple(replica for replica in replicas if replica in self._reachable)
+            isr = tuple(replica for replica in isr if replica in self._reachable)
         error_code, leader = NONE, state.leader
         if leader not in self._reachable:
             error_code = self._why_no_leader(leader)
@@ -61,10 +62,20 @@ class PartitionView:
             # Not null: Java's client reads both as lists. Brokers over ZooKeeper have neither (KIP-966).
             eligible_leader_replicas=(),
             last_known_elr=(),
-            offline_replicas=[each for each in state.replicas if each not in self._reachable],
+            offline_replicas=[replica for replica in state.replicas if replica not in self._reachable],
         )
 
     def _why_no_leader(self, leader: BrokerId) -> int:
         if leader in self._alive and self._knows_listener_not_found:
             return ListenerNotFound.code
         return LeaderNotAvailable.code
+
+
+def reachable_brokers(parts: BrokerParts, context: RequestContext) -> dict[BrokerId, tuple[Endpoint, BrokerRegistration]]:
+    """The live brokers that have the client's listener, with its address on each."""
+    found = {}
+    for broker_id, registration in sorted(parts.metadata.brokers.items()):
+        endpoint = registration.endpoint(context.listener_name)
+        if endpoint is not None:
+            found[broker_id] = (endpoint, registration)
+    return found

@@ -3,7 +3,8 @@
 v5 adds log_start_offset, v8 record errors (KIP-467), v9 is flexible, v11 adds TRANSACTION_ABORTABLE (KIP-890). One batch
 per partition, stored as it came. Before the first batch of a transaction its coordinator is asked.
 Unlike Kafka: quotas are not enforced, so throttle_time_ms is always 0, and the records inside a batch are not opened
-(docs/decisions), so record_errors names records without a key on a compacted topic, at most a thousand, and no others.
+(docs/decisions) but where a topic asks for it, so record_errors names records without a key on a compacted topic and those whose
+schema id is not registered where it is validated, at most a thousand, and no others.
 
 The dispatcher calls `stage` for every request of a read and lets the groups be written once at the end of it; what
 is returned here may leave only after that.
@@ -11,14 +12,16 @@ is returned here may leave only after that.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeGuard
 
 from ottla.broker.handlers.registry import BrokerParts, RequestContext
-from ottla.broker.replication.opening import opened_for_topic
+from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.replication.partition import ACKS_ALL, Partition
+from ottla.broker.replication.schema_claims import PLAIN_BYTES, plain_frames, schema_claims
 from ottla.broker.request_meters import RequestMeters
 from ottla.broker.security.authorizer import Operation, Resource, ResourceKind, topic
+from ottla.config.topic import TopicSettings
 from ottla.errors import (
     ApiError,
     ConcurrentTransactions,
@@ -44,6 +47,9 @@ from ottla.protocol import produce as codec
 from ottla.protocol.api import ApiKey
 from ottla.protocol.produce import PartitionAnswer, PartitionData, ProduceRequest, RepeatedRequest, TopicData
 from ottla.record.batch import HEADER_SIZE, read_header
+from ottla.record.codecs import CODEC_NAMES, codec_number
+from ottla.record.opening import StoredAs
+from ottla.storage.batch_opener import BatchOpener
 from ottla.storage.producers import EarlierBatchNotWritten
 
 # Kafka's tools write to internal topics under this client id.
@@ -51,8 +57,11 @@ ADMIN_CLIENT_ID: Final = "__admin_client"
 ZSTD: Final = 4
 ZSTD_VERSION: Final = 7  # KIP-110
 TRANSACTION_ABORTABLE_VERSION: Final = 11
+_SLICE: Final = 20
+# A request of more partitions, which all may be files to write to, is staged and written in slices.
+LARGE_REQUEST: Final = 500
 _NAME: Final = ApiKey.PRODUCE.api_name
-# What a coordinator that can not answer now is known by.
+# What a coordinator that cannot answer now is known by.
 _UNVERIFIABLE: Final = (ConcurrentTransactions, CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator)
 
 
@@ -128,22 +137,22 @@ class DelayedProduce:
         self._answer = answer
 
     def partitions(self) -> Iterator[TopicPartition]:
-        for each in self._requirements:
-            yield each.partition.topic_partition
+        for requirement in self._requirements:
+            yield requirement.partition.topic_partition
 
     def try_complete(self) -> bool:
-        for each in self._requirements:
-            if not each.is_met() and each.failure() is None:
+        for requirement in self._requirements:
+            if not requirement.is_met() and requirement.failure() is None:
                 return False
         self._finish(None)
         return True
 
     def holds_up(self, topic_partition: TopicPartition) -> bool:
         """Whether what came later to the partition waits at least as long: the high watermark reaches this request first."""
-        for each in self._requirements:
-            partition = each.partition
-            if partition.topic_partition == topic_partition and not partition.waits_for_flush and not each.is_met():
-                return each.failure() is None
+        for requirement in self._requirements:
+            partition = requirement.partition
+            if partition.topic_partition == topic_partition and not partition.waits_for_flush and not requirement.is_met():
+                return requirement.failure() is None
         return False
 
     def expire(self) -> None:
@@ -156,13 +165,13 @@ class DelayedProduce:
             if only.outcome(otherwise) is None:
                 self._answer(self._repeated.encode_success(self._correlation_id, *only.answer[2:5]))
                 return
-        for each in self._requirements:
-            answer, error = each.answer, each.outcome(otherwise)
+        for requirement in self._requirements:
+            answer, error = requirement.answer, requirement.outcome(otherwise)
             if error is not None:
                 answer = PartitionAnswer(answer.partition, error.code, error_message=error.message)
                 self._meters.failed(_NAME, error.code)
-                each.partition.produce_failures += 1
-            self._answers.setdefault(each.topic, []).append(answer)
+                requirement.partition.produce_failures += 1
+            self._answers.setdefault(requirement.topic, []).append(answer)
         self._answer(codec.encode_response(self._version, self._correlation_id, list(self._answers.items())))
 
 
@@ -180,7 +189,8 @@ def stage(
         SilentFailure: acks=0 and a partition failed.
     """
     unverified = [] if request.transactional_id is None else _unverified(request, buffer, context, parts)
-    if unverified or (parts.replicas.some_open_batches and any(_opens_batches(request, parts))):
+    is_large = sum(len(partitions) for _, partitions in request.topics) > LARGE_REQUEST
+    if is_large or unverified or (parts.replicas.some_open_batches and _have_to_be_opened(request, buffer, parts)):
         # The buffer is overwritten by the next read, so the batches are copied before anything is waited for.
         copied = [[bytes(buffer[start:stop]) for _, start, stop in partitions] for _, partitions in request.topics]
         return _stage_opened(request, copied, context, parts, now_ms, unverified)
@@ -195,13 +205,32 @@ def _stage(
     now_ms: int,
     refused: Mapping[tuple[str, int], ApiError],
 ) -> bytes | DelayedProduce | None:
+    answers: dict[str, list[PartitionAnswer]] = {}
+    requirements: list[Requirement] = []
+    encoded = _append(request, buffer, context, parts, now_ms, refused, answers, requirements)
+    return encoded or _conclusion(request, context, parts, answers, requirements)
+
+
+def _append(
+    request: ProduceRequest,
+    buffer: memoryview,
+    context: RequestContext,
+    parts: BrokerParts,
+    now_ms: int,
+    refused: Mapping[tuple[str, int], ApiError],
+    answers: dict[str, list[PartitionAnswer]],
+    requirements: list[Requirement],
+) -> bytes | None:
+    """Stages the batches, and puts down what is to be answered of each, at once or later.
+
+    Returns:
+        The framed response when there is one batch only, and it need not wait.
+    """
     version = context.api_version
     acks = request.acks
     refusal = _refusal(request, context, parts)
     in_transaction = request.transactional_id is not None
-    single = len(request.topics) == 1 and len(request.topics[0].partitions) == 1
-    answers: dict[str, list[PartitionAnswer]] = {}
-    requirements: list[Requirement] = []
+    single = len(request.topics) == 1 and len(request.topics[0].partitions) == 1 and not answers
     for name, partitions in request.topics:
         refusal_here = refusal or _topic_refusal(name, context, parts)
         topic_answers = answers.setdefault(name, [])
@@ -236,10 +265,21 @@ def _stage(
             else:
                 answer = PartitionAnswer(index, 0, base_offset, log_append_time, partition.log.log_start_offset)
                 requirements.append(Requirement(name, partition, acks, last_offset + 1, answer))
-    if acks == 0:
+    return None
+
+
+def _conclusion(
+    request: ProduceRequest,
+    context: RequestContext,
+    parts: BrokerParts,
+    answers: dict[str, list[PartitionAnswer]],
+    requirements: list[Requirement],
+) -> bytes | DelayedProduce | None:
+    version = context.api_version
+    if request.acks == 0:
         for name, topic_answers in answers.items():
-            for each in topic_answers:
-                raise SilentFailure(f"{name}-{each.partition}: {each.error_message}")
+            for answer in topic_answers:
+                raise SilentFailure(f"{name}-{answer.partition}: {answer.error_message}")
         return None
     if requirements:
         return DelayedProduce(version, context.correlation_id, request.timeout_ms, answers, requirements, parts.meters)
@@ -249,7 +289,7 @@ def _stage(
 def _note_failure(parts: BrokerParts, name: str, index: int, error: ApiError) -> None:
     parts.meters.failed(_NAME, error.code)
     partition = parts.replicas.partitions.get(TopicPartition(name, index))
-    if partition is not None:  # a name that nobody made may be anything, and there are as many as a client likes
+    if partition is not None:  # the name of no topic may be anything, and there are as many as a client likes
         partition.produce_failures += 1
 
 
@@ -258,17 +298,31 @@ def _has_lost_group(error: ApiError) -> TypeGuard[KafkaStorageError]:
     return isinstance(error, KafkaStorageError) and not isinstance(error, EarlierBatchNotWritten)
 
 
-def _opens_batches(request: ProduceRequest, parts: BrokerParts) -> Iterator[bool]:
+def _have_to_be_opened(request: ProduceRequest, buffer: memoryview, parts: BrokerParts) -> bool:
+    """Whether one of the batches has."""
     for name, partitions in request.topics:
-        for each in partitions:
-            found = parts.replicas.partitions.get(TopicPartition(name, each.partition))
-            yield found is not None and found.opens_batches
+        for index, start, stop in partitions:
+            found = parts.replicas.partitions.get(TopicPartition(name, index))
+            if found is not None and found.opens_batches and not _is_fine(found, buffer, start, stop, parts):
+                return True
+    return False
+
+
+def _is_fine(partition: Partition, buffer: memoryview, start: int, stop: int, parts: BrokerParts) -> bool:
+    """Whether a quick look finds a batch's records as its topic wants them; where it does not, opening the batch says why."""
+    settings = partition.settings
+    if settings.compression_type != "producer" or stop - start > PLAIN_BYTES:
+        return False
+    frames = plain_frames(bytes(buffer[start:stop]), of_keys=settings.confluent_key_schema_validation)
+    if frames is None or (settings.is_compacted and b"" in frames[0]):
+        return False
+    return not settings.validates_schema_ids or parts.schema_ids.fit(*frames, partition.topic_partition.topic, settings)
 
 
 class Repeat:
     """A request that a producer repeats, and the partition that it is for.
 
-    A partition that is taken away leads no more, so keeping it here can not be worse than looking it up.
+    A partition that is taken away leads no more, so keeping it here cannot be worse than looking it up.
     """
 
     __slots__ = ("partition", "request")
@@ -291,13 +345,13 @@ def stage_repeated(
         usual: then nothing was staged, and `stage` finds out what it is.
     """
     replicas = parts.replicas
-    if replicas.some_open_batches or not parts.authorizer.allows_all:
-        return None
     request, partition = repeat.request, repeat.partition
-    acks = request.acks
     found = request.records(buffer, position, end)
-    if found is None:
+    if found is None or not parts.authorizer.allows_all:
         return None
+    if replicas.some_open_batches and partition.opens_batches and not _is_fine(partition, buffer, *found, parts):
+        return None
+    acks = request.acks
     try:
         base_offset, last_offset, log_append_time = partition.append_as_leader(buffer, *found, acks, now_ms)
     except ApiError as error:
@@ -335,10 +389,10 @@ def _unverified(
 async def _verified(
     transactional_id: str, unverified: list[tuple[Partition, int, int]], context: RequestContext, parts: BrokerParts
 ) -> dict[tuple[str, int], ApiError]:
-    """Asks the coordinator, and gives what the producer is told where it does not know of the transaction."""
+    """Asks the coordinator, and gives the producer's error where it does not know of the transaction."""
     refused: dict[tuple[str, int], ApiError] = {}
-    for producer_id, epoch in {each[1:] for each in unverified}:
-        partitions = [each[0] for each in unverified if each[1:] == (producer_id, epoch)]
+    for producer_id, epoch in {entry[1:] for entry in unverified}:
+        partitions = [entry[0] for entry in unverified if entry[1:] == (producer_id, epoch)]
         refusals = await parts.transactions.verification.refusals(transactional_id, producer_id, epoch, partitions)
         for key, error in refusals.items():
             if isinstance(error, _UNVERIFIABLE):
@@ -361,7 +415,8 @@ async def _stage_opened(
 ) -> bytes | DelayedProduce | None:
     """As `_stage`, after what has to be waited for: a coordinator, and batches that are opened beside the loop.
 
-    A topic with a `compression.type` of its own has them compressed again, a compacted one has their keys looked at.
+    A topic with a `compression.type` of its own has them compressed again, a compacted one has their keys looked at, and one that has
+    schema ids validated has those asked for that are not known here.
 
     Args:
         copied: the batches, topic by topic and partition by partition as in the request.
@@ -376,7 +431,9 @@ async def _stage_opened(
             found = parts.replicas.partitions.get(TopicPartition(name, index))
             if found is not None and found.opens_batches:
                 try:
-                    opened = await parts.offload(opened_for_topic, batch, found.topic_partition, found.settings)
+                    opened = await opened_for_topic(parts.opener, batch, found.topic_partition, found.settings)
+                    if found.settings.validates_schema_ids:
+                        await parts.schema_ids.check(await parts.offload(schema_claims, batch, found.settings), name, found.settings)
                 except ApiError as error:
                     refused[name, index] = error
                     opened = b""
@@ -389,12 +446,28 @@ async def _stage_opened(
         # Last, so that nothing comes between the answer and the append.
         assert request.transactional_id is not None
         refused |= await _verified(request.transactional_id, unverified, context, parts)
-    staged = _stage(request._replace(topics=topics), memoryview(rewritten), context, parts, now_ms, refused)
+    buffer = memoryview(rewritten)
+    answers: dict[str, list[PartitionAnswer]] = {}
+    requirements: list[Requirement] = []
     # Nothing is pipelined behind an opened request, so its groups are its own, and its buffer ends here.
-    failed = parts.replicas.appends.complete()
-    if failed:
-        return refuse(request, context, parts, failed)
-    return staged
+    async for slice_of_topics in in_slices(_sliced(topics)):
+        staged = _append(request._replace(topics=slice_of_topics), buffer, context, parts, now_ms, refused, answers, requirements)
+        failed = parts.replicas.appends.complete()
+        if failed:
+            return refuse(request, context, parts, failed)
+        if staged is not None:
+            return staged
+    return _conclusion(request, context, parts, answers, requirements)
+
+
+def _sliced(topics: list[TopicData]) -> Iterator[list[TopicData]]:
+    """The topics, a few partitions at a time; all of a request that is not large are one slice."""
+    if sum(len(partitions) for _, partitions in topics) <= LARGE_REQUEST:
+        yield topics
+        return
+    for name, partitions in topics:
+        for first in range(0, len(partitions), _SLICE):
+            yield [TopicData(name, partitions[first : first + _SLICE])]
 
 
 def _refusal(request: ProduceRequest, context: RequestContext, parts: BrokerParts) -> ApiError | None:
@@ -433,10 +506,10 @@ def refuse(
         return None
     error = next(iter(failed.values()))
     for name, partitions in request.topics:
-        for each in partitions:
-            _note_failure(parts, name, each.partition, error)
+        for partition in partitions:
+            _note_failure(parts, name, partition.partition, error)
     answers = [
-        (name, [PartitionAnswer(each.partition, error.code, error_message=error.message) for each in partitions])
+        (name, [PartitionAnswer(partition.partition, error.code, error_message=error.message) for partition in partitions])
         for name, partitions in request.topics
     ]
     return codec.encode_response(context.api_version, context.correlation_id, answers)
@@ -444,4 +517,41 @@ def refuse(
 
 def concerns(request: ProduceRequest, failed: Mapping[TopicPartition, KafkaStorageError]) -> bool:
     """Whether a request has a batch for one of the partitions."""
-    return any((name, each.partition) in failed for name, partitions in request.topics for each in partitions)
+    return any((name, partition.partition) in failed for name, partitions in request.topics for partition in partitions)
+
+
+_SHOWN: Final = 3
+
+
+async def opened_for_topic(opener: BatchOpener, batch: bytes, topic_partition: TopicPartition, settings: TopicSettings) -> bytes:
+    """The batch as its topic wants it stored.
+
+    Raises:
+        InvalidRecord: records without a key on a compacted topic, which it names, or records that cannot be read.
+        ApiError: what `record.opening.opened` finds.
+    """
+    opened = await opener.opened(batch, wanted_by(settings))
+    if opened.without_key_count:
+        complaint = f"Compacted topic cannot accept message without key in topic partition {topic_partition}."
+        raise _record_errors(opened.without_key_count, opened.without_key, complaint)
+    return opened.batch
+
+
+def wanted_by(settings: TopicSettings) -> StoredAs:
+    """How a topic wants its batches."""
+    if settings.compression_type == "producer":
+        return StoredAs(settings.is_compacted)
+    codec = codec_number(settings.compression_type)
+    levels = {"gzip": settings.compression_gzip_level, "lz4": settings.compression_lz4_level, "zstd": settings.compression_zstd_level}
+    level = levels.get(CODEC_NAMES[codec])
+    return StoredAs(settings.is_compacted, codec, None if level == -1 else level)
+
+
+def _record_errors(count: int, indexes: Sequence[int], complaint: str) -> InvalidRecord:
+    """The refusal of a batch for some of its records, in Kafka's words (`LogValidator`)."""
+    shown = ", ".join(f"RecordError(batchIndex={index}, message='{complaint}')" for index in indexes[:_SHOWN])
+    return InvalidRecord(
+        f"One or more records have been rejected due to {count} record errors in total, "
+        f"and only showing the first three errors at most: [{shown}]",
+        [(index, complaint) for index in indexes],
+    )

@@ -1,12 +1,13 @@
-"""The table of APIs. Each handler enters itself here with its versions, so ApiVersions can not lie about them.
+"""The table of APIs. Each handler enters itself here with its versions, so ApiVersions cannot lie about them.
 
 A handler is a plain function of a request, its context and the broker's parts. It returns the response, or an
-awaitable of it when it has to wait. Most decode and encode through `protocol.messages`; the hot ones bring their own.
+awaitable of it when it has to wait, or is a generator that yields where the loop may have its turn (`slices`). Most decode and
+encode through `protocol.messages`; the hot ones bring their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
     from ottla.broker.producer_ids import ProducerIds
     from ottla.broker.purgatory import Purgatory
     from ottla.broker.replication.replicas import ReplicaManager
+    from ottla.broker.replication.schema_ids import SchemaIds
     from ottla.broker.replication.throttles import ReplicationThrottles
     from ottla.broker.security.authorizer import Authorizer
-    from ottla.broker.transactions.wiring import Transactions
+    from ottla.broker.transactions.coordinator import Transactions
     from ottla.clock import Clock
     from ottla.config.broker import BrokerSettings
     from ottla.lifecycle import Offload
+    from ottla.storage.batch_opener import BatchOpener
     from ottla.storage.log_manager import LogManager
     from ottla.storage.log_moves import LogMoves
 
@@ -54,6 +57,7 @@ class BrokerParts:
     settings: BrokerSettings
     clock: Clock
     offload: Offload
+    opener: BatchOpener
     authorizer: Authorizer
     metadata: MetadataCache
     replicas: ReplicaManager
@@ -66,6 +70,7 @@ class BrokerParts:
     throttles: ReplicationThrottles
     groups: GroupCoordinator
     transactions: Transactions
+    schema_ids: SchemaIds
     meters: RequestMeters = field(default_factory=RequestMeters)
     topics_not_made: dict[str, float] = field(default_factory=dict)  # internal ones, and when the log last said why
 
@@ -78,7 +83,8 @@ class EncodedBody:
 
 
 Response = Any  # a kio response of the request's version, or an EncodedBody
-Handle = Callable[[Any, RequestContext, BrokerParts], "Response | Awaitable[Response]"]
+Sliced = Generator[None, None, Response]
+Handle = Callable[[Any, RequestContext, BrokerParts], "Response | Awaitable[Response] | Sliced"]
 Decode = Callable[[memoryview, int], Any]
 
 

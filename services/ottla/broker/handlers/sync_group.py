@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from ottla.broker.groups.effects import Synced
-from ottla.broker.groups.membership import Sync
-from ottla.broker.handlers.group_access import group_of
+from ottla.broker.groups.classic.effects import Synced
+from ottla.broker.groups.classic.membership import Sync
+from ottla.broker.handlers.authorization import group_of
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import mapped
 from ottla.broker.security.authorizer import Operation
@@ -41,7 +41,7 @@ def sync_group(request: Any, context: RequestContext, parts: BrokerParts) -> Any
         protocol_type, protocol_name = getattr(request, "protocol_type", None), getattr(request, "protocol_name", None)
         if context.api_version >= FIRST_WITH_PROTOCOL and (protocol_type is None or protocol_name is None):
             raise InconsistentGroupProtocol(f"group {request.group_id}: protocol type and name have to be given")
-        assignments = {each.member_id: bytes(each.assignment) for each in request.assignments}
+        assignments = {assignment.member_id: bytes(assignment.assignment) for assignment in request.assignments}
         instance_id = getattr(request, "group_instance_id", None)
         sync = Sync(request.member_id, instance_id, request.generation_id, protocol_type, protocol_name, assignments)
         return mapped(group.sync(request.group_id, sync), answer)

@@ -11,13 +11,12 @@ from typing import Any, Final
 
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
 from ottla.broker.groups.records import NO_LEADER_EPOCH, CommittedOffset
-from ottla.broker.handlers.group_access import check_group, group_of
-from ottla.broker.handlers.offset_commit import asked, refusal
+from ottla.broker.handlers.authorization import check_group, check_transaction, group_of
+from ottla.broker.handlers.offset_commit import answered_by_topic, asked, refusal
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.transaction_access import check_transaction
+from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import (
-    NONE,
     ApiError,
     ConcurrentTransactions,
     CoordinatorLoadInProgress,
@@ -40,20 +39,24 @@ async def txn_offset_commit(request: Any, context: RequestContext, parts: Broker
     try:
         check_transaction(parts, context, request.transactional_id)
         check_group(parts, context, Operation.READ, request.group_id)
-        for topic, each in asked(request):
-            partition = TopicPartition(topic, each.partition_index)
+        async for topic, requested in in_slices(asked(request)):
+            partition = TopicPartition(topic, requested.partition_index)
             refused = outcomes[partition] = refusal(partition, context, parts)
             if refused is None:
-                leader_epoch = getattr(each, "committed_leader_epoch", NO_LEADER_EPOCH)
-                offsets[partition] = CommittedOffset(each.committed_offset, leader_epoch, each.committed_metadata or "", now_ms)
+                leader_epoch = getattr(requested, "committed_leader_epoch", NO_LEADER_EPOCH)
+                offsets[partition] = CommittedOffset(requested.committed_offset, leader_epoch, requested.committed_metadata or "", now_ms)
         if offsets:
             outcomes |= await _commit(request, offsets, context, parts)
     except ApiError as error:
-        for topic, each in asked(request):
-            partition = TopicPartition(topic, each.partition_index)
+        async for topic, requested in in_slices(asked(request)):
+            partition = TopicPartition(topic, requested.partition_index)
             if outcomes.get(partition) is None:
                 outcomes[partition] = error
-    return _response(request, context, outcomes)
+    if context.api_version < FIRST_WITH_LOAD_IN_PROGRESS:
+        outcomes = {partition: _as_before(outcome) for partition, outcome in outcomes.items()}
+    schema = messages.response_schema(ApiKey.TXN_OFFSET_COMMIT, context.api_version)
+    topics = await answered_by_topic(outcomes, schema, "TxnOffsetCommitResponseTopic", "TxnOffsetCommitResponsePartition")
+    return schema("TxnOffsetCommitResponse", throttle_time=0, topics=topics)
 
 
 async def _commit(
@@ -78,22 +81,11 @@ async def _commit(
 
 
 def _as_commit_error(error: ApiError) -> ApiError:
-    """That the transaction's coordinator can not say now is for the producer as if the group's could not."""
+    """That the transaction's coordinator cannot say now is for the producer as if the group's could not."""
     if isinstance(error, (ConcurrentTransactions, NotCoordinator, CoordinatorNotAvailable, CoordinatorLoadInProgress)):
         return CoordinatorLoadInProgress(f"the transaction could not be verified: {error.message}")
     return error
 
 
-def _response(request: Any, context: RequestContext, outcomes: dict[TopicPartition, ApiError | None]) -> Any:
-    schema = messages.response_schema(ApiKey.TXN_OFFSET_COMMIT, context.api_version)
-    topics = []
-    for topic in request.topics:
-        partitions = []
-        for each in topic.partitions:
-            outcome = outcomes[TopicPartition(topic.name, each.partition_index)]
-            error_code = NONE if outcome is None else outcome.code
-            if error_code == CoordinatorLoadInProgress.code and context.api_version < FIRST_WITH_LOAD_IN_PROGRESS:
-                error_code = CoordinatorNotAvailable.code
-            partitions.append(schema("TxnOffsetCommitResponsePartition", partition_index=each.partition_index, error_code=error_code))
-        topics.append(schema("TxnOffsetCommitResponseTopic", name=topic.name, partitions=partitions))
-    return schema("TxnOffsetCommitResponse", throttle_time=0, topics=topics)
+def _as_before(outcome: ApiError | None) -> ApiError | None:
+    return CoordinatorNotAvailable(outcome.message) if isinstance(outcome, CoordinatorLoadInProgress) else outcome

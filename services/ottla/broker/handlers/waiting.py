@@ -1,13 +1,88 @@
-"""Answers that come from something that is waited for."""
+"""How one request waits, and how it gives way: work in slices, futures of others, the request's own timeout.
+
+A broker is one event loop, and a request that names a hundred thousand partitions must not take the loop for a second: it is
+done a few milliseconds at a time, and other requests come in between. A handler that answers at once is a generator, which
+yields where the loop may have its turn; one that waits for something walks by `in_slices`, or has several things done
+`side_by_side`. A request that is done within its first slice costs no task.
+
+Nothing here knows what the work is.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from ottla.errors import RequestTimedOut
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+# Long enough for some thousand partitions, so that few requests are ever interrupted; a tenth of what a client may notice.
+SLICE_SECONDS: Final = 0.005
+# Enough to hide the exchanges, and for the controller to take many together; a request for thousands of topics must not put
+# thousands of others behind it.
+AT_ONCE: Final = 32
+
+
+def begun(steps: Generator[None, None, T]) -> T | Awaitable[T]:
+    """The result of the work if the first slice is enough for it, or what is to be awaited for the rest."""
+    try:
+        _take_slice(steps)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    return _rest(steps)
+
+
+async def in_slices(items: Iterable[T], slice_seconds: float = SLICE_SECONDS) -> AsyncIterator[T]:
+    """The items, with the loop given back between two of them when a slice is over.
+
+    What they come from may change meanwhile, so it has to be a copy of anything that others can reach.
+    """
+    time = asyncio.get_running_loop().time
+    until = time() + slice_seconds
+    for item in items:
+        if time() >= until:
+            await asyncio.sleep(0)
+            until = time() + slice_seconds
+        yield item
+
+
+async def side_by_side(actions: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """The results in the order of the actions. They begin in that order; the first error ends all of them."""
+    results: dict[int, T] = {}
+    numbered = enumerate(actions)
+
+    async def take_next() -> None:
+        # All of these may have their turn one after the other, so each takes its part of a slice only.
+        async for index, action in in_slices(numbered, SLICE_SECONDS / AT_ONCE):
+            results[index] = await action()
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(min(AT_ONCE, len(actions))):
+            tasks.create_task(take_next())
+    return [results[index] for index in range(len(actions))]
+
+
+def _take_slice(steps: Generator[None, None, T]) -> None:
+    time = asyncio.get_running_loop().time
+    until = time() + SLICE_SECONDS
+    while time() < until:
+        next(steps)
+
+
+async def _rest(steps: Generator[None, None, T]) -> T:
+    try:
+        while True:
+            await asyncio.sleep(0)
+            _take_slice(steps)
+    except StopIteration as done:
+        result: Any = done.value
+    finally:
+        steps.close()
+    return await result if isinstance(result, Awaitable) else result  # type: ignore[no-any-return]
 
 
 def mapped(waiting: asyncio.Future[T], make: Callable[[T], R]) -> asyncio.Future[R]:
@@ -18,7 +93,7 @@ def mapped(waiting: asyncio.Future[T], make: Callable[[T], R]) -> asyncio.Future
 
     def done(ended: asyncio.Future[T]) -> None:
         if made.done():
-            return  # whoever asked has gone with its connection
+            return  # anyone who asked has gone with its connection
         if ended.cancelled():
             made.cancel()
             return
@@ -29,3 +104,35 @@ def mapped(waiting: asyncio.Future[T], make: Callable[[T], R]) -> asyncio.Future
 
     waiting.add_done_callback(done)
     return made
+
+
+class Deadline:
+    """What is left of a request's `timeout_ms`, which counts for the request and not for each topic in it."""
+
+    def __init__(self, timeout: timedelta) -> None:
+        self._timeout_ms = timeout // timedelta(milliseconds=1)
+        self._loop = asyncio.get_running_loop()
+        self._at = self._loop.time() + max(timeout.total_seconds(), 0)
+
+    def seconds_left(self) -> float:
+        """How long the controller may take for what is begun now."""
+        return max(self._at - self._loop.time(), 0)
+
+    async def wait(self, action: Awaitable[T], what: str) -> T:
+        """The action's result. When time is up the action continues, and the client gets REQUEST_TIMED_OUT.
+
+        Raises:
+            RequestTimedOut: the request's timeout has passed.
+        """
+        acting = asyncio.ensure_future(action)
+        acting.add_done_callback(_seen)
+        try:
+            return await asyncio.wait_for(asyncio.shield(acting), self.seconds_left())
+        except TimeoutError as error:
+            raise RequestTimedOut(f"{what} continues; it was not done within {self._timeout_ms} ms") from error
+
+
+def _seen(acting: asyncio.Future[T]) -> None:
+    """No one may wait for the outcome any more: the time was up or the connection is closed. That is not an error of ours."""
+    if not acting.cancelled():
+        acting.exception()

@@ -10,6 +10,7 @@ from typing import Any
 
 from ottla.broker.handlers.authorization import cluster_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import ClusterAuthorizationFailed
 from ottla.interbroker.calls import TransactionMarker
@@ -23,12 +24,14 @@ async def write_txn_markers(request: Any, context: RequestContext, parts: Broker
     schema = messages.response_schema(ApiKey.WRITE_TXN_MARKERS, context.api_version)
     is_allowed = cluster_allowed(parts, context, Operation.CLUSTER_ACTION)
     markers = []
-    for each in request.markers:
-        asked = tuple(TopicPartition(topic.name, index) for topic in each.topics for index in topic.partition_indexes)
+    async for requested in in_slices(request.markers):
+        asked = tuple(dict.fromkeys(TopicPartition(topic.name, index) for topic in requested.topics for index in topic.partition_indexes))
         if not asked:
             continue
         if is_allowed:
-            marker = TransactionMarker(each.producer_id, each.producer_epoch, each.transaction_result, each.coordinator_epoch, asked)
+            marker = TransactionMarker(
+                requested.producer_id, requested.producer_epoch, requested.transaction_result, requested.coordinator_epoch, asked
+            )
             codes = await parts.transactions.calls.write_transaction_marker(marker)
         else:
             codes = dict.fromkeys(asked, ClusterAuthorizationFailed.code)
@@ -41,7 +44,7 @@ async def write_txn_markers(request: Any, context: RequestContext, parts: Broker
                     for index in topic.partition_indexes
                 ],
             )
-            for topic in each.topics
+            for topic in requested.topics
         ]
-        markers.append(schema("WritableTxnMarkerResult", producer_id=each.producer_id, topics=topics))
+        markers.append(schema("WritableTxnMarkerResult", producer_id=requested.producer_id, topics=topics))
     return schema("WriteTxnMarkersResponse", markers=markers)

@@ -1,4 +1,4 @@
-"""Collectors: where the values of metrics are in a broker, read when somebody scrapes and not before.
+"""Collectors: where the values of metrics are in a broker, read by a scrape and not before.
 
 What is counted is counted by plain integers in the objects to which it happens; a collector of an area reads them, in
 slices, and never the disk. `wiring` gathers the collectors of a broker.

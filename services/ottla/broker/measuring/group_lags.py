@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from ottla.broker.groups.classic.transitions import GroupState
+from ottla.broker.groups.consumer.states import ConsumerGroupState
 from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.groups.records import CommittedOffset
 from ottla.broker.groups.shard import OffsetsPartition
@@ -24,6 +27,8 @@ from ottla.broker.replication.replicas import ReplicaManager
 from ottla.clock import Clock
 from ottla.errors import NotCoordinator
 from ottla.lifecycle import Offload
+from ottla.metrics import groups as metrics
+from ottla.metrics.family import PAUSE, Family, Pause, Sample, single
 from ottla.model import TopicPartition
 from ottla.storage.file_names import OFFSET_INDEX_SUFFIX
 from ottla.storage.time_lookup import SegmentFiles, timestamp_at
@@ -75,9 +80,9 @@ class GroupLags:
         behind: list[tuple[str, Place, int]] = []
         timestamps: dict[Place, int | None] = {}
         wanted: dict[Place, None] = {}
-        async for each in self._committed():
-            behind.append(each)
-            _, place, lag = each
+        async for found in self._committed():
+            behind.append(found)
+            _, place, lag = found
             if not lag:
                 continue
             if place in self._timestamps:
@@ -97,13 +102,13 @@ class GroupLags:
                 if timestamp is not None:
                     known.oldest_ms = timestamp if known.oldest_ms is None else min(known.oldest_ms, timestamp)
         now_ms = self._clock.time_ms()
-        self.known = {key: Lag(each.messages, _seconds(each, now_ms)) async for key, each in _in_turns(list(adding.items()))}
+        self.known = {key: Lag(lag.messages, _seconds(lag, now_ms)) async for key, lag in _in_turns(list(adding.items()))}
 
     async def _committed(self) -> AsyncIterator[tuple[str, Place, int]]:
         """Every committed offset of a partition that has a replica here, with how far that is from the end."""
         number = 0
         for partition in self._coordinator.partitions():
-            for group_id in [each.group_id for each in partition.groups()]:
+            for group_id in [group.group_id for group in partition.groups()]:
                 for key, committed in committed_offsets(partition, group_id):
                     here = self._replicas.partitions.get(key)
                     if here is not None and here.storage_error is None:
@@ -131,8 +136,8 @@ def committed_offsets(partition: OffsetsPartition, group_id: str) -> list[tuple[
 
 async def _in_turns(items: Sequence[T]) -> AsyncIterator[T]:
     """Each of them, with a chance for others now and then."""
-    for number, each in enumerate(items, start=1):
-        yield each
+    for number, item in enumerate(items, start=1):
+        yield item
         if number % AT_ONCE == 0:
             await asyncio.sleep(0)
 
@@ -149,9 +154,62 @@ def _files(partition: Partition | None, offset: int) -> list[SegmentFiles]:
     if partition is None:
         return []
     segments = partition.log.segments
-    index = max(bisect_right(segments, offset, key=lambda each: each.base_offset) - 1, 0)
-    return [SegmentFiles(each.path(), each.path(OFFSET_INDEX_SUFFIX), each.base_offset, each.size) for each in segments[index : index + 2]]
+    index = max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
+    return [
+        SegmentFiles(segment.path(), segment.path(OFFSET_INDEX_SUFFIX), segment.base_offset, segment.size)
+        for segment in segments[index : index + 2]
+    ]
 
 
 def _timestamps(wanted: Sequence[tuple[Sequence[SegmentFiles], int]]) -> list[int | None]:
     return [timestamp_at(segments, offset) for segments, offset in wanted]
+
+
+# Of both protocols; some states are of both.
+STATES: Final = tuple(dict.fromkeys(state.value for state in (*GroupState, *ConsumerGroupState)))
+# About 0.2 ms of groups.
+GROUPS_AT_ONCE: Final = 250
+
+
+class GroupCollector:
+    """`ottla.metrics.groups`.
+
+    Args:
+        lags: as last looked at.
+        per_partition: whether each committed offset is shown.
+    """
+
+    def __init__(self, coordinator: GroupCoordinator, lags: GroupLags, *, per_partition: bool) -> None:
+        self._coordinator = coordinator
+        self._lags = lags
+        self._per_partition = per_partition
+
+    def collect(self) -> Iterator[Family | Pause]:
+        """The metrics as they are now."""
+        states: Counter[str] = Counter()
+        members: list[Sample] = []
+        current: list[Sample] = []
+        for number, group in enumerate(list(self._coordinator.groups()), start=1):
+            states[group.state.value] += 1
+            members.append(((group.group_id,), len(group)))
+            current.append(((group.group_id, group.state.value), 1))
+            if number % GROUPS_AT_ONCE == 0:
+                yield PAUSE
+        yield Family(metrics.GROUPS, [((state,), states[state]) for state in STATES])
+        yield Family(metrics.MEMBERS, members)
+        yield Family(metrics.STATE, current)
+        lags = list(self._lags.known.items())
+        yield Family(metrics.LAG_MESSAGES, ((key, lag.messages) for key, lag in lags))
+        yield Family(metrics.LAG_SECONDS, ((key, lag.seconds) for key, lag in lags if lag.seconds is not None))
+        counts = self._coordinator.counts
+        yield single(metrics.COMMITS, counts.commits)
+        yield single(metrics.REBALANCES, counts.rebalances)
+        yield single(metrics.RECORDS_CORRUPT, counts.records_corrupt)
+        if self._per_partition:
+            yield Family(metrics.COMMITTED_OFFSET, self._committed())
+
+    def _committed(self) -> Iterator[Sample]:
+        for partition in self._coordinator.partitions():
+            for group_id in [group.group_id for group in partition.groups()]:
+                for (topic, number), committed in committed_offsets(partition, group_id):
+                    yield (group_id, topic, str(number)), committed.offset

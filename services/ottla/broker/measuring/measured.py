@@ -1,4 +1,4 @@
-"""The parts of a broker that are measured, handed over by whoever put it together."""
+"""The parts of a broker that are measured, handed over by the composition root."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.fetchers import Fetchers
 from ottla.coordination.sessions import CoordinationSessions
 from ottla.network.listener import AnyListener
-from ottla.storage.cleaner import LogCleaner
+from ottla.storage.compaction.cleaner import LogCleaner
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,23 @@
-"""Requests: what `RequestMeters` has counted, what waits, and the bytes and records of each topic.
+"""Requests: what `RequestMeters` has counted, what waits, the bytes and records of each topic; and connections by listener.
 
 Bytes and records are counted by partition, where they are appended and read. A topic's series is of what its partitions
-have counted since the broker was started: when one is moved away or opened anew, what it had counted stays in the
+have counted since the broker was started: when one is moved away or opened again, what it had counted stays in the
 topic's sum, which would otherwise seem to have begun again. The sum goes with the last of the partitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.partition import Partition
 from ottla.broker.request_meters import RequestMeters
-from ottla.metrics import replica, requests
+from ottla.metrics import network, replica, requests
 from ottla.metrics.family import PAUSE, Family, Pause, Sample, single
 from ottla.metrics.metric import Metric
-from ottla.protocol.error_names import error_name
+from ottla.network.listener import AnyListener
 
 # About 0.2 ms of partitions that were all written to.
 PARTITIONS_AT_ONCE: Final = 48
@@ -42,7 +43,7 @@ class RequestCollector:
         failures = sorted(self._meters.failures.items())
         yield Family(requests.FAILED, [((api, error_name(code)), count) for (api, code), count in failures])
         yield single(requests.QUEUE_LENGTH, self._queue_length())
-        yield Family(requests.PURGATORY, [((operation,), len(each)) for operation, each in self._waiting.items()])
+        yield Family(requests.PURGATORY, [((operation,), len(purgatory)) for operation, purgatory in self._waiting.items()])
 
     def _counts(self) -> Iterator[Sample]:
         for meter in self._meters.all():
@@ -71,7 +72,7 @@ class _Counts(NamedTuple):
         return _Counts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
     def since(self, earlier: _Counts) -> _Counts:
-        """What was added; a count that is smaller has begun anew."""
+        """What was added; a count that is smaller has begun again."""
         return _Counts(*(now - then if now >= then else now for now, then in zip(self, earlier, strict=True)))
 
 
@@ -91,10 +92,10 @@ _SHOWN: Final[tuple[Metric, ...]] = (
 def _counts_of(partition: Partition) -> _Counts:
     log, followed = partition.log, partition.followed_bytes
     return _Counts(
-        log.appended_bytes - followed,
-        log.appended_messages - partition.followed_messages,
+        log.appender.appended_bytes - followed,
+        log.appender.appended_messages - partition.followed_messages,
         partition.sent_bytes,
-        log.appended_batches - partition.followed_batches + partition.produce_failures,
+        log.appender.appended_batches - partition.followed_batches + partition.produce_failures,
         partition.fetches,
         partition.produce_failures,
         partition.fetch_failures,
@@ -134,10 +135,10 @@ class TopicCollector:
             topics.add(topic)
             counts = _counts_of(partition)
             if counts != former:
-                news = counts if former is None else counts.since(former)
+                added = counts if former is None else counts.since(former)
                 self._seen[partition] = counts
-                self._sums[topic] = self._sums.get(topic, _NOTHING).plus(news)
-                self._followed_bytes += news.followed_bytes
+                self._sums[topic] = self._sums.get(topic, _NOTHING).plus(added)
+                self._followed_bytes += added.followed_bytes
             if not number % PARTITIONS_AT_ONCE:
                 yield PAUSE
         if len(self._sums) > len(topics):
@@ -147,3 +148,44 @@ class TopicCollector:
             yield PAUSE
             there = set(partitions)
             self._seen = {partition: counts for partition, counts in self._seen.items() if partition in there}
+
+
+class NetworkCollector:
+    """`ottla.metrics.network`, but for certificates.
+
+    Args:
+        listeners: by name.
+    """
+
+    def __init__(self, listeners: Mapping[str, AnyListener]) -> None:
+        self._listeners = listeners
+
+    def collect(self) -> Iterator[Family | Pause]:
+        """The metrics as they are now."""
+        listeners = list(self._listeners.items())
+        traffics = [(name, listener.traffic) for name, listener in listeners]
+        yield Family(network.CONNECTIONS, [((name,), listener.connection_count) for name, listener in listeners])
+        yield Family(network.CONNECTIONS_OPENED, [((name,), traffic.opened) for name, traffic in traffics])
+        yield Family(
+            network.CONNECTIONS_CLOSED, [((name, reason), count) for name, traffic in traffics for reason, count in traffic.closed.items()]
+        )
+        yield Family(network.RECEIVED_BYTES, [((name,), traffic.received_bytes) for name, traffic in traffics])
+        yield Family(network.SENT_BYTES, [((name,), traffic.sent_bytes) for name, traffic in traffics])
+        yield single(network.SENDFILE_BYTES, sum(traffic.sendfile_bytes for _, traffic in traffics))
+        yield single(network.PAUSED_READS, sum(traffic.paused_reads for _, traffic in traffics))
+        yield single(network.COLD_READS, sum(traffic.cold_reads for _, traffic in traffics))
+
+
+# Kafka's names of its errors, as its metrics and tools spell them: NOT_LEADER_OR_FOLLOWER.
+
+
+@functools.cache
+def error_name(code: int) -> str:
+    """The name of an error code; of one that Kafka does not have, the number."""
+    # Ten milliseconds to import, and imported only by a scrape.
+    from kio.schema.errors import ErrorCode
+
+    try:
+        return ErrorCode(code).name.upper()
+    except ValueError:
+        return str(code)

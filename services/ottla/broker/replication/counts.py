@@ -1,4 +1,4 @@
-"""What a broker has counted of its replication; plain numbers, counted on its loop and read by whoever measures."""
+"""What a broker has counted of its replication; plain numbers, counted on its loop and read by the collectors."""
 
 from __future__ import annotations
 

@@ -12,24 +12,24 @@ A failed exchange ends the connection and the session; partitions stay, and all 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from ottla.broker.replication.counts import FetchCounts
-from ottla.broker.replication.fetch_answers import Outcome, find_place, take_in
 from ottla.broker.replication.fetch_queue import FetchQueue, Followed, wait_seconds
-from ottla.broker.replication.follower_session import FollowerSession, Key
 from ottla.broker.replication.following import Connect, FetchConnection, FollowingReplica
 from ottla.broker.replication.throttles import Throttle, is_throttled
 from ottla.config.broker import BrokerSettings
-from ottla.errors import NONE, ApiError, error_of
-from ottla.model import BrokerId, Endpoint, TopicPartition
+from ottla.errors import NONE, ApiError, CorruptMessage, FencedLeaderEpoch, OffsetOutOfRange, error_of
+from ottla.model import NO_PARTITION_LEADER_EPOCH, BrokerId, Endpoint, TopicPartition
 from ottla.protocol import list_offsets_client
 from ottla.protocol.fetch import FetchPartition, FetchRequest
-from ottla.protocol.fetch_client import MalformedResponse, encode_request, read_head, walk
+from ottla.protocol.fetch_client import FetchedPartition, MalformedResponse, encode_request, read_head, walk
 from ottla.protocol.list_offsets_client import EARLIEST, LATEST, ListedOffset
+from ottla.wire.fetch_session import FetchSession, Key
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,9 @@ YIELD_AFTER_PARTITIONS: Final = 200
 # An idle connection is closed before the leader closes it (connections.max.idle.ms), which would look like a failure.
 KEPT_OPEN_SECONDS: Final = 60.0
 MAX_CORRELATION_ID: Final = (1 << 31) - 1
+
+# From this one on an error is not transient, and is logged as a warning.
+WORTH_A_WARNING: Final = 6
 
 
 class SessionRefused(Exception):
@@ -90,7 +93,7 @@ class FetchLane:
         self._longest_wait_ms = longest_wait_ms
         self._partitions: dict[Key, Followed] = {}
         self._changed: dict[Followed, None] = {}  # what the leader may not know yet
-        self._session = FollowerSession()
+        self._session = FetchSession()
         self._connection: FetchConnection | None = None
         self._connected_to: Endpoint | None = None
         self._correlation_id = 0
@@ -156,9 +159,9 @@ class FetchLane:
             await self._queue.filled()
 
     def _adopt(self, partitions: Iterable[Followed]) -> None:
-        for each in partitions:
-            self._partitions[each.key] = each
-            self._changed[each] = None
+        for partition in partitions:
+            self._partitions[partition.key] = partition
+            self._changed[partition] = None
 
     async def _fetch(self) -> None:
         connection = await self._connected()
@@ -199,20 +202,20 @@ class FetchLane:
         if lost:
             await self._find_places(connection, lost)
         if self._failures:
-            log.info("%s: fetches again, after %d failures", self._name, self._failures)
+            log.info("%s: fetching again after %d failures", self._name, self._failures)
             self._failures = 0
 
     async def _settle(self) -> None:
         """Brings to the disk what the next request will say that we have."""
-        replicas = ((each, self._replica(each)) for each in self._to_ask())
-        unsettled = [(each, replica) for each, replica in replicas if replica is not None and replica.must_settle]
+        replicas = ((followed, self._replica(followed)) for followed in self._to_ask())
+        unsettled = [(followed, replica) for followed, replica in replicas if replica is not None and replica.must_settle]
         if not unsettled:
             return
         results = await asyncio.gather(*(replica.settle() for _, replica in unsettled), return_exceptions=True)
-        for (each, _), result in zip(unsettled, results, strict=True):
+        for (truncated, _), result in zip(unsettled, results, strict=True):
             if isinstance(result, ApiError):
-                log.error("%s: can not be followed: %s", each.topic_partition, result)
-                self._later(each)
+                log.error("%s: the truncated log cannot be flushed, retrying: %s", truncated.topic_partition, result)
+                self._later(truncated)
             elif isinstance(result, BaseException):
                 raise result
 
@@ -233,7 +236,7 @@ class FetchLane:
                 continue
             offset, last_epoch, leader_epoch, log_start_offset = _place(replica)
             if leader_epoch != followed.follow.leader_epoch:
-                # Newer here: whoever said so will say whom to follow. Newer there: the partition is about to be told.
+                # Newer here: the controller that sent it will say whom to follow. Newer there: its request is on the way.
                 if leader_epoch > followed.follow.leader_epoch:
                     self._give_up(followed)
                 else:
@@ -246,15 +249,19 @@ class FetchLane:
                     continue
             wanted[followed.key] = FetchPartition(followed.key[1], leader_epoch, offset, last_epoch, log_start_offset, max_bytes)
         if len(to_ask) >= YIELD_AFTER_PARTITIONS:  # some may have gone, and others come in their place, while the loop had its turns
-            wanted = {each.key: wanted[each.key] for each in to_ask if each.key in wanted and self._partitions.get(each.key) is each}
+            wanted = {
+                followed.key: wanted[followed.key]
+                for followed in to_ask
+                if followed.key in wanted and self._partitions.get(followed.key) is followed
+            }
         return wanted
 
-    async def _take_in(self, session: FollowerSession, frame: memoryview, position: int) -> list[Followed]:
+    async def _take_in(self, session: FetchSession, frame: memoryview, position: int) -> list[Followed]:
         """Takes in the answers; gives the partitions that lost their place."""
         lost = []
         size = count = 0
         for answer in walk(frame, position):
-            key = (answer.topic_id, answer.partition)
+            key = (answer.topic, answer.partition)
             followed, asked = self._partitions.get(key), session.asked(key)
             replica = self._replica(followed) if followed is not None else None
             if followed is None or asked is None or replica is None:
@@ -280,7 +287,7 @@ class FetchLane:
             case Outcome.TAKEN:
                 self._changed[followed] = None
             case Outcome.TOO_LATE:
-                self._session.forget(followed.key)  # what was told is told again
+                self._session.forget(followed.key)  # it is sent again
                 self._changed[followed] = None
             case Outcome.LATER:
                 self._later(followed)
@@ -293,7 +300,7 @@ class FetchLane:
     # Partitions that lost their place.
 
     async def _find_places(self, connection: FetchConnection, lost: list[Followed]) -> None:
-        """Asks where the leader's logs begin and end, and goes on from there."""
+        """Asks where the leader's logs begin and end, and continues from there."""
         latest = await self._list_offsets(connection, lost, LATEST)
         earliest = await self._list_offsets(connection, lost, EARLIEST)
         nothing = ListedOffset(-1, -1)
@@ -310,7 +317,7 @@ class FetchLane:
     async def _list_offsets(
         self, connection: FetchConnection, lost: list[Followed], timestamp: int
     ) -> Mapping[TopicPartition, ListedOffset]:
-        asked = [(each.topic_partition, each.follow.leader_epoch) for each in lost]
+        asked = [(followed.topic_partition, followed.follow.leader_epoch) for followed in lost]
         own = self._surroundings.broker_id
         frame = list_offsets_client.encode_request(self._next_correlation_id(), self._name.encode(), own, timestamp, asked)
         answer = await connection.exchange(frame, self._surroundings.settings().replica_socket_timeout_ms / 1000)
@@ -333,14 +340,14 @@ class FetchLane:
             await connection.close()
 
     async def _fail(self, error: Exception) -> None:
-        """Waits before the next try; told when it begins, and when it is over."""
+        """Waits before the next try; logged when it begins, and when it is over."""
         self._failures += 1
         self._surroundings.counts.failures += 1
         if not isinstance(error, SessionRefused):
             await self._disconnect()
         self._begin_session()
         if self._failures == 1:
-            log.log(logging.INFO if isinstance(error, SessionRefused) else logging.WARNING, "%s: %s; trying again", self._name, error)
+            log.log(logging.INFO if isinstance(error, SessionRefused) else logging.WARNING, "%s: %s; retrying", self._name, error)
         await asyncio.sleep(wait_seconds(self._failures, self._surroundings.settings().replica_fetch_backoff_ms))
 
     # Small ones.
@@ -371,7 +378,7 @@ class FetchLane:
         followed.is_given_up = True
 
     def _begin_session(self) -> None:
-        self._session = FollowerSession(self._session.session_id)
+        self._session = FetchSession(self._session.session_id)
 
     def _next_correlation_id(self) -> int:
         self._correlation_id = self._correlation_id + 1 if self._correlation_id < MAX_CORRELATION_ID else 1
@@ -382,3 +389,106 @@ def _place(replica: FollowingReplica) -> tuple[int, int, int, int]:
     """Fetch offset, last fetched epoch, leader epoch, log start offset."""
     position = replica.fetch_position()
     return position.fetch_offset, position.last_fetched_epoch, position.current_leader_epoch, position.log_start_offset
+
+
+# What a follower does with what its leader answered for one partition.
+#
+#     records, high watermark      appended and taken over; a damaged batch is asked for again
+#     a diverging epoch            the log is cut where the leader's parts from it (KIP-595)
+#     OFFSET_OUT_OF_RANGE          where the leader's log begins and ends has to be asked (`PlaceLost`, then `find_place`)
+#     FENCED_LEADER_EPOCH          there is a newer leader; the controller will say which
+#     any other error              asked again a little later: mostly the leader does not know yet that it leads
+#
+# Source: Kafka's `AbstractFetcherThread`.
+
+
+class Outcome(enum.Enum):
+    """What is to follow."""
+
+    TAKEN = "taken"
+    TOO_LATE = "too late"  # the partition has moved on since it was asked for
+    LATER = "later"
+    DAMAGED = "damaged"  # asked again later
+    FENCED = "fenced"
+    PLACE_LOST = "place lost"
+
+
+def take_in(replica: FollowingReplica, followed: Followed, asked: FetchPartition, answer: FetchedPartition) -> Outcome:
+    """Brings the replica to where the leader's answer allows."""
+    if answer.error_code:
+        return _refused(followed, answer.error_code)
+    position = replica.fetch_position()
+    if (position.fetch_offset, position.current_leader_epoch) != (asked.fetch_offset, asked.current_leader_epoch):
+        return Outcome.TOO_LATE
+    try:
+        if answer.diverging_epoch is not None:
+            replica.truncate_for(*answer.diverging_epoch)
+            if replica.fetch_position() == position:
+                return _failed(followed, f"epoch {answer.diverging_epoch[0]} ends at {answer.diverging_epoch[1]}, and nothing is to be cut")
+        else:
+            epoch = asked.current_leader_epoch
+            if not replica.append_as_follower(answer.records, epoch, answer.high_watermark, answer.log_start_offset):
+                return Outcome.TOO_LATE
+            followed.leader_high_watermark = answer.high_watermark
+    except CorruptMessage as error:
+        # Bytes that fail their checksum on the way, or on the leader's disk: the first may pass, the second will be seen.
+        log.error(
+            "%s: the records fetched from broker %d are corrupt: %s", followed.topic_partition, followed.follow.leader.broker_id, error
+        )
+        return Outcome.DAMAGED
+    except ApiError as error:
+        return _failed(followed, str(error))
+    except Exception:
+        # The other partitions of the answer must not pay for this one.
+        log.exception("%s: processing the fetch response of broker %d failed", followed.topic_partition, followed.follow.leader.broker_id)
+        return Outcome.LATER
+    followed.failures = 0
+    return Outcome.TAKEN
+
+
+def find_place(replica: FollowingReplica, followed: Followed, earliest: int, latest: int) -> Outcome:
+    """Continues from where the leader's log still is: `latest` is its end, `earliest` its beginning.
+
+    An end before ours is that of an unclean leader; a beginning after our end means that all we have is gone there.
+    """
+    position = replica.fetch_position()
+    try:
+        if latest < position.fetch_offset:
+            replica.truncate_for(NO_PARTITION_LEADER_EPOCH, latest)
+        elif earliest > position.fetch_offset:
+            replica.restart_at(earliest)
+        else:
+            return _failed(followed, f"offset {position.fetch_offset} is out of range, and in [{earliest}, {latest}]")
+    except ApiError as error:
+        return _failed(followed, str(error))
+    followed.failures = 0
+    return Outcome.TAKEN
+
+
+def _refused(followed: Followed, code: int) -> Outcome:
+    error = error_of(code)
+    match error:
+        case OffsetOutOfRange():
+            return Outcome.PLACE_LOST
+        case FencedLeaderEpoch():
+            log.info(
+                "%s: broker %d knows a newer leader epoch than %d; waiting for the controller",
+                followed.topic_partition,
+                followed.follow.leader.broker_id,
+                followed.follow.leader_epoch,
+            )
+            return Outcome.FENCED
+    return _failed(followed, f"{type(error).__name__} ({code})")
+
+
+def _failed(followed: Followed, reason: str) -> Outcome:
+    """Logged once when it lasts; the first times it is what a change of leaders looks like."""
+    log.log(
+        logging.WARNING if followed.failures + 1 == WORTH_A_WARNING else logging.DEBUG,
+        "%s: cannot follow broker %d in leader epoch %d: %s",
+        followed.topic_partition,
+        followed.follow.leader.broker_id,
+        followed.follow.leader_epoch,
+        reason,
+    )
+    return Outcome.LATER

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from ottla.broker.replication.follower_session import Key
 from ottla.broker.replication.following import Follow
 from ottla.model import TopicPartition
+from ottla.wire.fetch_session import Key
 
-# An error is mostly that the leader has yet to be told that it leads, so the first wait is a 32nd of the longest.
+# An error is mostly that the leader does not know yet that it leads, so the first wait is a 32nd of the longest.
 FIRST_WAITS: Final = 5
 UNKNOWN: Final = 1 << 63
 
@@ -28,7 +28,7 @@ class Followed:
         self.key: Final[Key] = (follow.topic_id, topic_partition.partition)
         self.failures = 0  # without a success in between
         self.is_given_up = False  # until the controller says more
-        self.leader_high_watermark = UNKNOWN  # as last told: whoever has reached it does not lag
+        self.leader_high_watermark = UNKNOWN  # as last received: a follower that has reached it does not lag
 
     def continues(self, follow: Follow) -> bool:
         """Whether that is the same leadership of the same topic."""

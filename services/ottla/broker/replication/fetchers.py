@@ -4,7 +4,7 @@
              │            └─ second lane    those that came while the main lane waits, until that is back
              └─ fetcher 1 ── …              num.replica.fetchers of them for each leader
 
-A request that waits at the leader can not be called back. Without the second lane a partition whose leader has just
+A request that waits at the leader cannot be called back. Without the second lane a partition whose leader has just
 changed would be fetched half a second later, and acks=all would take as long.
 
 One event loop owns it all; `follow` and `unfollow` take effect at once, whatever is on its way.
@@ -68,7 +68,7 @@ class Fetcher:
         return self._followed.values()
 
     def follow(self, topic_partition: TopicPartition, follow: Follow) -> None:
-        """Fetches the partition from now on. Told the same again, it goes on as it was, unless it had been given up."""
+        """Fetches the partition from now on. A repeat changes nothing, unless it had been given up."""
         if follow.leader.broker_epoch >= self._leader.broker_epoch:
             self._leader = follow.leader
         former = self._followed.get(topic_partition)
@@ -145,7 +145,7 @@ class Fetchers:
 
     def followed(self) -> list[tuple[BrokerId, Followed]]:
         """Everything that is fetched, each with its leader, for looking only."""
-        return [(leader, each) for (leader, _), fetcher in self._fetchers.items() for each in fetcher.followed]
+        return [(leader, followed) for (leader, _), fetcher in self._fetchers.items() for followed in fetcher.followed]
 
     def follow(self, partitions: Mapping[TopicPartition, Follow]) -> None:
         """Fetches these partitions from the leaders given, and no more from those before."""
@@ -168,7 +168,7 @@ class Fetchers:
         self._stop_idle(left)
 
     def unfollow(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetches these no more; those that nobody follows are passed over."""
+        """Fetches these no more; those that are not followed are skipped."""
         left = set()
         for topic_partition in partitions:
             follow = self._following.pop(topic_partition, None)
@@ -179,7 +179,7 @@ class Fetchers:
         self._stop_idle(left)
 
     def update_settings(self, settings: BrokerSettings) -> None:
-        """Takes the broker's new settings; with another `num.replica.fetchers` the partitions are shared out anew."""
+        """Takes the broker's new settings; with another `num.replica.fetchers` the partitions are shared out again."""
         shares_change = settings.num_replica_fetchers != self._settings.num_replica_fetchers
         following = dict(self._following) if shares_change else {}
         self.unfollow(following)

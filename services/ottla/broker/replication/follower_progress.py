@@ -3,7 +3,7 @@
 A follower tells its leader with each fetch: everything before the offset that it asks for is in its log. It counts as
 caught up if that was the end of the leader's log, or has been since the fetch before. Source: Kafka's `Replica`.
 
-A `Partition` that leads owns its followers' progress; nobody else changes it. Times are milliseconds of a clock that
+A `Partition` that leads owns its followers' progress; only it changes it. Times are milliseconds of a clock that
 never goes back: a jump of the wall clock must not empty an ISR.
 """
 
@@ -73,7 +73,7 @@ class FollowerProgress:
         return self.refused_until_ms <= now_ms
 
     def refuse(self, until_ms: int) -> None:
-        """The controller would not have it in the ISR: nobody waits for it any more."""
+        """The controller refused it in the ISR: no append waits for it any more."""
         self.is_joining = False
         self.caught_up_ms = LONG_AGO
         self.refused_until_ms = until_ms

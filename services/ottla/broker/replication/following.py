@@ -1,7 +1,7 @@
 """What the parts of follower fetching say to each other and to the replicas: whom to follow, and by what connection.
 
 `Fetchers` gets a `Follow` for each partition whose leader is another broker. It reaches that broker by a
-`FetchConnection`, of which `fetch_connection` has the real one; the simulation has its own. Nothing here does I/O.
+`FetchConnection`, of which `wire.connection` has the real one; the simulation has its own. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -98,5 +98,5 @@ class FollowingReplica(Protocol):
         ...
 
     def restart_at(self, offset: int) -> object:
-        """Drops everything and goes on from the leader's first offset, which lies beyond the end here."""
+        """Drops everything and continues from the leader's first offset, which lies beyond the end here."""
         ...

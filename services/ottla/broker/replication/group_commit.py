@@ -1,6 +1,6 @@
 """`flush.messages`: answers and the high watermark wait for the fsync, and one fsync serves all who wait.
 
-While one flush of a log runs in a thread, appends go on; whatever they added is the next group. With
+While one flush of a log runs in a thread, appends continue; whatever they added is the next group. With
 `flush.messages` above 1 a flush begins when that many messages have come, or after `LINGER_SECONDS`: a producer that
 waits for its answer sends no more, so waiting longer for it would only lose time.
 
@@ -28,7 +28,7 @@ class GroupCommit:
     """The flushes that requests wait for.
 
     Args:
-        flushed: told each partition after a flush, whether it succeeded or not.
+        flushed: called for each partition after a flush, whether it succeeded or not.
     """
 
     def __init__(self, flushed: Callable[[Partition], None]) -> None:
@@ -66,7 +66,7 @@ class GroupCommit:
             del self._running[partition]
         if partition in self._failed:
             self._failed.discard(partition)
-            log.info("%s: group commits reach the disk again", partition.topic_partition)
+            log.info("%s: group commits succeed again", partition.topic_partition)
         self._flushed(partition)
         if partition.log.unflushed_messages > 0 and partition.is_leader:
             self.written(partition)
@@ -84,7 +84,7 @@ class GroupCommit:
             return
         if partition not in self._failed:
             self._failed.add(partition)
-            log.error("%s: the group commit failed and is tried again, requests wait: %s", partition.topic_partition, error)
+            log.error("%s: the group commit failed, retrying while requests wait: %s", partition.topic_partition, error)
         if partition not in self._lingering:
             self._begin_after(RETRY_SECONDS, partition)
 

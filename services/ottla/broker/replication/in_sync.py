@@ -6,7 +6,7 @@
                             was asked for                     altered
 
 `isr` has the decisions, this has the state that they are made of. A `Partition` owns one and tells it where its log
-ends; nobody else changes it.
+ends; only the partition changes it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 from typing import Final
 
 from ottla.broker.replication import isr as decisions
-from ottla.broker.replication.follower_progress import FollowerProgress
+from ottla.broker.replication.follower_progress import LONG_AGO, FollowerProgress
 from ottla.broker.replication.isr import Outcome
 from ottla.broker.replication.leadership_question import LeadershipQuestion
 from ottla.broker.state_changes import state_changes
@@ -48,7 +48,7 @@ class InSyncReplicas:
     def __init__(self, topic_partition: TopicPartition, broker_id: BrokerId) -> None:
         self.isr: tuple[BrokerId, ...] = ()
         self.replicas: tuple[BrokerId, ...] = ()
-        self.adding_replicas: tuple[BrokerId, ...] = ()  # by a reassignment that goes on
+        self.adding_replicas: tuple[BrokerId, ...] = ()  # by a reassignment that continues
         self.removing_replicas: tuple[BrokerId, ...] = ()
         self.leader_epoch = -1
         self.partition_epoch = -1  # the version of the state that the controller keeps
@@ -96,7 +96,7 @@ class InSyncReplicas:
             if known is None:
                 follower.begin_epoch(now_ms, is_in_sync=is_in_sync)
             elif not is_in_sync:
-                follower.refuse(now_ms)  # it was taken out: nobody waits for it before it has caught up again
+                follower.refuse(now_ms)  # it was taken out: no append waits for it before it has caught up again
         self._recount()
 
     # Followers.
@@ -104,7 +104,7 @@ class InSyncReplicas:
     def record_fetch(
         self, broker_id: BrokerId, broker_epoch: int, fetch_offset: int, log_start_offset: int, log_end_offset: int, now_ms: int
     ) -> bool:
-        """A follower has everything before `fetch_offset`; says whether it had told another offset before.
+        """A follower has everything before `fetch_offset`; returns whether it fetched from another offset before.
 
         Raises:
             NotLeaderOrFollower: it is no replica, or the fetch is from a former life of it (KIP-903).
@@ -145,25 +145,25 @@ class InSyncReplicas:
     def committed_offset(self, own_offset: int) -> int:
         """Up to where everybody who counts has the log."""
         committed = own_offset
-        for each in self._counted:
-            if each.log_end_offset < committed:
-                committed = each.log_end_offset
+        for follower in self._counted:
+            if follower.log_end_offset < committed:
+                committed = follower.log_end_offset
         return committed
 
     def is_under(self, min_insync_replicas: int) -> bool:
-        """Whether too few are in sync; more than there are replicas can not be asked for (KIP-966)."""
+        """Whether too few are in sync; more than there are replicas cannot be asked for (KIP-966)."""
         return len(self.isr) < min(min_insync_replicas, len(self.replicas))
 
     @property
     def has_joining(self) -> bool:
         """Whether the high watermark waits for a follower that is not in the ISR."""
-        return any(each.is_joining for each in self._counted)
+        return any(follower.is_joining for follower in self._counted)
 
     def forget_absent(self, now_ms: int) -> None:
         """Waits no longer for followers that were about to join and fetch no more."""
-        for each in self._counted:
-            if each.is_joining and now_ms - each.fetched_ms > decisions.PRESENT_MS:
-                each.is_joining = False
+        for follower in self._counted:
+            if follower.is_joining and now_ms - follower.fetched_ms > decisions.PRESENT_MS:
+                follower.is_joining = False
         self._recount()
 
     # Whether this broker still leads.
@@ -174,7 +174,7 @@ class InSyncReplicas:
         return self.question
 
     def forget_question(self) -> None:
-        """Nobody can say any more."""
+        """Leads no more: the questions cannot be answered any more."""
         if self.question is not None:
             self.question.give_up()
             self.question = None
@@ -194,34 +194,38 @@ class InSyncReplicas:
         if self._proposal is not None:
             return None
         needed = max(high_watermark, self.epoch_start_offset)
-        joining = [each for each in self.followers.values() if each.broker_id not in self.isr and decisions.may_join(each, needed, now_ms)]
+        joining = [
+            follower
+            for follower in self.followers.values()
+            if follower.broker_id not in self.isr and decisions.may_join(follower, needed, now_ms)
+        ]
         if not joining:
             return None
-        wanted = {*self.isr, *(each.broker_id for each in joining)}
-        return self._propose(tuple(each for each in self.replicas if each in wanted))
+        wanted = {*self.isr, *(follower.broker_id for follower in joining)}
+        return self._propose(tuple(replica for replica in self.replicas if replica in wanted))
 
     def propose_shrink(self, log_end_offset: int, now_ms: int, lag_time_max_ms: int) -> IsrChange | None:
         """The ISR without those who lag, to be asked of the controller; None when there is nothing to ask."""
         if self._proposal is not None:
             return None
         late = [
-            each
-            for each in self.followers.values()
-            if each.broker_id in self.isr and decisions.lags(each, log_end_offset, now_ms, lag_time_max_ms)
+            follower
+            for follower in self.followers.values()
+            if follower.broker_id in self.isr and decisions.lags(follower, log_end_offset, now_ms, lag_time_max_ms)
         ]
         if not late:
             return None
-        for each in late:
+        for lagging in late:
             log.info(
-                "%s: broker %d is at offset %d of %d and was last caught up %d ms ago",
+                "%s: broker %d lags: at offset %d, log end offset is %d, last caught up %s",
                 self._topic_partition,
-                each.broker_id,
-                each.log_end_offset,
+                lagging.broker_id,
+                lagging.log_end_offset,
                 log_end_offset,
-                now_ms - each.caught_up_ms,
+                "before this broker led" if lagging.caught_up_ms == LONG_AGO else f"{now_ms - lagging.caught_up_ms} ms ago",
             )
-        gone = {each.broker_id for each in late}
-        return self._propose(tuple(each for each in self.isr if each not in gone))
+        gone = {follower.broker_id for follower in late}
+        return self._propose(tuple(replica for replica in self.isr if replica not in gone))
 
     def altered(self, change: IsrChange, altered: AlteredPartition, now_ms: int) -> bool:
         """The controller's answer to a proposal; says whether it has to be asked again."""
@@ -240,17 +244,17 @@ class InSyncReplicas:
                 altered.partition_epoch,
             )
             self.isr, self.partition_epoch = state.isr, altered.partition_epoch
-            for each in self.followers.values():
-                if each.broker_id in state.isr:
-                    each.is_joining = False
+            for follower in self.followers.values():
+                if follower.broker_id in state.isr:
+                    follower.is_joining = False
         elif outcome is Outcome.REFUSED:
-            log.info("%s: ISR stays %s: the controller answered with error %d", self._topic_partition, self.isr, altered.error)
+            log.info("%s: ISR stays %s: the controller refused the change with error %d", self._topic_partition, self.isr, altered.error)
             for member in change.new_isr:
                 if member.broker_id in self.followers and member.broker_id not in self.isr:
                     self.followers[member.broker_id].refuse(now_ms + decisions.REFUSED_MS)
         else:
             log.info(
-                "%s: ISR %s -> %s was answered with error %d: %s",
+                "%s: ISR %s -> %s was refused with error %d: %s",
                 self._topic_partition,
                 self.isr,
                 _ids(change),
@@ -264,7 +268,7 @@ class InSyncReplicas:
         return False
 
     def _propose(self, isr: tuple[BrokerId, ...]) -> IsrChange:
-        members = tuple(IsrMember(each, self.followers[each].broker_epoch if each in self.followers else -1) for each in isr)
+        members = tuple(IsrMember(replica, self.followers[replica].broker_epoch if replica in self.followers else -1) for replica in isr)
         self._proposal = IsrChange(self._topic_partition, self.leader_epoch, self.partition_epoch, members)
         self._recount()
         return self._proposal
@@ -272,7 +276,7 @@ class InSyncReplicas:
     def _recount(self) -> None:
         """Whom the high watermark waits for: the maximal ISR, and those about to join."""
         maximal = self._maximal()
-        self._counted = [each for each in self.followers.values() if each.is_joining or each.broker_id in maximal]
+        self._counted = [follower for follower in self.followers.values() if follower.is_joining or follower.broker_id in maximal]
 
     def _maximal(self) -> set[BrokerId]:
         """The ISR, and who is in it if the controller has agreed to what was proposed."""
@@ -280,4 +284,4 @@ class InSyncReplicas:
 
 
 def _ids(change: IsrChange) -> tuple[BrokerId, ...]:
-    return tuple(each.broker_id for each in change.new_isr)
+    return tuple(replica.broker_id for replica in change.new_isr)

@@ -1,7 +1,7 @@
 """Writing to and reading from a partition that this broker leads, as a broker does for itself.
 
 Groups and transactions keep their state in topics, so it is replicated and found again like any other data. A
-coordinator appends here as a producer with acks=all would, and goes on when the high watermark has passed; it loads its
+coordinator appends here as a producer with acks=all would, and continues when the high watermark has passed; it loads its
 state by reading the partition from its start.
 """
 
@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, TypeAlias
 
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.partition import ACKS_ALL, Partition
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.clock import Clock
-from ottla.errors import ApiError, NotCoordinator, NotLeaderOrFollower, RequestTimedOut
+from ottla.errors import ApiError, NotLeaderOrFollower, RequestTimedOut
 from ottla.lifecycle import Offload
 from ottla.model import TopicPartition
 from ottla.record.batch import batches
@@ -30,32 +30,7 @@ KeyValue: TypeAlias = tuple[bytes | None, bytes | None]
 
 # How long loading waits for the followers to have what a former leader appended.
 _CATCH_UP_SECONDS: Final = 60.0
-# Between two attempts to load a partition.
-_RETRY_SECONDS: Final = 1.0
-_LONGEST_PAUSE_SECONDS: Final = 30.0
 _MAGIC: Final = 2
-
-
-async def loaded_at_last(key: TopicPartition, load: Callable[[], Awaitable[None]]) -> None:
-    """Has a coordinator read a partition, again and again until it is read.
-
-    As long as this broker leads the partition no other broker can be asked; a coordinator that resigns cancels this. An
-    unexpected error must not make COORDINATOR_LOAD_IN_PROGRESS the answer for ever either.
-    """
-    pause = _RETRY_SECONDS
-    while True:
-        try:
-            await load()
-            return
-        except NotCoordinator:
-            return
-        except ApiError as error:
-            log.error("%s cannot be loaded, trying again in %g s: %s", key, _RETRY_SECONDS, error)
-            await asyncio.sleep(_RETRY_SECONDS)
-        except Exception:
-            log.exception("%s cannot be loaded, trying again in %g s", key, pause)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 class _Commit:
@@ -130,7 +105,7 @@ class InternalTopics:
             ApiError: nothing was appended; as from `Partition.append_as_leader`.
         """
         now_ms = self._clock.time_ms()
-        batch = build_batch((Record(index, now_ms, *each) for index, each in enumerate(records)), codec=codec)
+        batch = build_batch((Record(index, now_ms, *record) for index, record in enumerate(records)), codec=codec)
         return self.append_batch(key, batch)
 
     def append_batch(self, key: TopicPartition, batch: bytes) -> tuple[int, Partition]:
@@ -146,7 +121,7 @@ class InternalTopics:
         """As `append`, as a part of a producer's transaction; as from `Partition.append_in_transaction`."""
         now_ms = self._clock.time_ms()
         batch = build_batch(
-            (Record(index, now_ms, *each) for index, each in enumerate(records)),
+            (Record(index, now_ms, *record) for index, record in enumerate(records)),
             codec=codec,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
@@ -188,7 +163,7 @@ class InternalTopics:
 
         Raises:
             RequestTimedOut: it is not, after that time; it may still come to be.
-            NotLeaderOrFollower, KafkaStorageError: nobody here can tell any more.
+            NotLeaderOrFollower, KafkaStorageError: this broker can no longer know.
         """
         commit = _Commit(partition, end_offset)
         if not commit.try_complete():
@@ -199,12 +174,12 @@ class InternalTopics:
             self._produces.forget(commit)
 
     async def check_still_led(self, key: TopicPartition, leader_epoch: int, timeout_seconds: float) -> None:
-        """Returns once it is certain that nobody else led the partition when this was called.
+        """Returns once it is certain that no other broker led the partition when this was called.
 
         What was known here at that time was the truth then, and not only what a leader of the past remembers.
 
         Raises:
-            NotLeaderOrFollower: another broker leads, or it can not be found out in time.
+            NotLeaderOrFollower: another broker leads, or it cannot be found out in time.
         """
         partition = self._replicas.get(*key)
         is_certain = False
@@ -219,22 +194,22 @@ class InternalTopics:
                         question = self._replicas.ask_whether_leading(partition)
                     is_certain = await asyncio.shield(question.settled)
         if not is_certain:
-            raise NotLeaderOrFollower(f"{key}: whether this broker still leads in epoch {leader_epoch} can not be told")
+            raise NotLeaderOrFollower(f"{key}: leadership in epoch {leader_epoch} cannot be confirmed")
 
     async def chunks(
-        self, key: TopicPartition, leader_epoch: int, chunk_bytes: int, passed_over: Callable[[int], None]
+        self, key: TopicPartition, leader_epoch: int, chunk_bytes: int, skipped: Callable[[int], None]
     ) -> AsyncIterator[bytes]:
         """All that is committed, from the log's start, in chunks of whole batches.
 
-        What is committed while this goes on is read too; at the end there is nothing left up to the high watermark. Where no
-        batch can be made out the rest of its segment is passed over, loudly: the state of others is worth more than a stop.
+        What is committed while this continues is read too; at the end there is nothing left up to the high watermark. Where no
+        batch can be made out the rest of its segment is skipped, loudly: the state of others is worth more than a stop.
 
         Args:
-            passed_over: told how many offsets were.
+            skipped: called with the number of offsets that were.
 
         Raises:
-            NotLeaderOrFollower: the partition is led by somebody else, or in another epoch, by now.
-            KafkaStorageError: it can not be read.
+            NotLeaderOrFollower: another broker leads the partition by now, or this one in another epoch.
+            KafkaStorageError: it cannot be read.
         """
         offset = -1
         while True:
@@ -251,16 +226,19 @@ class InternalTopics:
                 continue
             if partition_log.read_would_block(offset):
                 await partition_log.prepare_read(offset)
-            region = partition_log.read(offset, chunk_bytes, partition.high_watermark, True)
+            high_watermark = partition.high_watermark
+            region = partition_log.read(offset, chunk_bytes, high_watermark, True)
             if region is None:
-                return
+                # Compaction left nothing up to here. What is behind is not committed yet, as after a start whose checkpoint is older.
+                offset = high_watermark
+                continue
             chunk = await self._offload(region.read)
             end = _end_offset(chunk, partition.high_watermark)
             if end <= offset:
-                later = [each.base_offset for each in partition_log.segments if each.base_offset > offset]
+                later = [segment.base_offset for segment in partition_log.segments if segment.base_offset > offset]
                 end = min([*later, partition.high_watermark])
-                passed_over(end - offset)
-                log.error("%s: no batch can be made out at offset %d, all up to offset %d is passed over", key, offset, end)
+                skipped(end - offset)
+                log.error("%s: no valid batch at offset %d, skipped to offset %d", key, offset, end)
                 offset = end
                 continue
             offset = end

@@ -87,5 +87,5 @@ def lags(follower: FollowerProgress, log_end_offset: int, now_ms: int, lag_time_
 
 def low_watermark(own_start_offset: int, followers: Iterable[FollowerProgress], living: Collection[BrokerId]) -> int:
     """The smallest log start offset of the living replicas: what DeleteRecords waits for (KIP-107)."""
-    starts = [each.log_start_offset for each in followers if each.broker_id in living]
+    starts = [follower.log_start_offset for follower in followers if follower.broker_id in living]
     return min([own_start_offset, *starts])

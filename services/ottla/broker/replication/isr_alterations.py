@@ -37,7 +37,7 @@ class IsrAlterations:
         broker_epoch: of its latest registration.
         alter_partition: the controller's, wherever it is. It raises OttlaError or OSError when no answer was to be had.
         is_wanted: whether the change has not been overtaken.
-        altered: told each answer; says whether the change has to be asked again.
+        altered: called with each response; returns whether the change has to be requested again.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class IsrAlterations:
             self._task = None
 
     def _next(self) -> dict[TopicPartition, IsrChange]:
-        for key in [key for key, each in self._waiting.items() if not self._is_wanted(each)]:
+        for key in [key for key, change in self._waiting.items() if not self._is_wanted(change)]:
             del self._waiting[key]
         return dict(list(self._waiting.items())[:MOST_AT_ONCE])
 
@@ -91,21 +91,21 @@ class IsrAlterations:
         """One call; says whether everything in it was settled."""
         broker_epoch = self._broker_epoch()
         request = AlterPartitionRequest(
-            self._broker_id, broker_epoch, tuple(self._with_own_epoch(each, broker_epoch) for each in changes.values())
+            self._broker_id, broker_epoch, tuple(self._with_own_epoch(change, broker_epoch) for change in changes.values())
         )
         try:
             response = await asyncio.wait_for(self._alter_partition(request), CALL_SECONDS)
         except (OttlaError, OSError) as error:
-            log.warning("%d ISR changes were not asked for, and will be again: %s", len(changes), error)
+            log.warning("AlterPartition of %d ISRs failed, retrying: %s", len(changes), error)
             return False
         if response.error != NONE:
-            log.warning("%d ISR changes were refused with error %d and are asked for again", len(changes), response.error)
+            log.warning("AlterPartition of %d ISRs was refused with error %d, retrying", len(changes), response.error)
             return False
         settled = True
         for key, change in changes.items():
             altered = response.partitions.get(key)
             if altered is None:
-                log.error("%s: the controller's answer says nothing of its ISR", key)
+                log.error("%s: missing in the controller's AlterPartition response", key)
                 settled = False
             elif self._altered(change, altered):
                 settled = False
@@ -114,5 +114,7 @@ class IsrAlterations:
         return settled
 
     def _with_own_epoch(self, change: IsrChange, broker_epoch: int) -> IsrChange:
-        members = tuple(IsrMember(each.broker_id, broker_epoch) if each.broker_id == self._broker_id else each for each in change.new_isr)
+        members = tuple(
+            IsrMember(replica.broker_id, broker_epoch) if replica.broker_id == self._broker_id else replica for replica in change.new_isr
+        )
         return replace(change, new_isr=members)

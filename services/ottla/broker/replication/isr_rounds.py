@@ -36,7 +36,7 @@ class IsrRounds:
         partitions: what it holds, for looking only.
         clock: what followers' progress is measured by.
         lag_time_max_ms: `replica.lag.time.max.ms`.
-        moved: told a partition whose high watermark may have moved.
+        moved: called with a partition whose high watermark may have moved.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class IsrRounds:
                     alterations.submit(change)
 
     def forget_absent(self) -> None:
-        """Lets nobody wait for followers that were about to join and fetch no more."""
+        """Stops waiting for followers that were about to join and fetch no more."""
         for key, partition in list(self._joining.items()):
             if partition.forget_absent(self.now_ms()):
                 self._moved(key)

@@ -40,7 +40,7 @@ class LeadershipQuestion:
         members: who may lead by now in this broker's place.
 
     Attributes:
-        settled: whether this broker led when it asked; False when that can not be said any more. Nobody sets it from outside.
+        settled: whether this broker led when it asked; False when that is no longer known. Set here only.
     """
 
     def __init__(self, members: Collection[BrokerId]) -> None:
@@ -62,7 +62,7 @@ class LeadershipQuestion:
 
     def keep(self, members: Collection[BrokerId]) -> None:
         """The ISR has changed, by a word of the controller to its leader: who is not in it any more need not be heard."""
-        self._unheard = {each: place for each, place in self._unheard.items() if each in members}
+        self._unheard = {member: place for member, place in self._unheard.items() if member in members}
         self._settle_if_all_were_heard()
 
     def give_up(self) -> None:

@@ -16,10 +16,10 @@ from uuid import UUID
 from crc32c import crc32c
 
 from ottla.broker.replication import isr as decisions
+from ottla.broker.replication.audit_runs import AuditRuns
 from ottla.broker.replication.replica import Replica
 from ottla.config.topic import TopicSettings
 from ottla.errors import (
-    InvalidRecord,
     InvalidTimestamp,
     InvalidTransactionState,
     MessageTooLarge,
@@ -32,7 +32,6 @@ from ottla.errors import (
 from ottla.interbroker.calls import AlteredPartition, IsrChange
 from ottla.model import NO_TIMESTAMP, BrokerId, TopicPartition
 from ottla.record.batch import (
-    CONTROL_MASK,
     CRC_START,
     HEADER,
     HEADER_SIZE,
@@ -40,9 +39,9 @@ from ottla.record.batch import (
     PREFIX,
     PREFIX_SIZE,
     TIMESTAMP_TYPE_MASK,
-    TRANSACTIONAL_MASK,
     BatchHeader,
     check_batch,
+    check_from_client,
     read_header,
 )
 from ottla.record.control_records import EndTransactionMarker, build_marker_batch
@@ -54,7 +53,7 @@ ACKS_ALL: Final = -1
 NEVER: Final = (1 << 63) - 1
 
 
-def _nobody_waits(topic_partition: TopicPartition) -> None:
+def _no_requests_wait(topic_partition: TopicPartition) -> None:
     """For a partition without readers."""
 
 
@@ -62,10 +61,10 @@ class Partition(Replica):
     """A partition on this broker.
 
     Args:
-        moved: told when what readers may see has changed by following.
+        moved: called when what consumers may see has changed by following.
     """
 
-    __slots__ = ("_after_max_ms", "_before_max_ms", "_log_append_time", "_max_message_bytes", "settings")
+    __slots__ = ("_after_max_ms", "_before_max_ms", "_log_append_time", "_max_message_bytes", "audit", "settings")
 
     def __init__(
         self,
@@ -75,9 +74,10 @@ class Partition(Replica):
         log: Log,
         settings: TopicSettings,
         *,
-        moved: Callable[[TopicPartition], None] = _nobody_waits,
+        moved: Callable[[TopicPartition], None] = _no_requests_wait,
     ) -> None:
         super().__init__(topic_partition, topic_id, broker_id, log, moved)
+        self.audit: AuditRuns | None = None  # given by `broker.auditing` while this broker leads an audited topic
         self.update_settings(settings)
 
     def update_settings(self, settings: TopicSettings) -> None:
@@ -107,7 +107,9 @@ class Partition(Replica):
         Raises:
             NotLeaderOrFollower: it is no replica, or the fetch is from a former life of it (KIP-903).
         """
-        is_news = self.in_sync.record_fetch(broker_id, broker_epoch, fetch_offset, log_start_offset, self.log.log_end_offset, now_ms)
+        is_news = self.in_sync.record_fetch(
+            broker_id, broker_epoch, fetch_offset, log_start_offset, self.log.appender.log_end_offset, now_ms
+        )
         return is_news and self.advance_high_watermark()
 
     def propose_expansion(self, now_ms: int) -> IsrChange | None:
@@ -155,7 +157,7 @@ class Partition(Replica):
         Args:
             acks: what the producer asked for; with -1 the in-sync replicas are counted first.
             now_ms: the broker's time, for topics that stamp with it.
-            in_transaction: whether transactional batches may come, from somebody who may use the transactional id.
+            in_transaction: whether transactional batches may come, from a principal that may use the transactional id.
 
         Returns:
             Base offset, last offset, and the time that the records were stamped with or -1. A plain tuple: a named
@@ -178,7 +180,7 @@ class Partition(Replica):
         if size < HEADER_SIZE:
             check_batch(buffer[start:stop])
         header = HEADER.unpack_from(buffer, start)
-        _, length, _, magic, crc, attributes, last_offset_delta, _, max_timestamp, producer_id, _, _, count = header
+        _, length, _, magic, crc, attributes, last_offset_delta, first_timestamp, max_timestamp, producer_id, _, _, count = header
         if (
             magic != 2
             or length + LOG_OVERHEAD != size
@@ -187,10 +189,13 @@ class Partition(Replica):
             or crc32c(buffer[start + CRC_START : stop]) != crc
         ):
             check_batch(buffer[start:stop])
-        if attributes & (CONTROL_MASK | TRANSACTIONAL_MASK):
+        # From the header alone: no bit but the codec's (4 is zstd), and no more records than fit behind the 61 bytes of the header at
+        # 7 bytes each, is what nearly all have. `check_from_client` has names for these; to look them up would cost as much again.
+        if not 0 <= attributes <= 4 or count * 7 > size - 61:
             self._check_kind(BatchHeader._make(header), in_transaction)
         log = self.log
-        base_offset = log.next_offset
+        appender = log.appender
+        base_offset = appender.next_offset
         last_offset = base_offset + last_offset_delta
         if producer_id >= 0:
             batch = BatchHeader._make(header)
@@ -199,8 +204,8 @@ class Partition(Replica):
                 return duplicate.base_offset, duplicate.last_offset, duplicate.timestamp if self._log_append_time else -1
         if self._log_append_time:
             stamped = _stamp(buffer, start, stop, header, base_offset, self.leader_epoch, now_ms)
-            log.stage(stamped, buffer[start + HEADER_SIZE : stop], last_offset, now_ms)
-            max_timestamp, log_append_time = now_ms, now_ms
+            appender.stage(stamped, buffer[start + HEADER_SIZE : stop], last_offset, now_ms)
+            first_timestamp = max_timestamp = log_append_time = now_ms
         else:
             if max_timestamp != NO_TIMESTAMP and (
                 max_timestamp - now_ms > self._after_max_ms or now_ms - max_timestamp > self._before_max_ms
@@ -210,14 +215,24 @@ class Partition(Replica):
                     f"after, or over message.timestamp.before.max.ms = {self._before_max_ms} before, the broker's {now_ms}"
                 )
             log_append_time = -1
-            log.stage(PREFIX.pack(base_offset, length, self.leader_epoch), buffer[start + PREFIX_SIZE : stop], last_offset, max_timestamp)
+            appender.stage(
+                PREFIX.pack(base_offset, length, self.leader_epoch), buffer[start + PREFIX_SIZE : stop], last_offset, max_timestamp
+            )
         if producer_id >= 0:
             log.producers.update(batch, base_offset, last_offset, max_timestamp)
+        audit = self.audit
+        if audit is not None:
+            if audit.from_ms <= first_timestamp <= max_timestamp < audit.until_ms:
+                audit.size += size
+            else:
+                audit.turn(base_offset, last_offset, first_timestamp, max_timestamp, size)
         return base_offset, last_offset, log_append_time
 
     def _check_kind(self, header: BatchHeader, in_transaction: bool) -> None:
-        if header.is_control:
-            raise InvalidRecord(f"{self.topic_partition}: a control batch from a client")
+        check_from_client(header)
+        if not header.is_transactional:
+            return
+        self.read_for_audit()
         if not in_transaction:
             raise TransactionalIdAuthorizationFailed(f"{self.topic_partition}: a transactional batch, and no transactional id")
         self.check_in_transaction(header.producer_id, header.producer_epoch)
@@ -225,7 +240,7 @@ class Partition(Replica):
     def check_in_transaction(self, producer_id: int, producer_epoch: int) -> None:
         """Whether the producer has a transaction open here, or its coordinator has said that it will (KIP-890).
 
-        Nobody would ever end another one, and readers of committed data would wait for that for ever.
+        Another one would never end, and readers of committed data would wait for that for ever.
 
         Raises:
             InvalidTransactionState: it has not.
@@ -255,7 +270,7 @@ class Partition(Replica):
     def append_marker(self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker, now_ms: int) -> int:
         """Stages the marker that ends a producer's transaction here, and gives its offset.
 
-        One that comes again, or for a transaction that wrote nothing here, ends nothing and is kept all the same.
+        One that comes again, or for a transaction that wrote nothing here, ends nothing and is kept anyway.
 
         Raises:
             InvalidProducerEpoch, TransactionCoordinatorFenced: a newer producer or coordinator has written.
@@ -278,27 +293,34 @@ class Partition(Replica):
 
     def _stage_for_producer(self, batch: memoryview, header: BatchHeader, marker: EndTransactionMarker | None) -> int:
         log = self.log
-        base_offset = log.next_offset
+        base_offset = log.appender.next_offset
         last_offset = base_offset + header.last_offset_delta
         prefix = PREFIX.pack(base_offset, header.length, self.leader_epoch)
-        log.stage(prefix, batch[PREFIX_SIZE:], last_offset, header.max_timestamp)
-        log.producers.advance_high_watermark(self.high_watermark)  # or what ended long ago would pile up where nobody reads
+        log.appender.stage(prefix, batch[PREFIX_SIZE:], last_offset, header.max_timestamp)
+        log.producers.advance_high_watermark(self.high_watermark)  # or what ended long ago would pile up in a log that is not read
+        self.read_for_audit()
         completed = log.producers.update(header, base_offset, last_offset, header.max_timestamp, marker)
         if completed is not None:
-            log.transaction_ended(completed)
+            log.appender.transaction_ended(completed)
         return base_offset
+
+    def read_for_audit(self) -> None:
+        """Has the audit read the log, as what was counted of batches here does not hold or is not all."""
+        if self.audit is not None:
+            self.audit.is_read = True
 
     def appended(self) -> None:
         """The staged batches are in the file: what follows for the high watermark."""
         if self.commits_at_once:
-            self.high_watermark = self.log.log_end_offset
+            self.high_watermark = self.log.appender.log_end_offset
         elif not self.waits_for_flush:
             self.advance_high_watermark()
 
     @property
     def opens_batches(self) -> bool:
         """Whether the topic asks for something that only the records inside a batch can tell or take."""
-        return self.settings.compression_type != "producer" or self.settings.is_compacted
+        settings = self.settings
+        return settings.compression_type != "producer" or settings.is_compacted or settings.validates_schema_ids
 
     # Reading.
 
@@ -325,7 +347,7 @@ class Partition(Replica):
             OffsetOutOfRange: below the log's start or beyond its end.
         """
         up_to = self.last_stable_offset if committed_only else self.high_watermark
-        if up_to <= offset <= self.log.log_end_offset and offset >= self.log.log_start_offset:
+        if up_to <= offset <= self.log.appender.log_end_offset and offset >= self.log.log_start_offset:
             return None
         if offset > self.log.log_end_offset and not self.is_leader:
             raise OffsetNotAvailable(f"{self.topic_partition}: offset {offset}, and this follower has {self.log.log_end_offset} so far")
@@ -337,7 +359,7 @@ class Partition(Replica):
         Raises:
             OffsetOutOfRange: below the log's start or beyond its end.
         """
-        return self.log.read(offset, max_bytes, self.log.log_end_offset, at_least_one_batch)
+        return self.log.read(offset, max_bytes, self.log.appender.log_end_offset, at_least_one_batch)
 
     def available(self, offset: int, *, committed_only: bool) -> int | None:
         """How many bytes a consumer may see from `offset` on; None when they reach into a later segment.
@@ -349,7 +371,7 @@ class Partition(Replica):
 
     def available_as_leader(self, offset: int) -> int | None:
         """The same for a follower, which may have everything."""
-        return self.log.available(offset, self.log.log_end_offset)
+        return self.log.available(offset, self.log.appender.log_end_offset)
 
     def delete_records(self, offset: int) -> int:
         """Moves the log's start to `offset` (-1: the high watermark) and gives the low watermark (KIP-107).

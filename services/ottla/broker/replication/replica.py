@@ -7,7 +7,7 @@
 Leader and partition epochs only grow, whatever arrives in whichever order. The high watermark never goes back either,
 unless the leader does not have what was committed: then an error says so.
 
-`Partition` adds what clients and followers ask of a leader; nobody else derives from this.
+`Partition` adds what clients and followers ask of a leader; no other class derives from this.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ottla.broker.replication.in_sync import InSyncReplicas
-from ottla.broker.replication.truncation import truncation_offset
 from ottla.broker.state_changes import state_changes
 from ottla.errors import FencedLeaderEpoch, KafkaStorageError, NotLeaderOrFollower, StaleControllerEpoch, UnknownLeaderEpoch
 from ottla.interbroker.calls import PartitionAssignment
-from ottla.model import NO_LEADER, BrokerId, TopicPartition
+from ottla.model import NO_LEADER, NO_PARTITION_LEADER_EPOCH, BrokerId, TopicPartition
 from ottla.record.batch import HEADER_SIZE, read_header
+from ottla.storage.leader_epochs import LeaderEpochCache
 from ottla.storage.log import Log
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Replica:
     """What is the same for a leader and a follower, and what only a follower does.
 
     Args:
-        moved: told when what readers may see has changed by following.
+        moved: called when what consumers may see has changed by following.
     """
 
     __slots__ = (
@@ -89,10 +89,10 @@ class Replica:
         # With `flush.messages` set, answers and the high watermark wait for the fsync.
         self.waits_for_flush = False
         # What follows are numbers and words that every batch is measured by, so they are kept ready.
-        self.commits_at_once = False  # an append is committed as soon as it is written: nobody else has to have it
+        self.commits_at_once = False  # an append is committed as soon as it is written: no other replica has to have it
         self.is_under_min_isr = False  # too few are in sync, so nothing new is committed (KIP-966)
         self._moved = moved
-        # Counted for whoever asks. What came from a leader is a part of what the log says was appended to it.
+        # Counted for anyone who asks. What came from a leader is a part of what the log says was appended to it.
         self.followed_bytes = self.followed_messages = self.followed_batches = 0
         self.sent_bytes = self.fetches = 0  # to consumers
         self.produce_failures = self.fetch_failures = 0
@@ -120,14 +120,14 @@ class Replica:
     # Roles.
 
     def become_leader(self, assignment: PartitionAssignment, now_ms: int) -> bool:
-        """Leads from now on, in the given epoch; says whether that is news.
+        """Leads from now on, in the given epoch; returns whether that is a change.
 
         Args:
             now_ms: milliseconds of the clock that never goes back.
 
         Raises:
             StaleControllerEpoch: the leader epoch is older than the one known.
-            KafkaStorageError: the disk has failed; what can not be read must not lead.
+            KafkaStorageError: the disk has failed; what cannot be read must not lead.
         """
         if not self._is_news(assignment):
             return False
@@ -156,7 +156,7 @@ class Replica:
         return True
 
     def become_follower(self, assignment: PartitionAssignment) -> bool:
-        """Follows another replica from now on, or waits for one to lead; says whether that is news.
+        """Follows another replica from now on, or waits for one to lead; returns whether that is a change.
 
         The log stays as it is: where it parts from the leader's is found out by fetching.
 
@@ -178,7 +178,7 @@ class Replica:
         return True
 
     def stop_leading(self) -> None:
-        """Leads no more, and follows nobody: the session with the coordination is lost, or the replica is given up.
+        """Leads no more, and follows no leader: the session with the coordination is lost, or the replica is given up.
 
         The epochs stay known, and so does an ISR that was proposed: it may come true yet.
         """
@@ -189,12 +189,14 @@ class Replica:
     def _is_news(self, assignment: PartitionAssignment) -> bool:
         state = assignment.state
         if state.leader_epoch < self.leader_epoch:
-            raise StaleControllerEpoch(f"{self.topic_partition}: leader epoch {state.leader_epoch} came, {self.leader_epoch} is known")
+            raise StaleControllerEpoch(
+                f"{self.topic_partition}: leader epoch {state.leader_epoch} is stale, the current one is {self.leader_epoch}"
+            )
         if state.leader_epoch > self.leader_epoch:
             return True
         if assignment.partition_epoch != self.in_sync.partition_epoch:
             return assignment.partition_epoch > self.in_sync.partition_epoch
-        return state.leader != self.leader  # told again; it is only news to one that has stopped meanwhile
+        return state.leader != self.leader  # a repeat; it changes only a replica that has stopped meanwhile
 
     def _adopt(self, assignment: PartitionAssignment) -> None:
         self.leader = assignment.state.leader
@@ -226,7 +228,7 @@ class Replica:
 
     def committed_offset(self) -> int:
         """The end of what this replica alone can call committed."""
-        return self.log.recovery_point if self.waits_for_flush else self.log.log_end_offset
+        return self.log.flusher.recovery_point if self.waits_for_flush else self.log.appender.log_end_offset
 
     def advance_high_watermark(self) -> bool:
         """Moves the high watermark as far as the replicas that count allow, never back; says whether it moved."""
@@ -242,7 +244,7 @@ class Replica:
 
     def fetch_position(self) -> FollowerPosition:
         """From where on to fetch. What `must_settle` says comes first."""
-        end_offset = self.log.log_end_offset
+        end_offset = self.log.appender.log_end_offset
         return FollowerPosition(end_offset, self.log.leader_epochs.latest_epoch, self.leader_epoch, self.log.log_start_offset)
 
     @property
@@ -254,7 +256,7 @@ class Replica:
         """Waits until it is on the disk: after a truncation the recovery point, with `flush.messages` the records.
 
         Raises:
-            KafkaStorageError: it can not be brought there.
+            KafkaStorageError: it cannot be brought there.
         """
         await self.log.settle()
         if self.waits_for_flush:
@@ -271,23 +273,28 @@ class Replica:
             KafkaStorageError: the disk has failed or is full.
         """
         if self.is_leader or leader_epoch != self.leader_epoch:
-            log.debug("%s: an answer of leader epoch %d came too late, %d is known", self.topic_partition, leader_epoch, self.leader_epoch)
+            log.debug(
+                "%s: stale response of leader epoch %d is ignored, the current one is %d",
+                self.topic_partition,
+                leader_epoch,
+                self.leader_epoch,
+            )
             return False
         if self.storage_error is not None:
             raise self.storage_error
         if len(records):
             self._begin_inside_first_batch(records)
-            before = self.log.appended_bytes, self.log.appended_messages, self.log.appended_batches
+            before = self.log.appender.appended_bytes, self.log.appender.appended_messages, self.log.appender.appended_batches
             try:
-                self.log.append_as_received(records)
+                self.log.appender.append_as_received(records)
             finally:
-                self.followed_bytes += self.log.appended_bytes - before[0]
-                self.followed_messages += self.log.appended_messages - before[1]
-                self.followed_batches += self.log.appended_batches - before[2]
+                self.followed_bytes += self.log.appender.appended_bytes - before[0]
+                self.followed_messages += self.log.appender.appended_messages - before[1]
+                self.followed_batches += self.log.appender.appended_batches - before[2]
             self.log.producers.advance_high_watermark(self.high_watermark)
         former = self.high_watermark, self.log.log_start_offset
         # It never goes back: what was committed once stays so, even if a new leader has yet to learn it.
-        self.high_watermark = max(self.high_watermark, min(high_watermark, self.log.log_end_offset))
+        self.high_watermark = max(self.high_watermark, min(high_watermark, self.log.appender.log_end_offset))
         if log_start_offset > self.log.log_start_offset:
             self.log.advance_log_start_offset(min(log_start_offset, self.high_watermark))
         if former != (self.high_watermark, self.log.log_start_offset):
@@ -324,7 +331,7 @@ class Replica:
         self.log.truncate_to(offset)
         self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
         log.info(
-            "%s: the leader's epoch %d ends at %d: cut from %d to %d",
+            "%s: leader epoch %d ends at %d on the leader: truncating from %d to %d",
             self.topic_partition,
             diverging_epoch,
             end_offset,
@@ -335,7 +342,7 @@ class Replica:
         return self.log.log_end_offset < before
 
     def restart_at(self, offset: int) -> None:
-        """Drops everything and goes on from the leader's first offset: all that lies here is gone there.
+        """Drops everything and continues from the leader's first offset: all that lies here is gone there.
 
         Raises:
             KafkaStorageError: the new segment could not be made.
@@ -358,3 +365,37 @@ class Replica:
                 self.high_watermark,
                 self.leader_epoch,
             )
+
+
+# Where a follower cuts its log so that it is a part of its leader's again (KIP-101, KIP-279, KIP-595).
+#
+# The leader has compared the epoch of the follower's last record with its own log and said which epoch it has in its
+# place and where that ends. Two logs that have an epoch in common are the same up to where the shorter one of it ends.
+#
+#     leader    epoch 1: 0-9   epoch 3: 10-14                  asked for epoch 2 at offset 13: "epoch 1, up to 10"
+#     follower  epoch 1: 0-9   epoch 2: 10-12                  cuts at 10 and asks again, from epoch 1 on
+#
+# Pure. Source: Kafka's `AbstractFetcherThread.getOffsetTruncationState`.
+
+
+def truncation_offset(epochs: LeaderEpochCache, log_end_offset: int, diverging_epoch: int, end_offset: int) -> int:
+    """The offset from which on nothing here is the leader's.
+
+    Where the epoch that the leader names is not known here, the log is cut where the one before it ends, and the leader
+    asked again: it may name an older one.
+
+    Args:
+        epochs: the follower's.
+        log_end_offset: the follower's.
+        diverging_epoch: the largest epoch that the leader has and that is not above the follower's last; -1 when it
+            is not known and only the leader's end counts.
+        end_offset: where it ends at the leader.
+    """
+    if diverging_epoch == NO_PARTITION_LEADER_EPOCH:
+        return min(end_offset, log_end_offset)
+    own_epoch, own_end_offset = epochs.end_offset_for(diverging_epoch, log_end_offset)
+    if own_epoch == NO_PARTITION_LEADER_EPOCH:
+        return min(end_offset, log_end_offset)
+    if own_epoch != diverging_epoch:
+        return min(own_end_offset, log_end_offset)
+    return min(own_end_offset, end_offset, log_end_offset)

@@ -7,21 +7,21 @@ moved on, and sees to it that ISRs are asked for. What a partition is and does i
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Protocol
 from uuid import UUID
 
 from ottla.broker.purgatory import Purgatory
-from ottla.broker.replication.appends import Appends
 from ottla.broker.replication.counts import IsrCounts
 from ottla.broker.replication.following import Follow
 from ottla.broker.replication.group_commit import GroupCommit
 from ottla.broker.replication.isr_alterations import AlterPartition
 from ottla.broker.replication.isr_rounds import IsrRounds
 from ottla.broker.replication.leadership_question import LeadershipQuestion
-from ottla.broker.replication.log_owner import Found, Owner, owner_of
 from ottla.broker.replication.partition import Partition
 from ottla.broker.state_changes import state_changes
 from ottla.clock import Clock, SystemClock
@@ -83,8 +83,8 @@ class ReplicaManager:
         lag_time_max_ms: int = DEFAULT_LAG_TIME_MAX_MS,
     ) -> None:
         self.following: Following = NoFollowing()
-        # Told what this broker begins to lead of the internal topics, in which epoch, and with None that it does so no more.
-        self.leads_internal: Callable[[TopicPartition, int | None], None] = _nobody_told
+        # Called when this broker begins to lead a partition of an internal topic, with the epoch, and with None when it stops.
+        self.leads_internal: Callable[[TopicPartition, int | None], None] = _ignore_leadership
         # Requests that wait for followers' log start offsets.
         self.deletes = Purgatory()
         clock = clock or SystemClock()
@@ -146,7 +146,7 @@ class ReplicaManager:
     # What the controller says.
 
     def written_epochs(self, partitions: Iterable[PartitionAssignment]) -> dict[TopicPartition, int]:
-        """The latest leader epoch of each log that can not go on in the epoch that the controller gives.
+        """The latest leader epoch of each log that cannot continue in the epoch that the controller gives.
 
         It gives such a one when the coordination service was restored from an older copy. Two leaders would have written
         in one epoch, and followers could not tell their logs apart (KIP-101).
@@ -155,14 +155,14 @@ class ReplicaManager:
         for assignment in partitions:
             key, state = assignment.topic_partition, assignment.state
             partition, opened = self._partitions.get(key), self._logs.get(key)
-            if opened is None or opened.topic_id not in (None, ZERO_TOPIC_ID, assignment.topic_id):
+            if opened is None or not _may_be_of(opened.topic_id, assignment.topic_id):
                 continue
             latest = opened.leader_epochs.latest_epoch
             if partition is not None and partition.topic_id == assignment.topic_id:
                 if partition.leader_epoch == state.leader_epoch:
-                    continue  # it is told again
+                    continue  # the request comes again
                 latest = max(latest, partition.leader_epoch)
-            # A replica that nobody shares the partition with led in that epoch itself.
+            # The only replica of a partition led in that epoch itself.
             may_be_its_own = state.leader != self._broker_id or len(state.replicas) == 1
             if state.leader_epoch < latest or (state.leader_epoch == latest and not may_be_its_own):
                 found[key] = latest
@@ -173,19 +173,19 @@ class ReplicaManager:
         found = {}
         for key, topic_id in partitions.items():
             opened = self._logs.get(key)
-            is_here = opened is not None and not opened.is_offline and opened.topic_id in (None, ZERO_TOPIC_ID, topic_id)
+            is_here = opened is not None and not opened.is_offline and _may_be_of(opened.topic_id, topic_id)
             found[key] = LogEnd(opened.leader_epochs.latest_epoch, opened.log_end_offset) if opened is not None and is_here else NO_LOG
         return found
 
     async def apply(
         self, partitions: Sequence[PartitionAssignment], live_leaders: Sequence[BrokerRegistration]
     ) -> dict[TopicPartition, int]:
-        """Leads and follows as it is told; gives the error code of each partition.
+        """Becomes leader or follower as the request says; gives the error code of each partition.
 
-        A partition whose log can not be opened is answered with the storage error, and the others are not affected.
+        A partition whose log cannot be opened is answered with the storage error, and the others are not affected.
         """
         errors: dict[TopicPartition, int] = {}
-        leaders = {each.broker_id: each for each in live_leaders}
+        leaders = {leader.broker_id: leader for leader in live_leaders}
         async with self._one_at_a_time:
             for begin in range(0, len(partitions), APPLIED_AT_ONCE):
                 some = partitions[begin : begin + APPLIED_AT_ONCE]
@@ -215,32 +215,32 @@ class ReplicaManager:
         return errors
 
     async def stop(self, partitions: Sequence[PartitionToStop]) -> dict[TopicPartition, int]:
-        """Gives replicas up, with their files where it is told so; gives the error code of each."""
+        """Gives replicas up, with their files where the request says so; gives the error code of each."""
         errors: dict[TopicPartition, int] = {}
         async with self._one_at_a_time:
-            for each in partitions:
+            for partition in partitions:
                 try:
-                    await self._stop(each)
-                    errors[each.topic_partition] = NONE
+                    await self._stop(partition)
+                    errors[partition.topic_partition] = NONE
                 except ApiError as error:
-                    log.error("%s was not stopped: %s", each.topic_partition, error)
-                    errors[each.topic_partition] = error.code
+                    log.error("%s: StopReplica failed: %s", partition.topic_partition, error)
+                    errors[partition.topic_partition] = error.code
         return errors
 
     def stop_leading_all(self) -> None:
         """Leads nothing any more, at once: the session with the coordination is lost, and others may lead already."""
-        led = [each for each in self._partitions.values() if each.is_leader]
-        for each in led:
-            each.stop_leading()
-        for each in led:
-            self._role_changed(each.topic_partition)
+        led = [partition for partition in self._partitions.values() if partition.is_leader]
+        for partition in led:
+            partition.stop_leading()
+        for partition in led:
+            self._role_changed(partition.topic_partition)
         if led:
-            log.warning("broker %d leads none of its %d partitions any more", self._broker_id, len(led))
+            log.warning("broker %d stopped leading its %d partitions", self._broker_id, len(led))
 
     async def set_strays_aside(self, all_replicas: AllReplicas) -> tuple[TopicPartition, ...]:
         """Gives up the replicas that are not this broker's any more; their files stay, under another name.
 
-        As Kafka's `updateStrayLogs`: nobody deletes them but a person, for whoever takes them for strays may be wrong.
+        As Kafka's `updateStrayLogs`: only an operator deletes them, for a controller that takes them for strays may be wrong.
         """
         async with self._one_at_a_time:
             held = dict.fromkeys((*self._logs.logs, *self._partitions))
@@ -267,23 +267,28 @@ class ReplicaManager:
         follow: dict[TopicPartition, Follow] = {}
         unfollow: list[TopicPartition] = []
         changed: list[TopicPartition] = []
-        for each in partitions:
-            key = each.topic_partition
+        for state in partitions:
+            key = state.topic_partition
             try:
-                partition = self._hosted(each)
+                partition = self._hosted(state)
                 if partition.storage_error is not None:
                     raise partition.storage_error
-                leads = each.state.leader == self._broker_id
-                if partition.become_leader(each, self.now_ms()) if leads else partition.become_follower(each):
+                leads = state.state.leader == self._broker_id
+                if partition.become_leader(state, self.now_ms()) if leads else partition.become_follower(state):
                     changed.append(key)
-                if each.partition_epoch < partition.partition_epoch:
-                    log.info("%s: partition epoch %d came, %d is known", key, each.partition_epoch, partition.partition_epoch)
+                if state.partition_epoch < partition.partition_epoch:
+                    log.info(
+                        "%s: stale partition epoch %d is ignored, the current one is %d",
+                        key,
+                        state.partition_epoch,
+                        partition.partition_epoch,
+                    )
                 elif not leads and partition.leader in live_leaders:
                     follow[key] = Follow(live_leaders[partition.leader], partition.leader_epoch, partition.topic_id)
                 else:
                     unfollow.append(key)
                     if not leads and partition.leader != NO_LEADER:
-                        log.warning("%s: its leader %d is not among the living, so nothing is fetched", key, partition.leader)
+                        log.warning("%s: leader %d is not alive; fetching is paused", key, partition.leader)
                 errors[key] = NONE
                 self._refusals.pop(key, None)
             except ApiError as error:
@@ -299,16 +304,16 @@ class ReplicaManager:
         """Logs why a replica cannot lead or follow; once, as the controller asks again for as long as the error is the disk's."""
         if self._refusals.get(key) != error.message:
             self._refusals[key] = error.message
-            log.error("%s: broker %d cannot do what the controller says: %s", key, self._broker_id, error)
+            log.error("%s: broker %d cannot apply the LeaderAndIsr request: %s", key, self._broker_id, error)
 
     def _follow(self, follow: Mapping[TopicPartition, Follow], unfollow: Iterable[TopicPartition]) -> None:
         gone = [key for key in unfollow if self._followed.pop(key, None) is not None]
         if gone:
             self.following.unfollow(gone)
-        news = {key: each for key, each in follow.items() if self._followed.get(key) != each}
-        if news:
-            self._followed.update(news)
-            self.following.follow(news)
+        changed = {key: state for key, state in follow.items() if self._followed.get(key) != state}
+        if changed:
+            self._followed.update(changed)
+            self.following.follow(changed)
 
     def _hosted(self, assignment: PartitionAssignment) -> Partition:
         """The partition; hosted from now on if it was not."""
@@ -336,14 +341,14 @@ class ReplicaManager:
         """Does beforehand, and in threads, what of `_hosted` waits for the disk."""
         missing: dict[TopicPartition, UUID] = {}
         known: dict[TopicPartition, UUID] = {}
-        for each in assignments:
-            self._make_room(each)
-            opened = self._logs.get(each.topic_partition)
+        for assignment in assignments:
+            self._make_room(assignment)
+            opened = self._logs.get(assignment.topic_partition)
             if opened is None:
-                if each.is_new or not self._logs.offline_directories:
-                    missing[each.topic_partition] = each.topic_id
-            elif opened.topic_id is None and each.topic_id != ZERO_TOPIC_ID and self._owner_of(opened, each) is Owner.TOPIC:
-                known[each.topic_partition] = each.topic_id
+                if assignment.is_new or not self._logs.offline_directories:
+                    missing[assignment.topic_partition] = assignment.topic_id
+            elif opened.topic_id is None and assignment.topic_id != ZERO_TOPIC_ID and self._owner_of(opened, assignment) is Owner.TOPIC:
+                known[assignment.topic_partition] = assignment.topic_id
         if missing:
             await self._logs.create_all(missing)
         if known:
@@ -373,15 +378,17 @@ class ReplicaManager:
         self._refusals.pop(key, None)
         partition, opened = self._partitions.get(key), self._logs.get(key)
         held = partition.topic_id if partition is not None else None if opened is None else opened.topic_id
-        if held not in (None, ZERO_TOPIC_ID, to_stop.topic_id):
+        if not _may_be_of(held, to_stop.topic_id):
             if to_stop.topic_id is not None:
                 # It came late: of the topic that it means there is nothing here any more.
-                log.warning("%s: the replica of topic %s is kept, topic %s was to be stopped", key, held, to_stop.topic_id)
+                log.warning(
+                    "%s: stale StopReplica ignored: the replica is of topic %s, the request of topic %s", key, held, to_stop.topic_id
+                )
                 return
             if to_stop.delete:
                 raise InconsistentTopicId(f"{key}: to be deleted, and the controller does not say which topic; {held} is here")
         if partition is not None:
-            # A deletion has no epoch: whoever leads, the topic goes.
+            # A deletion has no epoch: the topic goes, no matter who leads.
             if 0 <= to_stop.leader_epoch < partition.leader_epoch:
                 raise FencedLeaderEpoch(
                     f"{key}: to be stopped as of leader epoch {to_stop.leader_epoch}, {partition.leader_epoch} is known"
@@ -413,7 +420,7 @@ class ReplicaManager:
         self.some_open_batches |= partition.opens_batches and partition.topic_partition.topic not in INTERNAL_TOPICS
 
     def directory_failed(self) -> tuple[TopicPartition, ...]:
-        """A log directory has failed: its partitions refuse everything, and whoever waits for them is told.
+        """A log directory has failed: its partitions refuse everything, and requests that wait for them get an error.
 
         Returns:
             The partitions that were not known to be offline before.
@@ -445,7 +452,7 @@ class ReplicaManager:
     def follower_fetched(
         self, partition: Partition, broker_id: BrokerId, broker_epoch: int, fetch_offset: int, log_start_offset: int, now_ms: int
     ) -> None:
-        """A follower has everything before `fetch_offset`: whoever waits for that is told, and it may join the ISR.
+        """A follower has everything before `fetch_offset`: requests that wait for that are completed, and it may join the ISR.
 
         Args:
             now_ms: from `now_ms`.
@@ -463,7 +470,7 @@ class ReplicaManager:
             self.deletes.check(key)
 
     def ask_whether_leading(self, partition: Partition) -> LeadershipQuestion:
-        """Asks the followers of a partition; those whose fetches wait are answered, so that they fetch anew."""
+        """Asks the followers of a partition; those whose fetches wait are answered, so that they fetch again."""
         question = partition.in_sync.ask()
         self._fetches.check(partition.topic_partition)
         return question
@@ -515,9 +522,120 @@ def must_settle(partition: Partition | None) -> bool:
     return partition is not None and not partition.is_leader and partition.log.must_settle
 
 
-def _nobody_told(key: TopicPartition, leader_epoch: int | None) -> None:
+def _ignore_leadership(key: TopicPartition, leader_epoch: int | None) -> None:
     """For a broker that coordinates nothing."""
 
 
 def _offline(partition: Partition) -> KafkaStorageError:
     return KafkaStorageError(f"{partition.topic_partition}: its log directory {partition.log.directory.parent} has failed")
+
+
+def _may_be_of(held: UUID | None, topic_id: UUID | None) -> bool:
+    """Whether what says of itself that it is of one topic, or does not say it, may be another's."""
+    return held in (None, ZERO_TOPIC_ID, topic_id)
+
+
+# The appends of one socket read, written as one group.
+#
+# A read of a busy connection holds many pipelined requests. Their batches are staged log by log, and each log then
+# writes its group with one `writev`: a system call per log and read instead of one per batch. The answers leave after.
+
+
+class Appends:
+    """Which partitions have staged batches.
+
+    Args:
+        written: called with each partition whose group is in the file.
+    """
+
+    def __init__(self, written: Callable[[Partition], None]) -> None:
+        self._written = written
+        self._staged: list[Partition] = []
+        self._failed: dict[TopicPartition, KafkaStorageError] = {}
+
+    def stage(self, partition: Partition) -> None:
+        """Remembers that the partition has something staged; called once a partition and group."""
+        partition.has_staged = True
+        self._staged.append(partition)
+
+    def failed(self, partition: Partition, error: KafkaStorageError) -> None:
+        """A segment was full and the group could not be written before its end: what it held is gone."""
+        partition.read_for_audit()
+        self._failed[partition.topic_partition] = error
+
+    def complete(self) -> dict[TopicPartition, KafkaStorageError] | None:
+        """Writes everything staged; gives the partitions whose group was not written, or None when all were.
+
+        The log of such a partition is as it was before the group.
+        """
+        failed: dict[TopicPartition, KafkaStorageError] | None = None
+        if self._failed:
+            failed, self._failed = self._failed, {}
+        staged, self._staged = self._staged, []
+        for partition in staged:
+            partition.has_staged = False
+            try:
+                partition.log.appender.write_staged()
+            except KafkaStorageError as error:
+                partition.read_for_audit()
+                failed = failed or {}
+                failed[partition.topic_partition] = error
+                continue
+            partition.appended()
+            self._written(partition)
+        return failed
+
+
+# Whose records are these? A log that is found under a partition's name, and the topic that has this name now.
+#
+# A topic that is deleted and made again has the same name and another id, and a directory has its topic's id
+# (`partition.metadata`). A log of Kafka before 2.8 has none, and of another one the file may be lost. Such a log is this topic's
+#
+# - if this broker is in the ISR or leads, and the partition has not just been made: only a replica that has hosted this very
+#   topic gets there, and what it had then is what others count on;
+# - if it lies where a broker worked last that may have known of no ids, and has no records of a later leader epoch than the
+#   topic has reached. To copy all of it once more would make every upgrade from such a Kafka a full replication.
+#
+# Everything else is taken for another topic's. It costs a copy at worst, for no acknowledgement depends on a replica outside of the ISR,
+# while records of another topic would be served as this one's. A plain function of facts; `ReplicaManager` acts.
+
+
+class Owner(enum.Enum):
+    """Whose a log is."""
+
+    TOPIC = enum.auto()
+    ANOTHER_TOPIC = enum.auto()
+    UNKNOWN = enum.auto()  # there is no leader to copy from, so it is kept as it is until there is one
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known of a log.
+
+    Attributes:
+        topic_id: its topic's, as far as it says so.
+        log_end_offset: its end; nothing was ever in one that ends at 0.
+        latest_epoch: the leader epoch of its last record; -1 without any.
+        may_predate_topic_ids: it lies where a broker worked last that may have known of none.
+    """
+
+    topic_id: UUID | None
+    log_end_offset: int
+    latest_epoch: int
+    may_predate_topic_ids: bool
+
+
+def owner_of(found: Found, assignment: PartitionAssignment, broker_id: BrokerId) -> Owner:
+    """Whether the log is the assignment's topic's."""
+    if found.topic_id not in (None, ZERO_TOPIC_ID):
+        return Owner.TOPIC if assignment.topic_id in (ZERO_TOPIC_ID, found.topic_id) else Owner.ANOTHER_TOPIC
+    state = assignment.state
+    if found.log_end_offset == 0:
+        return Owner.TOPIC
+    if assignment.is_new:
+        return Owner.ANOTHER_TOPIC
+    if state.leader == broker_id or broker_id in state.isr:
+        return Owner.TOPIC
+    if found.may_predate_topic_ids and found.latest_epoch <= state.leader_epoch:
+        return Owner.TOPIC
+    return Owner.UNKNOWN if state.leader == NO_LEADER else Owner.ANOTHER_TOPIC

@@ -9,7 +9,6 @@ second those may take together. Only replicas that lag are held back: one that i
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final
 
 from ottla.clock import Clock
@@ -20,7 +19,7 @@ from ottla.model import BrokerId
 EVERY_REPLICA: Final = "*"
 # A second's worth may pass at once; Kafka measures over as long.
 BURST_SECONDS: Final = 1.0
-# A rate can be raised while somebody waits by the old one.
+# A rate can be raised while a fetch waits by the old one.
 LONGEST_WAIT_SECONDS: Final = 1.0
 
 
@@ -90,9 +89,4 @@ class ReplicationThrottles:
 
 def is_throttled(throttled_replicas: tuple[str, ...], partition: int, broker_id: BrokerId) -> bool:
     """Whether a topic's `….replication.throttled.replicas` names this replica."""
-    return bool(throttled_replicas) and _named(throttled_replicas, partition, broker_id)
-
-
-@lru_cache(maxsize=4096)
-def _named(throttled_replicas: tuple[str, ...], partition: int, broker_id: BrokerId) -> bool:
-    return EVERY_REPLICA in throttled_replicas or f"{partition}:{broker_id}" in throttled_replicas
+    return bool(throttled_replicas) and (EVERY_REPLICA in throttled_replicas or f"{partition}:{broker_id}" in throttled_replicas)

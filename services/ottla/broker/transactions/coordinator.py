@@ -8,23 +8,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
-from ottla.broker.replication.internal_keys import partition_of
-from ottla.broker.replication.internal_topics import InternalTopics, loaded_at_last
-from ottla.broker.transactions.counts import TransactionCounts
-from ottla.broker.transactions.shard import TransactionLimits, TransactionPartition
+from ottla.broker.coordinator.state_partition import StatePartitions
+from ottla.broker.metadata import MetadataCache
+from ottla.broker.replication.internal_topics import InternalTopics
+from ottla.broker.replication.partition import Partition
+from ottla.broker.transactions.markers import MarkerSender, TransactionCalls, TransactionPeers
+from ottla.broker.transactions.shard import TransactionCounts, TransactionLimits, TransactionPartition
 from ottla.broker.transactions.transaction import Transaction
 from ottla.clock import Clock
-from ottla.errors import NONE, ApiError, CoordinatorLoadInProgress, InvalidRequest, NotCoordinator
-from ottla.interbroker.calls import TransactionAnswer, TransactionMarker, TransactionQuestion
+from ottla.config.broker import BrokerSettings
+from ottla.errors import (
+    NONE,
+    ApiError,
+    CoordinatorNotAvailable,
+    InvalidProducerEpoch,
+    InvalidRequest,
+    InvalidTransactionState,
+    ProducerFenced,
+    error_of,
+)
+from ottla.interbroker.calls import TransactionAnswer, TransactionControl, TransactionMarker, TransactionQuestion
 from ottla.lifecycle import Offload
-from ottla.model import TopicPartition
+from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
+
+Ask: TypeAlias = Callable[[BrokerId, TransactionQuestion], Awaitable[TransactionAnswer]]
 
 
 class TransactionCoordinator:
@@ -35,7 +50,7 @@ class TransactionCoordinator:
         clock: for what is written and timed.
         offload: decodes beside the loop.
         send_markers: tells all partitions of a transaction how it ended; returns when they know.
-        new_producer_id: an id that nobody has.
+        new_producer_id: gives an id that no producer has.
         partition_count: of the topic: as it is, or as it would be made.
         abort_interval_seconds: `transaction.abort.timed.out.transaction.cleanup.interval.ms`.
         expiry_interval_seconds: `transaction.remove.expired.transaction.cleanup.interval.ms`.
@@ -53,83 +68,36 @@ class TransactionCoordinator:
         abort_interval_seconds: float,
         expiry_interval_seconds: float,
     ) -> None:
-        self._internal = internal
-        self._clock = clock
-        self._offload = offload
-        self._send_markers = send_markers
-        self._new_producer_id = new_producer_id
-        self._limits = limits
-        self._partition_count = partition_count
+        self.counts: Final = TransactionCounts()
+
+        def make(key: TopicPartition, leader_epoch: int) -> TransactionPartition:
+            return TransactionPartition(key, leader_epoch, internal, clock, send_markers, new_producer_id, limits, self.counts)
+
+        self._partitions = StatePartitions(TRANSACTIONS_TOPIC, make, offload, partition_count)
         self._abort_interval_seconds = abort_interval_seconds
         self._expiry_interval_seconds = expiry_interval_seconds
-        self.counts: Final = TransactionCounts()
-        self._partitions: dict[int, TransactionPartition] = {}
-        self._loading: dict[TransactionPartition, asyncio.Task[None]] = {}
-        self._ending: set[asyncio.Task[None]] = set()
         self._rounds: list[asyncio.Task[None]] = []
+        self.lead = self._partitions.lead
+        self.resign = self._partitions.resign
+        self.partition_of = self._partitions.index_of
 
     def start(self) -> None:
-        """Looks for transactions that take too long, and for ids that nobody uses, from now on."""
-        loop = asyncio.get_running_loop()
+        """Looks for transactions that take too long, and for ids that have expired, from now on."""
+        loop, rounds = asyncio.get_running_loop(), self._partitions.rounds
+        aborts = rounds(self._abort_interval_seconds, TransactionPartition.abort_timed_out, "timed-out transactions cannot be aborted")
+        expiry = rounds(self._expiry_interval_seconds, TransactionPartition.expire, "transactional ids cannot be expired")
         self._rounds = [
-            loop.create_task(self._abort_timed_out(), name="transactions that have timed out"),
-            loop.create_task(self._expire(), name="expiry of transactional ids"),
+            loop.create_task(aborts, name="transactions that have timed out"),
+            loop.create_task(expiry, name="expiry of transactional ids"),
         ]
 
     async def close(self) -> None:
         """Gives all transactions up, in whatever state they are."""
-        for index in list(self._partitions):
-            self._drop(index)
-        tasks = [*self._loading.values(), *self._rounds]
-        for task in tasks:
+        for task in self._rounds:
             task.cancel()
-        await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
-
-    # Leadership.
-
-    def lead(self, index: int, leader_epoch: int) -> None:
-        """This broker leads a partition of the topic of transactions, in this epoch."""
-        known = self._partitions.get(index)
-        if known is not None and known.leader_epoch >= leader_epoch:
-            return
-        self._drop(index)
-        partition = self._partitions[index] = TransactionPartition(
-            TopicPartition(TRANSACTIONS_TOPIC, index),
-            leader_epoch,
-            self._internal,
-            self._clock,
-            self._send_markers,
-            self._new_producer_id,
-            self._limits,
-            self.counts,
-        )
-        task = asyncio.get_running_loop().create_task(self._load(partition), name=f"loading {partition.key}")
-        self._loading[partition] = task
-        task.add_done_callback(lambda _: self._loading.pop(partition, None))
-
-    def resign(self, index: int) -> None:
-        """This broker does not lead the partition any more."""
-        self._drop(index)
-
-    def _drop(self, index: int) -> None:
-        partition = self._partitions.pop(index, None)
-        if partition is not None:
-            loading = self._loading.get(partition)
-            if loading is not None:
-                loading.cancel()
-            partition.close()
-            ending = asyncio.ensure_future(partition.ended())
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
-
-    async def _load(self, partition: TransactionPartition) -> None:
-        await loaded_at_last(partition.key, lambda: partition.load(self._offload))
+        await asyncio.gather(self._partitions.close(), *self._rounds, return_exceptions=True)
 
     # Transactions.
-
-    def partition_of(self, transactional_id: str) -> int:
-        """The partition of the topic that the id belongs to."""
-        return partition_of(transactional_id, self._partition_count())
 
     def of(self, transactional_id: str) -> TransactionPartition:
         """Where the id is.
@@ -141,13 +109,7 @@ class TransactionCoordinator:
         """
         if not transactional_id:
             raise InvalidRequest("a transactional id is not empty")
-        index = self.partition_of(transactional_id)
-        partition = self._partitions.get(index)
-        if partition is None:
-            raise NotCoordinator(f"transactional id {transactional_id} belongs to {TRANSACTIONS_TOPIC}-{index}, which is not led here")
-        if not partition.is_loaded:
-            raise CoordinatorLoadInProgress(f"{partition.key} is being read")
-        return partition
+        return self._partitions.of(transactional_id, "transactional id")
 
     def verify(self, question: TransactionQuestion) -> TransactionAnswer:
         """What a partition's leader asks before the first batch of a transaction."""
@@ -157,33 +119,152 @@ class TransactionCoordinator:
             transaction = partition.transaction(transactional_id)
         except ApiError as error:
             return TransactionAnswer(dict.fromkeys(question.partitions, error.code))
-        return TransactionAnswer({each: NONE if outcome is None else outcome.code for each, outcome in outcomes.items()}, transaction)
+        return TransactionAnswer(
+            {partition: NONE if outcome is None else outcome.code for partition, outcome in outcomes.items()}, transaction
+        )
 
     def transactions(self) -> Iterator[Transaction]:
         """All transactions that are coordinated here."""
-        for partition in self._partitions.values():
+        for partition in self._partitions:
             yield from partition.transactions()
 
     @property
     def is_loading(self) -> bool:
         """Whether some are not known yet."""
-        return any(not each.is_loaded for each in self._partitions.values())
+        return self._partitions.is_loading
 
-    async def _abort_timed_out(self) -> None:
-        while True:
-            await asyncio.sleep(self._abort_interval_seconds)
-            for partition in list(self._partitions.values()):
-                try:
-                    partition.abort_timed_out()
-                except Exception:
-                    log.exception("%s: timed-out transactions cannot be aborted, the next round tries again", partition.key)
-                await asyncio.sleep(0)
 
-    async def _expire(self) -> None:
-        while True:
-            await asyncio.sleep(self._expiry_interval_seconds)
-            for partition in list(self._partitions.values()):
-                try:
-                    await partition.expire()
-                except Exception:
-                    log.exception("%s: transactional ids cannot be expired, the next round tries again", partition.key)
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """What there is of transactions on a broker.
+
+    Attributes:
+        coordinator: of those whose ids belong here.
+        verification: asks before the first batch of a transaction.
+        calls: what other brokers ask of this one.
+    """
+
+    coordinator: TransactionCoordinator
+    verification: TransactionVerification
+    calls: TransactionCalls
+
+
+def transactions_of(
+    settings: BrokerSettings,
+    internal: InternalTopics,
+    clock: Clock,
+    offload: Offload,
+    metadata: MetadataCache,
+    new_producer_id: Callable[[], Awaitable[int]],
+    broker: Callable[[BrokerRegistration], TransactionControl],
+    ended: Callable[[TopicPartition, int, bool], None],
+    verifies: Callable[[], bool],
+) -> Transactions:
+    """The transactions of this broker.
+
+    Args:
+        metadata: who leads what; how many partitions the topic has; before it is made, as many as the settings say.
+        new_producer_id: gives an id that no producer has.
+        broker: the way to another broker.
+        ended: called for each partition of this broker in which a transaction has ended.
+        verifies: `transaction.partition.verification.enable` at the moment.
+    """
+
+    def partition_count() -> int:
+        topic = metadata.topic(TRANSACTIONS_TOPIC)
+        return settings.transaction_state_log_num_partitions if topic is None else len(topic.partitions)
+
+    def leader_of(key: TopicPartition) -> BrokerId | None:
+        state = metadata.partition(*key)
+        return None if state is None else state.leader
+
+    def coordinator_of(transactional_id: str) -> BrokerId:
+        state = metadata.partition(TRANSACTIONS_TOPIC, coordinator.partition_of(transactional_id))
+        return NO_LEADER if state is None else state.leader
+
+    calls = TransactionCalls(internal, ended, lambda question: coordinator.verify(question))
+    peers = TransactionPeers(BrokerId(settings.broker_id), calls, lambda: metadata.brokers, broker)
+    coordinator = TransactionCoordinator(
+        internal,
+        clock,
+        offload,
+        MarkerSender(leader_of, peers.write_marker).send,
+        new_producer_id,
+        TransactionLimits(
+            max_timeout_ms=settings.transaction_max_timeout_ms,
+            id_expiration_ms=settings.transactional_id_expiration_ms,
+            load_buffer_bytes=settings.transaction_state_log_load_buffer_size,
+        ),
+        partition_count,
+        settings.transaction_abort_timed_out_transaction_cleanup_interval_ms / 1000,
+        settings.transaction_remove_expired_transaction_cleanup_interval_ms / 1000,
+    )
+    return Transactions(coordinator, TransactionVerification(coordinator_of, peers.verify, verifies), calls)
+
+
+# Before the first batch of a transaction its coordinator is asked whether it knows of it (KIP-890).
+#
+# A producer that was thought dead may send a batch after its transaction was aborted, and that would never end what that
+# batch begins: readers of committed data would wait there for ever. What the coordinator says is kept by the partition, so it is asked
+# once for each transaction and partition.
+
+
+class TransactionVerification:
+    """Asks for partitions of this broker.
+
+    Args:
+        coordinator_of: the broker that coordinates a transactional id, NO_LEADER while there is none.
+        ask: asks a broker; raises ApiError when there was no answer.
+        is_enabled: `transaction.partition.verification.enable`; without it whatever comes is believed.
+    """
+
+    def __init__(self, coordinator_of: Callable[[str], BrokerId], ask: Ask, is_enabled: Callable[[], bool]) -> None:
+        self._coordinator_of = coordinator_of
+        self._ask = ask
+        self._is_enabled = is_enabled
+
+    async def refusals(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[Partition]
+    ) -> dict[TopicPartition, ApiError]:
+        """Why the producer may not write to partitions in a transaction. To those that are left out it may, from now on.
+
+        Errors are a coordinator's, but for a fenced producer, which gets INVALID_PRODUCER_EPOCH as from the log.
+        """
+        unverified = [
+            partition for partition in partitions if not partition.log.producers.may_write_in_transaction(producer_id, producer_epoch)
+        ]
+        if not unverified:
+            return {}
+        keys = tuple(partition.topic_partition for partition in unverified)
+        begun = [partition.log.producers.begin_verification(producer_id) for partition in unverified]
+        refusals: dict[TopicPartition, ApiError] = {}
+        answer = TransactionAnswer({})
+        try:
+            if self._is_enabled():
+                answer = await self._answer(TransactionQuestion(transactional_id, producer_id, producer_epoch, keys))
+            else:
+                answer = TransactionAnswer(dict.fromkeys(keys, NONE))
+        finally:
+            for partition, verification in zip(unverified, begun, strict=True):
+                is_known = answer.errors.get(partition.topic_partition) == NONE
+                partition.log.producers.end_verification(producer_id, producer_epoch, verification, is_known, answer.transaction)
+        for verified in unverified:
+            key = verified.topic_partition
+            code = answer.errors.get(key, CoordinatorNotAvailable.code)
+            if code == ProducerFenced.code:
+                refusals[key] = InvalidProducerEpoch(f"{transactional_id}: epoch {producer_epoch} is over")
+            elif code != NONE:
+                refusals[key] = error_of(code, f"{key} could not be found to be in the transaction of {transactional_id}")
+            elif not verified.log.producers.may_write_in_transaction(producer_id, producer_epoch):
+                refusals[key] = InvalidTransactionState(f"{key}: the transaction of {transactional_id} has ended meanwhile")
+        return refusals
+
+    async def _answer(self, question: TransactionQuestion) -> TransactionAnswer:
+        try:
+            coordinator = self._coordinator_of(question.transactional_id)
+            if coordinator == NO_LEADER:
+                raise CoordinatorNotAvailable(f"{question.transactional_id} has no coordinator at the moment")
+            return await self._ask(coordinator, question)
+        except ApiError as error:
+            log.info("%s: verifying the transaction with its coordinator failed: %s", question.transactional_id, error)
+            return TransactionAnswer(dict.fromkeys(question.partitions, CoordinatorNotAvailable.code))

@@ -25,14 +25,14 @@ def initialised(
 
     Args:
         expected: the producer id and epoch that the producer believes to have (KIP-360); None from a new one.
-        new_producer_id: to go on with when the present id has no epochs left; it is only needed then.
+        new_producer_id: replaces the present id when that has no epochs left; needed only then.
 
     Returns:
         In state EMPTY with the producer's id and epoch; or in PREPARE_EPOCH_FENCE, when the former producer left a
         transaction open: that has to be aborted first, and the producer asks again.
 
     Raises:
-        ProducerFenced: somebody else has begun with the id since.
+        ProducerFenced: another producer has begun with the id since.
         ConcurrentTransactions: the last transaction's markers are still being written.
     """
     if expected is not None and not _may_go_on(transaction, *expected):
@@ -86,7 +86,7 @@ def _cleared(transaction: Transaction, timeout_ms: int, now_ms: int, **changes: 
 
 
 def fenced(transaction: Transaction, now_ms: int) -> Transaction:
-    """The producer of an ongoing transaction is shut out, by an epoch that nobody has; the transaction is to be aborted next."""
+    """The producer of an ongoing transaction is fenced, by an epoch that no producer has; the transaction is to be aborted next."""
     epoch = min(transaction.epoch + 1, LAST_EPOCH)
     return transaction.to(_S.PREPARE_EPOCH_FENCE, now_ms, epoch=epoch, previous_epoch=NO_PRODUCER_EPOCH)
 

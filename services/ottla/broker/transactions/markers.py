@@ -1,6 +1,6 @@
 """Telling every partition of a transaction how it ended: markers go to the partitions' leaders until all have them.
 
-A decision that is written in `__transaction_state` can not be taken back, so this goes on until it is done: over leaders
+A decision that is written in `__transaction_state` cannot be taken back, so this continues until it is done: over leaders
 that die and brokers that are away. What needs no marker any more is a partition whose topic is gone; but what is not known
 here may also be very new, so that is believed only after a while.
 """
@@ -13,9 +13,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from ottla.errors import NONE, ApiError, InvalidProducerEpoch, TransactionCoordinatorFenced, error_of
-from ottla.interbroker.calls import TransactionMarker
-from ottla.model import NO_LEADER, BrokerId, TopicPartition
+from ottla.broker.replication.internal_topics import InternalTopics
+from ottla.errors import NONE, ApiError, BrokerNotAvailable, InvalidProducerEpoch, TransactionCoordinatorFenced, error_of
+from ottla.interbroker.calls import TransactionAnswer, TransactionControl, TransactionMarker, TransactionQuestion
+from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, TopicPartition
+from ottla.record.control_records import ControlRecordType, EndTransactionMarker
 
 log: Final = logging.getLogger(__name__)
 
@@ -25,13 +27,16 @@ FENCING: Final = frozenset({InvalidProducerEpoch.code, TransactionCoordinatorFen
 # Has a broker write the marker; gives the error code of each partition.
 WriteAt: TypeAlias = Callable[[BrokerId, TransactionMarker], Awaitable[Mapping[TopicPartition, int]]]
 
+# How long the in-sync replicas may take to have a marker before the coordinator gets an error and tries again.
+COMMIT_SECONDS: Final = 10.0
+
 
 class MarkerSender:
     """The way of markers to their partitions.
 
     Args:
         leader_of: the broker that leads a partition, NO_LEADER, or None when there is no such partition any more.
-        write_at: has a broker write a marker; it raises ApiError when that broker can not be reached.
+        write_at: has a broker write a marker; it raises ApiError when that broker cannot be reached.
         retry_backoff_seconds: between two attempts.
         gone_after: so many attempts that did not know of a partition say that it is gone.
     """
@@ -63,7 +68,7 @@ class MarkerSender:
                 leader = self._leader_of(partition)
                 if leader is None and attempt >= self._gone_after:
                     remaining.discard(partition)
-                    log.info("producer %d: %s is gone and needs no marker", marker.producer_id, partition)
+                    log.info("producer %d: %s was deleted and needs no marker", marker.producer_id, partition)
                 elif leader is not None and leader != NO_LEADER:
                     by_leader.setdefault(leader, []).append(partition)
             answers = await asyncio.gather(
@@ -88,3 +93,95 @@ class MarkerSender:
         except ApiError as error:
             log.debug("broker %d has not written the markers of producer %d: %s", leader, marker.producer_id, error)
             return {}
+
+
+# What transactions ask of other brokers, and other brokers of this one: markers for what they lead, and verification.
+#
+# TransactionCalls    this broker's end: what others ask is done here
+# TransactionPeers    the way to any broker, this one included, which is called directly
+
+
+class TransactionCalls:
+    """What this broker does for others: `ottla.interbroker.calls.TransactionControl`.
+
+    Args:
+        internal: appends to what is led here.
+        ended: called for each partition in which a transaction has ended, the producer, and whether it was committed.
+        verify: says what this broker's coordinator knows.
+    """
+
+    def __init__(
+        self,
+        internal: InternalTopics,
+        ended: Callable[[TopicPartition, int, bool], None],
+        verify: Callable[[TransactionQuestion], TransactionAnswer],
+    ) -> None:
+        self._internal = internal
+        self._ended = ended
+        self._verify = verify
+
+    async def write_transaction_marker(self, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
+        """Appends the marker to each partition; gives their error codes when all in-sync replicas have what was appended."""
+        codes = await asyncio.gather(*(self._write(partition, marker) for partition in marker.partitions))
+        return dict(zip(marker.partitions, codes, strict=True))
+
+    async def _write(self, key: TopicPartition, marker: TransactionMarker) -> int:
+        control_type = ControlRecordType.COMMIT if marker.is_commit else ControlRecordType.ABORT
+        record = EndTransactionMarker(control_type, marker.coordinator_epoch)
+        try:
+            producers = self._internal.partition(key).log.producers
+            if producers.has_ended(marker.producer_id, marker.transaction):
+                # It came late: an earlier copy was written, and what is open now is the producer's next transaction.
+                log.info("%s: a marker of producer %d is not written: its transaction has already ended", key, marker.producer_id)
+                return NONE
+            offset, partition = self._internal.append_marker(key, marker.producer_id, marker.producer_epoch, record)
+            if not self._internal.is_committed(partition, offset + 1):
+                await self._internal.committed(partition, offset + 1, COMMIT_SECONDS)
+        except ApiError as error:
+            return error.code
+        producers.note_ended(marker.producer_id, marker.transaction)
+        self._ended(key, marker.producer_id, marker.is_commit)
+        return NONE
+
+    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
+        """Says what is known here of a transaction."""
+        return self._verify(question)
+
+
+class TransactionPeers:
+    """The brokers of the cluster, as far as transactions go.
+
+    Args:
+        own_id: this broker, which is called directly.
+        own: what it does.
+        brokers: those that live.
+        control: the way to one of them.
+    """
+
+    def __init__(
+        self,
+        own_id: BrokerId,
+        own: TransactionControl,
+        brokers: Callable[[], Mapping[BrokerId, BrokerRegistration]],
+        control: Callable[[BrokerRegistration], TransactionControl],
+    ) -> None:
+        self._own_id = own_id
+        self._own = own
+        self._brokers = brokers
+        self._control = control
+
+    async def write_marker(self, broker_id: BrokerId, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
+        """Has a broker write a marker. Raises BrokerNotAvailable or RequestTimedOut when there was no answer."""
+        return await self._at(broker_id).write_transaction_marker(marker)
+
+    async def verify(self, broker_id: BrokerId, question: TransactionQuestion) -> TransactionAnswer:
+        """Asks a coordinator. Raises BrokerNotAvailable or RequestTimedOut when there was no answer."""
+        return await self._at(broker_id).verify_transaction(question)
+
+    def _at(self, broker_id: BrokerId) -> TransactionControl:
+        if broker_id == self._own_id:
+            return self._own
+        registration = self._brokers().get(broker_id)
+        if registration is None:
+            raise BrokerNotAvailable(f"broker {broker_id} does not live")
+        return self._control(registration)

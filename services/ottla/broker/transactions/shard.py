@@ -2,7 +2,7 @@
 
 Every step of a transaction is first written to the partition and taken in when it is committed there; meanwhile the id
 answers CONCURRENT_TRANSACTIONS. A decision (PREPARE_COMMIT, PREPARE_ABORT) is answered when it is written; the markers
-follow by themselves, and whoever loads the partition after a crash sends those that may not have been sent.
+follow by themselves, and anyone who loads the partition after a crash sends those that may not have been sent.
 
 What is in the log is carried to its end, whatever becomes of the request: a connection that is lost, or replicas that take
 longer than the answer may, do not take a decision back. Only a change of the leadership ends the wait for it.
@@ -16,12 +16,11 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ottla.broker.coordinator.last_values import LastValues
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.partition import Partition
 from ottla.broker.transactions import decisions
-from ottla.broker.transactions.counts import TransactionCounts
-from ottla.broker.transactions.loading import TransactionsLoader
-from ottla.broker.transactions.records import encode, encode_key
+from ottla.broker.transactions.records import decode, decode_key, encode, encode_key
 from ottla.broker.transactions.states import PREPARED, TransactionState
 from ottla.broker.transactions.transaction import Transaction
 from ottla.clock import Clock
@@ -44,7 +43,7 @@ from ottla.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.interbroker.calls import TransactionMarker
-from ottla.lifecycle import Offload
+from ottla.lifecycle import Offload, Tasks
 from ottla.model import NO_PRODUCER_EPOCH, TopicPartition, TransactionNumber
 
 log: Final = logging.getLogger(__name__)
@@ -63,6 +62,15 @@ class TransactionLimits:
     write_timeout_seconds: float = 5.0
 
 
+@dataclass(slots=True)
+class TransactionCounts:
+    """What a broker has counted as a coordinator of transactions, on its loop."""
+
+    committed: int = 0
+    aborted: int = 0
+    records_corrupt: int = 0  # skipped while partitions of the topic of transactions were read
+
+
 @dataclass(slots=True, eq=False)
 class _Entry:
     transaction: Transaction
@@ -79,7 +87,7 @@ class TransactionPartition:
         internal: appends and reads.
         clock: what is written and timed by.
         send_markers: tells all partitions of a transaction how it ended; returns when they know.
-        new_producer_id: an id that nobody has.
+        new_producer_id: gives an id that no producer has.
     """
 
     def __init__(
@@ -96,7 +104,7 @@ class TransactionPartition:
         self.key: Final = key
         self.leader_epoch: Final = leader_epoch
         self.is_loaded = False
-        self.corrupt_records = 0  # that were passed over when it was loaded
+        self.corrupt_records = 0  # that were skipped when it was loaded
         self._internal = internal
         self._clock = clock
         self._send_markers = send_markers
@@ -105,7 +113,7 @@ class TransactionPartition:
         self._counts = counts or TransactionCounts()
         self._entries: dict[str, _Entry] = {}
         self._is_closed = False
-        self._beside: set[asyncio.Task[None]] = set()
+        self._beside: Final = Tasks()
 
     # Coming and going.
 
@@ -113,19 +121,20 @@ class TransactionPartition:
         """Reads the partition, and completes what a former coordinator had decided; afterwards requests are served.
 
         Raises:
-            ApiError: the leadership went meanwhile, or the partition can not be read.
+            ApiError: the leadership went meanwhile, or the partition cannot be read.
         """
-        loader = TransactionsLoader(self.key)
-        async for chunk in self._internal.chunks(self.key, self.leader_epoch, self._limits.load_buffer_bytes, loader.pass_over):
-            await offload(loader.feed, chunk)
-        transactions = await offload(loader.transactions)
-        self.corrupt_records = loader.corrupt_records
+        read = LastValues(self.key)
+        await read.read(self._internal, self.leader_epoch, self._limits.load_buffer_bytes, offload)
+        transactions = await offload(_loaded, read)
+        self.corrupt_records = read.corrupt_records
         if self._is_closed:
             return
-        self._entries = {each.transactional_id: _Entry(each, end_offset=end_offset) for each, end_offset in transactions}
+        self._entries = {
+            transaction.transactional_id: _Entry(transaction, end_offset=end_offset) for transaction, end_offset in transactions
+        }
         self.is_loaded = True
-        self._counts.records_corrupt += loader.corrupt_records
-        prepared = [each for each in self._entries.values() if each.transaction.state in PREPARED]
+        self._counts.records_corrupt += read.corrupt_records
+        prepared = [entry for entry in self._entries.values() if entry.transaction.state in PREPARED]
         for entry in prepared:
             self._begin_beside(self._complete(entry))
         log.info(
@@ -137,11 +146,10 @@ class TransactionPartition:
         )
 
     def close(self) -> None:
-        """Another broker leads the partition, or this one stops: it goes on there from what is written."""
+        """Another broker leads the partition, or this one stops: it continues there from what is written."""
         self._is_closed = True
         self._entries.clear()
-        for task in self._beside:
-            task.cancel()
+        self._beside.cancel()
 
     async def ended(self) -> None:
         """Waits until nothing of it runs any more; after `close`."""
@@ -150,7 +158,7 @@ class TransactionPartition:
     # What producers ask for.
 
     async def initialise(self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None) -> tuple[int, int]:
-        """InitProducerId: gives producer id and epoch, and fences whoever had the transactional id before.
+        """InitProducerId: gives producer id and epoch, and fences anyone who had the transactional id before.
 
         Raises:
             InvalidTransactionTimeout: it is not within `transaction.max.timeout.ms`.
@@ -203,8 +211,10 @@ class TransactionPartition:
             raise ConcurrentTransactions(f"{transactional_id} is being completed: {transaction.state.title}")
         there = transaction.partitions if transaction.state is TransactionState.ONGOING else frozenset()
         return {
-            each: None if each in there else InvalidTransactionState(f"{each} is not part of the transaction of {transactional_id}")
-            for each in partitions
+            partition: None
+            if partition in there
+            else InvalidTransactionState(f"{partition} is not part of the transaction of {transactional_id}")
+            for partition in partitions
         }
 
     def transaction(self, transactional_id: str) -> TransactionNumber:
@@ -250,7 +260,7 @@ class TransactionPartition:
                 self._begin_beside(self._abort(entry, decisions.fenced(entry.transaction, now_ms)))
 
     async def expire(self) -> None:
-        """Forgets the ids that nobody has used for `transactional.id.expiration.ms`."""
+        """Forgets the ids that have not been used for `transactional.id.expiration.ms`."""
         now_ms = self._clock.time_ms()
         for transactional_id, entry in list(self._entries.items()):
             if entry.is_busy or not entry.transaction.is_expired(now_ms, self._limits.id_expiration_ms):
@@ -261,7 +271,7 @@ class TransactionPartition:
                 self._entries.pop(transactional_id, None)
                 log.info("%s: transactional id expired", transactional_id)
             except ApiError as error:
-                log.warning("%s: could not be expired, the next round tries again: %s", transactional_id, error)
+                log.warning("%s: expiration failed, retrying in the next round: %s", transactional_id, error)
             finally:
                 entry.is_busy = False
 
@@ -272,7 +282,7 @@ class TransactionPartition:
     ) -> tuple[_Entry, Transaction | None]:
         """The entry of an id, and what a request makes of its transaction.
 
-        What is written is committed by nobody but who leads. But that there is nothing to write, or that the request is wrong,
+        Only the leader commits what is written. But that there is nothing to write, or that the request is wrong,
         is said out of memory: a coordinator that was cut off would call a commit done since an earlier one was.
         """
         try:
@@ -301,7 +311,7 @@ class TransactionPartition:
             if carrying is not None:
                 await carrying
         except ApiError as error:
-            log.warning("%s: the abort was not written, it is tried again: %s", entry.transaction.transactional_id, error)
+            log.warning("%s: writing the abort failed, retrying: %s", entry.transaction.transactional_id, error)
 
     async def _complete(self, entry: _Entry) -> None:
         """Has the markers of a decided transaction written, and then says so."""
@@ -319,11 +329,13 @@ class TransactionPartition:
                 await self._send_markers(marker)
                 break
             except ApiError as error:
-                log.error("%s: its markers are another coordinator's business: %s", decided.transactional_id, error)
+                log.error("%s: another coordinator completes the transaction: %s", decided.transactional_id, error)
                 return
             except Exception:
                 # What is decided is carried to its end, after an unexpected error too.
-                log.exception("%s: its markers could not be sent, trying again in %g s", decided.transactional_id, _RETRY_LATER_SECONDS)
+                log.exception(
+                    "%s: sending the transaction markers failed, retrying in %g s", decided.transactional_id, _RETRY_LATER_SECONDS
+                )
                 await asyncio.sleep(_RETRY_LATER_SECONDS)
         while not self._is_closed:
             try:
@@ -336,13 +348,13 @@ class TransactionPartition:
             except NotCoordinator:
                 return
             except ApiError as error:
-                log.warning("%s: its end was not written, trying on: %s", decided.transactional_id, error)
+                log.warning("%s: writing the completed transaction failed, retrying: %s", decided.transactional_id, error)
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _write(self, entry: _Entry, changed: Transaction) -> None:
         """Writes the change for a request; returns when it is committed and taken in.
 
-        The request may end before, with its connection or when it takes too long. The change is carried to its end all the same.
+        The request may end before, with its connection or when it takes too long. The change is carried to its end anyway.
 
         Raises:
             ApiError: it was not appended; or not committed in time, and then it may still come to be.
@@ -388,7 +400,7 @@ class TransactionPartition:
                 except NotLeaderOrFollower as error:
                     raise _as_transaction_error(error) from error
                 except ApiError as error:
-                    log.warning("%s: a step of a transaction is written and not committed yet: %s", self.key, error)
+                    log.warning("%s: a transaction state record is written but not committed yet: %s", self.key, error)
                     if too_late is not None and not too_late.done():
                         too_late.set_exception(_as_transaction_error(error))
                         too_late.exception()  # the request may be gone
@@ -417,16 +429,14 @@ class TransactionPartition:
             await self._internal.committed(partition, end_offset, self._limits.write_timeout_seconds)
 
     def _begin_beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(work)
-        self._beside.add(task)
+        task = self._beside.begin(work)
         task.add_done_callback(self._ended_beside)
         return task
 
     def _ended_beside(self, task: asyncio.Task[None]) -> None:
-        self._beside.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, ApiError):
-            log.error("%s: a step of a transaction has failed unexpectedly", self.key, exc_info=error)
+            log.error("%s: a transaction state change failed unexpectedly", self.key, exc_info=error)
 
     def _check(self) -> None:
         if self._is_closed:
@@ -446,8 +456,21 @@ class TransactionPartition:
             raise ConcurrentTransactions(f"{entry.transaction.transactional_id}: another change of it is being written")
 
 
+def _loaded(read: LastValues) -> list[tuple[Transaction, int]]:
+    """The transactions that there are, each with the offset behind its record."""
+    found: list[tuple[Transaction, int]] = []
+    for key, (offset, value) in read.values.items():
+        try:
+            transactional_id = decode_key(key)
+            if transactional_id is not None:
+                found.append((decode(transactional_id, value), offset + 1))
+        except ApiError as error:
+            read.skip(offset, error)
+    return found
+
+
 def _as_transaction_error(error: ApiError) -> ApiError:
-    """What a producer is told when a step could not be written."""
+    """The error that a producer gets when a step could not be written."""
     match error:
         case UnknownTopicOrPartition() | NotEnoughReplicas() | NotEnoughReplicasAfterAppend() | RequestTimedOut():
             return CoordinatorNotAvailable(error.message)

@@ -65,5 +65,5 @@ def table() -> str:
     """The table in Markdown, for the docs."""
     lines = ["| to | from |", "|---|---|"]
     for target, predecessors in LEGAL_PREDECESSORS.items():
-        lines.append(f"| {target.title} | {', '.join(each.title for each in _S if each in predecessors)} |")
+        lines.append(f"| {target.title} | {', '.join(state.title for state in _S if state in predecessors)} |")
     return "\n".join(lines)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ottla.broker.transactions.states import TransactionState, is_legal
+from ottla.broker.transactions.states import SETTLED, TransactionState, is_legal
 from ottla.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 
 # The last epoch is kept for fencing: a producer that would get it gets another producer id.
@@ -54,6 +54,5 @@ class Transaction:
         return self.state is TransactionState.ONGOING and self.start_timestamp + self.timeout_ms <= now_ms
 
     def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether nobody has used the id for so long that it need not be kept."""
-        settled = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
-        return self.state in settled and self.update_timestamp + expiration_ms <= now_ms
+        """Whether the id has not been used for so long that it need not be kept."""
+        return self.state in SETTLED and self.update_timestamp + expiration_ms <= now_ms

@@ -14,9 +14,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import Final
+from uuid import UUID
 
-from ottla.broker.groups.consumer.assigning import ASSIGNORS
-from ottla.broker.groups.consumer.assignment import NOTHING, Assignment
+from ottla.broker.groups.classic.group import NEVER_MS
+from ottla.broker.groups.consumer.assignment import NOTHING, Assignment, assignment_of, common, count, joined, partitions_of, without
+from ottla.broker.groups.consumer.assignors import ASSIGNORS, Subscriber
 from ottla.broker.groups.consumer.changes import (
     EpochChange,
     MemberChange,
@@ -29,12 +31,9 @@ from ottla.broker.groups.consumer.changes import (
     TopicsChange,
 )
 from ottla.broker.groups.consumer.group import ConsumerGroup
-from ottla.broker.groups.consumer.member import MemberMetadata
-from ottla.broker.groups.consumer.reconciling import next_position
+from ottla.broker.groups.consumer.member import ConsumerMember, MemberMetadata, Position
 from ottla.broker.groups.consumer.states import MemberState
-from ottla.broker.groups.consumer.subscriber import Subscriber
 from ottla.broker.groups.consumer.topics import Topics, resolved
-from ottla.broker.groups.group import NEVER_MS
 
 log: Final = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ def describe(group: ConsumerGroup, member_id: str, metadata: MemberMetadata, top
 
 
 def refresh(group: ConsumerGroup, topics: Topics, now_ms: int, *, is_other: bool) -> None:
-    """Begins a new epoch when the topics are others than the last target assignment saw.
+    """Begins a new epoch when the topics are other than the last target assignment saw.
 
     Args:
         is_other: there is to be one in any case.
@@ -91,18 +90,18 @@ def _resolve(group: ConsumerGroup, topics: Topics, may_see: MaySee, now_ms: int,
     the one may see whose heartbeat it was.
     """
     wanted = group.subscribed_regexes
-    for each in [each for each in group.regexes if each not in wanted]:
-        group.write(RegexChange(each, None))
+    for stale in [regex for regex in group.regexes if regex not in wanted]:
+        group.write(RegexChange(stale, None))
     if not wanted or (not at_once and now_ms < group.regexes_due_ms):
         return False
     is_other = False
     names = topics.names()
-    for each in sorted(wanted):
-        found, former = resolved(each, names, may_see), group.regexes.get(each)
+    for pattern in sorted(wanted):
+        found, former = resolved(pattern, names, may_see), group.regexes.get(pattern)
         if former is not None:
             found |= {name for name in former.topics - found if topics.topic(name) is None and group.is_just_missing(name, now_ms)}
         if former is None or former.topics != found:
-            group.write(RegexChange(each, ResolvedRegex(found, timestamp_ms=now_ms)))
+            group.write(RegexChange(pattern, ResolvedRegex(found, timestamp_ms=now_ms)))
             is_other = True
     group.regexes_due_ms = now_ms + group.limits.regex_check_ms
     return is_other
@@ -112,7 +111,7 @@ def assign(group: ConsumerGroup) -> None:
     """Makes a target assignment for the group's epoch, unless it is there."""
     if group.epoch <= group.assignment_epoch:
         return
-    counts = {each.topic_id: each.partition_count for each in group.topics.values()}
+    counts = {topic.topic_id: topic.partition_count for topic in group.topics.values()}
     subscribers = [
         Subscriber(
             member_id,
@@ -154,3 +153,65 @@ def reconcile(group: ConsumerGroup, member_id: str, owned: Assignment | None, no
     if position.state is MemberState.UNREVOKED:
         deadlines.revocation_ms = now_ms + member.metadata.rebalance_timeout_ms
         group.note_deadline(deadlines.revocation_ms)
+
+
+# One step of a member from what it has towards what it is to have.
+#
+#     gives up     what it has and is not to have; until it says that it did, nothing else happens
+#     is given     what it is to have and no other member has; the rest when its owners have given it up
+#
+# A member moves to a new epoch only when it has given up what it was asked for. So two members never have one partition,
+# whichever answers get lost.
+#
+# Source: Kafka's `CurrentAssignmentBuilder`.
+
+
+def next_position(
+    member: ConsumerMember,
+    target_epoch: int,
+    target: Assignment,
+    owned: Assignment | None,
+    is_free: Callable[[UUID, int], bool],
+) -> Position:
+    """Where the member is next; where it is, when there is nothing that it could do.
+
+    Args:
+        owned: what the member says that it has; None when it does not say.
+        is_free: whether no other member has a partition.
+    """
+    position = member.position
+    match position.state:
+        case MemberState.STABLE:
+            if position.epoch == target_epoch:
+                return position
+            epoch = position.epoch
+        case MemberState.UNREVOKED:
+            if _still_has(position.revoking, owned):
+                return position
+            epoch = position.epoch + 1
+        case MemberState.UNRELEASED:
+            epoch = position.epoch
+    kept = common(position.assigned, target)
+    revoking = without(position.assigned, target)
+    if revoking and _still_has(revoking, owned):
+        return _changed(position, Position(epoch, position.epoch, MemberState.UNREVOKED, kept, revoking))
+    missing = without(target, kept)
+    given = assignment_of(partition for partition in partitions_of(missing) if is_free(*partition))
+    state = MemberState.STABLE if count(given) == count(missing) else MemberState.UNRELEASED
+    return _changed(position, Position(target_epoch, position.epoch, state, joined(kept, given)))
+
+
+def _changed(former: Position, position: Position) -> Position:
+    """A member that waits for partitions where it waited before has not moved, whatever its previous epoch would be."""
+    is_same = (former.epoch, former.state, former.assigned, former.revoking) == (
+        position.epoch,
+        position.state,
+        position.assigned,
+        position.revoking,
+    )
+    return former if is_same else position
+
+
+def _still_has(revoking: Assignment, owned: Assignment | None) -> bool:
+    """A member that does not say has everything still."""
+    return owned is None or bool(common(revoking, owned))

@@ -1,4 +1,4 @@
-"""Partitions by topic id: what a member has, gives up, or is to have. Values; nobody changes one."""
+"""Partitions by topic id: what a member has, gives up, or is to have. Values, never changed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def assignment_of(partitions: Iterable[TopicPartitionId]) -> Assignment:
     found: dict[UUID, set[int]] = {}
     for topic_id, partition in partitions:
         found.setdefault(topic_id, set()).add(partition)
-    return {topic_id: frozenset(each) for topic_id, each in found.items()}
+    return {topic_id: frozenset(partitions) for topic_id, partitions in found.items()}
 
 
 def partitions_of(assignment: Assignment) -> Iterator[TopicPartitionId]:
     """Every single partition."""
     for topic_id, partitions in assignment.items():
-        for each in partitions:
-            yield topic_id, each
+        for partition in partitions:
+            yield topic_id, partition
 
 
 def count(assignment: Assignment) -> int:

@@ -2,7 +2,7 @@
 
 Their generation is their member epoch. A Heartbeat tells such a member to join again when there is something for it to do;
 its JoinGroup is one step towards its target and says, in its subscription, what it has; its SyncGroup gets what it may read.
-Nobody waits for anybody: they are all assigned by the coordinator, and "the leader" has nobody to assign.
+No member waits for another: the coordinator assigns them all, and "the leader" assigns nothing.
 
 Source: Kafka's `GroupMetadataManager.classicGroupJoinToConsumerGroup` and its siblings.
 """
@@ -14,6 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import UUID
 
+from ottla.broker.groups.classic.effects import Joined, Synced, Token
+from ottla.broker.groups.classic.group import NEVER_MS, made_member_id
+from ottla.broker.groups.classic.joining import Join
+from ottla.broker.groups.classic.membership import Leaver, Sync
 from ottla.broker.groups.consumer.advancing import assign, describe, reconcile, refresh
 from ottla.broker.groups.consumer.assignment import Assignment
 from ottla.broker.groups.consumer.embedded import EmbeddedSubscription, read_subscription, write_assignment
@@ -22,10 +26,6 @@ from ottla.broker.groups.consumer.heartbeat import check_room, check_static, rep
 from ottla.broker.groups.consumer.member import ClassicProtocols, ConsumerMember, MemberMetadata
 from ottla.broker.groups.consumer.states import MemberState
 from ottla.broker.groups.consumer.topics import Topics
-from ottla.broker.groups.effects import Joined, Synced, Token
-from ottla.broker.groups.group import NEVER_MS
-from ottla.broker.groups.joining import Join
-from ottla.broker.groups.membership import Leaver, Sync
 from ottla.errors import (
     IllegalGeneration,
     InconsistentGroupProtocol,
@@ -42,10 +42,10 @@ def join(group: ConsumerGroup, request: Join, token: Token, topics: Topics, now_
     """JoinGroup; gives the answer to be given once the changes are committed.
 
     Raises:
-        ApiError: it is refused; whoever drives the group has to undo what was changed.
+        ApiError: it is refused; the driver of the group has to undo what was changed.
     """
-    names = frozenset(each.name for each in request.protocols)
-    member_id = request.member_id or f"{request.instance_id or request.client_id}-{unique()}"
+    names = frozenset(protocol.name for protocol in request.protocols)
+    member_id = request.member_id or made_member_id(request.instance_id or request.client_id, unique())
     check_room(group, member_id)
     if not group.supports(request.protocol_type, names):
         raise InconsistentGroupProtocol(f"Member {member_id}'s protocols are not supported.")
@@ -55,7 +55,7 @@ def join(group: ConsumerGroup, request: Join, token: Token, topics: Topics, now_
     former = _former(group, request, member_id)
     if former is None and subscription.owned:
         # Its session has ended and others read its partitions. Kafka takes it in as it is; so it would read them too until it syncs.
-        raise UnknownMemberId(f"group {group.group_id} has no member {member_id}, so it can not have partitions")
+        raise UnknownMemberId(f"group {group.group_id} has no member {member_id}, so it cannot have partitions")
     metadata = MemberMetadata(
         request.instance_id if former is None or request.instance_id is not None else former.metadata.instance_id,
         subscription.rack_id or (None if former is None else former.metadata.rack_id),
@@ -67,7 +67,7 @@ def join(group: ConsumerGroup, request: Join, token: Token, topics: Topics, now_
     )
     describe(group, member_id, metadata, topics, _sees_all, now_ms)
     assign(group)
-    reconcile(group, member_id, by_id(subscription.owned, topics), now_ms)
+    reconcile(group, member_id, by_id(group, subscription.owned, topics), now_ms)
     member = group.get(member_id)
     deadlines = group.deadlines(member_id)
     deadlines.join_ms = NEVER_MS
@@ -92,7 +92,7 @@ def _subscription(request: Join) -> EmbeddedSubscription:
     try:
         return read_subscription(request.protocols[0].metadata)
     except InvalidRecord as error:
-        raise InconsistentGroupProtocol(f"the subscription of {request.member_id} can not be read: {error.message}") from error
+        raise InconsistentGroupProtocol(f"the subscription of {request.member_id} cannot be read: {error.message}") from error
 
 
 def _sees_all(name: str) -> bool:
@@ -116,12 +116,12 @@ def sync(group: ConsumerGroup, request: Sync, token: Token, topics: Topics, now_
     group.deadlines(member.member_id).sync_ms = NEVER_MS
     group.hear_from(member, now_ms)
     version = read_subscription(protocol.metadata).version
-    assignment = write_assignment(by_name(member.position.assigned, topics), version)
+    assignment = write_assignment(by_name(group, member.position.assigned, topics), version)
     return Synced(token, assignment, request.protocol_type, request.protocol_name)
 
 
 def look_at_topics(group: ConsumerGroup, topics: Topics, now_ms: int) -> None:
-    """Before a Heartbeat: whether it is time for a new epoch. There may be nobody else who makes the group look."""
+    """Before a Heartbeat: whether it is time for a new epoch. No other request may come that makes the group look."""
     if now_ms >= group.topics_due_ms:
         refresh(group, topics, now_ms, is_other=False)
 
@@ -132,8 +132,8 @@ def heartbeat(group: ConsumerGroup, member_id: str, instance_id: str | None, gen
     _check_generation(member, generation_id)
     group.hear_from(member, now_ms)
     state = member.position.state
-    waits_for_nobody = state is MemberState.UNRELEASED and not _waits_for_others(group, member)
-    if member.position.epoch < group.epoch or state is MemberState.UNREVOKED or waits_for_nobody:
+    waits_for_none = state is MemberState.UNRELEASED and not _waits_for_others(group, member)
+    if member.position.epoch < group.epoch or state is MemberState.UNREVOKED or waits_for_none:
         _expect_to_join(group, member, now_ms)
         raise RebalanceInProgress(f"group {group.group_id} is at epoch {group.epoch}: {member_id} has to join again")
 
@@ -171,23 +171,28 @@ def _expect_to_join(group: ConsumerGroup, member: ConsumerMember, now_ms: int) -
 
 def _waits_for_others(group: ConsumerGroup, member: ConsumerMember) -> bool:
     for topic_id, partitions in group.target(member.member_id).items():
-        for each in partitions - member.position.assigned.get(topic_id, frozenset()):
-            if not group.is_free_for(member.member_id, topic_id, each):
+        for partition in partitions - member.position.assigned.get(topic_id, frozenset()):
+            if not group.is_free_for(member.member_id, topic_id, partition):
                 return True
     return False
 
 
-def by_id(partitions: Mapping[str, frozenset[int]], topics: Topics) -> Assignment:
+# A name stands for the topic of the group's target assignment, if it has one of that name: this broker may not know it for a moment,
+# and what a member reads of it must not pass for given up meanwhile.
+
+
+def by_id(group: ConsumerGroup, partitions: Mapping[str, frozenset[int]], topics: Topics) -> Assignment:
     """Partitions that a client names, by topic id; those of topics that are gone are left out."""
     found = {}
     for name, numbers in partitions.items():
-        topic = topics.topic(name)
+        topic = group.topics.get(name) or topics.topic(name)
         if topic is not None and numbers:
             found[topic.topic_id] = numbers
     return found
 
 
-def by_name(assignment: Assignment, topics: Topics) -> dict[str, frozenset[int]]:
+def by_name(group: ConsumerGroup, assignment: Assignment, topics: Topics) -> dict[str, frozenset[int]]:
     """Partitions as a client names them; those of topics that are gone are left out."""
-    named = ((topics.topic_name(topic_id), partitions) for topic_id, partitions in assignment.items())
+    names = {topic.topic_id: name for name, topic in group.topics.items()}
+    named = ((names.get(topic_id) or topics.topic_name(topic_id), partitions) for topic_id, partitions in assignment.items())
     return {name: partitions for name, partitions in named if name is not None}

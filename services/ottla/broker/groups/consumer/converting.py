@@ -1,9 +1,9 @@
-"""A classic group becomes a consumer group, and the other way round, while its members go on.
+"""A classic group becomes a consumer group, and the other way round, while its members continue.
 
     upgrade     a member that speaks the consumer protocol joins a group of consumers that speak the classic one
     downgrade   the last member that speaks the consumer protocol leaves, and others stay
 
-`group.consumer.migration.policy` says which of them may be. Nobody loses what it reads: positions and assignments are the
+`group.consumer.migration.policy` says which of them may be. No member loses what it reads: positions and assignments are the
 same before and after, under the same member ids and the same number (generation or epoch).
 
 Source: Kafka's `GroupMetadataManager.convertToConsumerGroup` and `convertToClassicGroup`.
@@ -14,6 +14,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from ottla.broker.groups.classic.group import Group, GroupCounts, GroupLimits
+from ottla.broker.groups.classic.member import Member
+from ottla.broker.groups.classic.transitions import GroupState
 from ottla.broker.groups.consumer.assignment import Assignment
 from ottla.broker.groups.consumer.changes import (
     Change,
@@ -30,10 +33,6 @@ from ottla.broker.groups.consumer.embedded import read_assignment, read_subscrip
 from ottla.broker.groups.consumer.group import PROTOCOL_TYPE, ConsumerGroup, ConsumerLimits
 from ottla.broker.groups.consumer.member import ClassicProtocols, MemberMetadata, Position
 from ottla.broker.groups.consumer.topics import Topics
-from ottla.broker.groups.counts import GroupCounts
-from ottla.broker.groups.group import Group, GroupLimits
-from ottla.broker.groups.member import Member
-from ottla.broker.groups.transitions import GroupState
 from ottla.errors import GroupIdNotFound, InvalidRecord
 
 log: Final = logging.getLogger(__name__)
@@ -43,7 +42,7 @@ def upgraded(classic: Group, limits: ConsumerLimits, topics: Topics, now_ms: int
     """A consumer group of the members of a classic one, with everything that it is to be written as its changes.
 
     Raises:
-        GroupIdNotFound: it can not become one, so there is no consumer group of that name; as Kafka answers.
+        GroupIdNotFound: it cannot become one, so there is no consumer group of that name; as Kafka answers.
     """
     group = ConsumerGroup(classic.group_id, limits)
     if not classic.members:
@@ -53,7 +52,7 @@ def upgraded(classic: Group, limits: ConsumerLimits, topics: Topics, now_ms: int
     for member in classic.members.values():
         try:
             subscription = read_subscription(member.protocols[0].metadata)  # it says the same to each assignor
-            assigned = by_id(read_assignment(member.assignment), topics)
+            assigned = by_id(group, read_assignment(member.assignment), topics)
         except InvalidRecord as error:
             raise GroupIdNotFound(
                 f"Cannot upgrade the classic group {classic.group_id} to consumer group because the embedded consumer protocol"
@@ -74,14 +73,14 @@ def upgraded(classic: Group, limits: ConsumerLimits, topics: Topics, now_ms: int
         group.hear_from(group.get(member.member_id), now_ms)
     group.write(EpochChange(epoch))
     group.write(TargetEpochChange(epoch))
-    log.info("group %s: becomes a consumer group at epoch %d with %d members", group.group_id, epoch, len(group))
+    log.info("group %s: converted to a consumer group at epoch %d with %d members", group.group_id, epoch, len(group))
     return group
 
 
 def _unowned(group: ConsumerGroup, assigned: Assignment) -> Assignment:
-    """What nobody else was given: a leader of the classic protocol may have assigned whatever it liked."""
+    """What no other member was given: a leader of the classic protocol may have assigned a partition twice."""
     found = {
-        topic_id: frozenset(each for each in partitions if group.is_free_for("", topic_id, each))
+        topic_id: frozenset(partition for partition in partitions if group.is_free_for("", topic_id, partition))
         for topic_id, partitions in assigned.items()
     }
     return {topic_id: partitions for topic_id, partitions in found.items() if partitions}
@@ -90,13 +89,13 @@ def _unowned(group: ConsumerGroup, assigned: Assignment) -> Assignment:
 def _check_upgrade(classic: Group, limits: ConsumerLimits) -> None:
     reason = ""
     if not limits.can_upgrade:
-        reason = "group.consumer.migration.policy does not let it become one"
+        reason = "group.consumer.migration.policy does not allow the conversion"
     elif classic.protocol_type != PROTOCOL_TYPE:
         reason = f"its members are of the protocol type {classic.protocol_type!r}"
     elif len(classic) > limits.max_size:
         reason = f"it has {len(classic)} members, and group.consumer.max.size is {limits.max_size}"
     if reason:
-        log.info("group %s: a member wants to join with the consumer protocol, but %s", classic.group_id, reason)
+        log.info("group %s: a member cannot join with the consumer protocol: %s", classic.group_id, reason)
         raise GroupIdNotFound(f"Group {classic.group_id} is not a consumer group: {reason}")
 
 
@@ -106,12 +105,12 @@ def becomes_classic_without(group: ConsumerGroup, member_id: str, classic_limits
         return False
     size = len(group) if is_replaced else len(group) - 1
     if size == 0:
-        return False  # it is empty, and whoever comes next says what it is
+        return False  # it is empty, and anyone who comes next says what it is
     if not group.limits.can_downgrade:
-        log.info("group %s: stays a consumer group, group.consumer.migration.policy says so", group.group_id)
+        log.info("group %s: not converted to a classic group: group.consumer.migration.policy does not allow it", group.group_id)
         return False
     if size > classic_limits.max_size:
-        log.info("group %s: stays a consumer group, as it has %d members and group.max.size is smaller", group.group_id, size)
+        log.info("group %s: not converted to a classic group: it has %d members, more than group.max.size", group.group_id, size)
         return False
     return True
 
@@ -134,22 +133,22 @@ def downgraded(group: ConsumerGroup, limits: GroupLimits, topics: Topics, now_ms
                 metadata.classic.session_timeout_ms,
                 metadata.rebalance_timeout_ms,
                 metadata.classic.protocols,
-                write_assignment(by_name(group.target(member_id), topics), version),
+                write_assignment(by_name(group, group.target(member_id), topics), version),
                 deadline_ms=now_ms + metadata.classic.session_timeout_ms,
             )
         )
     classic.protocol_name = classic.selected_protocol()
     classic.state = classic.previous_state = GroupState.STABLE
-    log.info("group %s: becomes a classic group at generation %d with %d members", group.group_id, group.epoch, len(classic))
+    log.info("group %s: converted to a classic group at generation %d with %d members", group.group_id, group.epoch, len(classic))
     return classic
 
 
 def tombstones(group: ConsumerGroup) -> list[Change]:
     """What takes all records of a consumer group away."""
-    changes: list[Change] = [PositionChange(each, None) for each in group.members]
-    changes += [TargetChange(each, None) for each in group.targets]
+    changes: list[Change] = [PositionChange(member, None) for member in group.members]
+    changes += [TargetChange(target, None) for target in group.targets]
     changes.append(TargetEpochChange(None))
-    changes += [MemberChange(each, None) for each in group.members]
-    changes += [RegexChange(each, None) for each in group.regexes]
+    changes += [MemberChange(member, None) for member in group.members]
+    changes += [RegexChange(regex, None) for regex in group.regexes]
     changes += [TopicsChange(None), EpochChange(None)]
     return changes

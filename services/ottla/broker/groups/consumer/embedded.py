@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.broker.groups.record_reader import RecordReader
+from ottla.broker.coordinator.record_reader import RecordReader
 from ottla.protocol.primitives import string
 
 MAX_VERSION: Final = 3
@@ -38,11 +38,18 @@ class EmbeddedSubscription:
     rack_id: str | None = None
 
 
+def read_topics(data: bytes) -> frozenset[str]:
+    """The topics of a subscription, whatever follows them. Raises InvalidRecord."""
+    reader = RecordReader(data)
+    reader.int16()
+    return _read_topics(reader)
+
+
 def read_subscription(data: bytes) -> EmbeddedSubscription:
     """Of a version that is not known, what is known of it. Raises InvalidRecord."""
     reader = RecordReader(data)
     version = reader.int16()
-    topics = frozenset(reader.string() for _ in range(reader.count()))
+    topics = _read_topics(reader)
     reader.nullable_bytes()
     owned = _read_partitions(reader) if version >= WITH_OWNED else {}
     if version >= WITH_GENERATION:
@@ -73,3 +80,7 @@ def _read_partitions(reader: RecordReader) -> dict[str, frozenset[int]]:
         topic = reader.string()
         found[topic] = frozenset(reader.int32() for _ in range(reader.count()))
     return found
+
+
+def _read_topics(reader: RecordReader) -> frozenset[str]:
+    return frozenset(reader.string() for _ in range(reader.count()))

@@ -1,8 +1,8 @@
 """A consumer group: what its records say, and what follows from them. No request is judged here.
 
-Whatever changes goes through `write`: it applies a change and remembers it, with its contrary, until whoever drives the
+Whatever changes goes through `write`: it applies a change and remembers it, with its contrary, until the driver of the
 group has put it into the log (`take_changes`) or could not (`undo`). `apply` alone is what loading does. So a group that
-another coordinator loads is the group that it was, but for the deadlines, which begin anew.
+another coordinator loads is the group that it was, but for the deadlines, which begin again.
 
 The group's state follows from the rest. It is looked at when an event has been dealt with (`settle`), as it has no
 meaning between two changes that belong together.
@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
+from ottla.broker.groups.classic.group import NEVER_MS
 from ottla.broker.groups.consumer.assignment import NOTHING, Assignment, TopicPartitionId, partitions_of
 from ottla.broker.groups.consumer.changes import (
     Change,
@@ -35,7 +36,6 @@ from ottla.broker.groups.consumer.changes import (
 )
 from ottla.broker.groups.consumer.member import ConsumerMember, MemberMetadata, Position
 from ottla.broker.groups.consumer.states import ConsumerGroupState, is_legal
-from ottla.broker.groups.group import NEVER_MS
 from ottla.errors import UnknownMemberId
 
 PROTOCOL_TYPE: Final = "consumer"
@@ -53,7 +53,7 @@ class ConsumerLimits:
     can_upgrade: bool = True
     can_downgrade: bool = True
     topics_check_ms: int = 1_000  # how often a heartbeat looks whether the topics are still the same
-    missing_topic_ms: int = 3_000  # a broker that has just started may be told of topics one after the other
+    missing_topic_ms: int = 3_000  # a broker that has just started may learn of topics one after the other
     regex_check_ms: int = 10_000  # and whether regular expressions stand for other topics; Kafka's REGEX_BATCH_REFRESH_MIN_INTERVAL_MS
 
 
@@ -140,12 +140,12 @@ class ConsumerGroup:
         return self._regexes
 
     def owner_epoch(self, topic_id: UUID, partition: int) -> int:
-        """The epoch of the member that has the partition or is giving it up; -1 when nobody does."""
+        """The epoch of the member that has the partition or is giving it up; -1 when there is none."""
         owner = self._owners.get((topic_id, partition))
         return UNOWNED if owner is None else owner[1]
 
     def is_free_for(self, member_id: str, topic_id: UUID, partition: int) -> bool:
-        """Whether nobody else has the partition."""
+        """Whether no other member has the partition."""
         owner = self._owners.get((topic_id, partition))
         return owner is None or owner[0] == member_id
 
@@ -156,7 +156,7 @@ class ConsumerGroup:
 
     def subscribed_names(self) -> frozenset[str]:
         """The topics of all members, be they subscribed to by name or by a regular expression."""
-        return frozenset(self._names).union(*(self._regexes[each].topics for each in self._regex_members if each in self._regexes))
+        return frozenset(self._names).union(*(self._regexes[member].topics for member in self._regex_members if member in self._regexes))
 
     def names_of(self, member: ConsumerMember) -> frozenset[str]:
         """The topics that a member subscribes to."""
@@ -174,8 +174,8 @@ class ConsumerGroup:
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members ask for; of equals, and when nobody asks, the one that the settings have first."""
-        return max(self.limits.assignors, key=lambda each: self._assignors[each])
+        """The assignor that most members ask for; of equals, and when no member asks for one, the one that the settings have first."""
+        return max(self.limits.assignors, key=lambda name: self._assignors[name])
 
     @property
     def classic_count(self) -> int:
@@ -183,7 +183,7 @@ class ConsumerGroup:
         return self._classic_members
 
     def supports(self, protocol_type: str, names: frozenset[str]) -> bool:
-        """Whether somebody who joins with these classic protocols could be a member."""
+        """Whether a member with these classic protocols could join."""
         if protocol_type != PROTOCOL_TYPE or not names:
             return False
         return any(self._classic_protocols[name] == self._classic_members for name in names)
@@ -195,21 +195,21 @@ class ConsumerGroup:
     # Changing.
 
     def write(self, change: Change) -> None:
-        """Changes the group. Whoever drives it takes it to the log, or has it undone."""
+        """Changes the group. The driver takes it to the log, or has it undone."""
         self._changes.append((change, self.apply(change)))
 
     def take_changes(self) -> list[Change]:
-        """What was changed since the last time; from now on it can not be undone."""
+        """What was changed since the last time; from now on it cannot be undone."""
         changes, self._changes = self._changes, []
-        return [each for each, _ in changes]
+        return [change for change, _ in changes]
 
     @property
     def changes(self) -> list[Change]:
         """What was changed and is not taken yet."""
-        return [each for each, _ in self._changes]
+        return [change for change, _ in self._changes]
 
     def undo(self) -> None:
-        """Takes back what was changed since the last time, but for deadlines, that begin anew with the next event."""
+        """Takes back what was changed since the last time, but for deadlines, that begin again with the next event."""
         changes, self._changes = self._changes, []
         for _, contrary in reversed(changes):
             self.apply(contrary)
@@ -236,7 +236,7 @@ class ConsumerGroup:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
             return ConsumerGroupState.ASSIGNING
-        if all(each.has_reached(self.assignment_epoch) for each in self._members.values()):
+        if all(member.has_reached(self.assignment_epoch) for member in self._members.values()):
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
 
@@ -277,14 +277,14 @@ class ConsumerGroup:
         member_id = member.member_id
         self._release(member)
         self._members[member_id] = replace(member, position=position)
-        for each in partitions_of(position.held):
-            self._owners[each] = (member_id, position.epoch)
+        for partition in partitions_of(position.held):
+            self._owners[partition] = (member_id, position.epoch)
 
     def _release(self, member: ConsumerMember) -> None:
-        for each in partitions_of(member.position.held):
+        for partition in partitions_of(member.position.held):
             # Records of two members are two records: after a compaction they may come in another order than written.
-            if self._owners.get(each, ("", 0))[0] == member.member_id:
-                del self._owners[each]
+            if self._owners.get(partition, ("", 0))[0] == member.member_id:
+                del self._owners[partition]
 
     def _describe(self, member_id: str, former: ConsumerMember | None, metadata: MemberMetadata | None) -> None:
         if former is not None:
@@ -317,7 +317,7 @@ class ConsumerGroup:
     # Deadlines.
 
     def deadlines(self, member_id: str) -> Deadlines:
-        """The member's, to be changed; whoever brings one forward tells `note_deadline`."""
+        """The member's, to be changed; anyone who brings one forward tells `note_deadline`."""
         found = self._deadlines.get(member_id)
         if found is None:
             found = self._deadlines[member_id] = Deadlines()
@@ -331,7 +331,7 @@ class ConsumerGroup:
             self.next_deadline_ms = deadline_ms
 
     def hear_from(self, member: ConsumerMember, now_ms: int) -> None:
-        """The member lives: its session begins anew."""
+        """The member lives: its session begins again."""
         classic = member.metadata.classic
         timeout_ms = self.limits.session_timeout_ms if classic is None else classic.session_timeout_ms
         self.deadlines(member.member_id).session_ms = now_ms + timeout_ms
@@ -339,8 +339,8 @@ class ConsumerGroup:
 
     def find_next_deadline(self) -> None:
         """Makes the bound exact, and forgets the deadlines of those who are gone."""
-        self._deadlines = {member_id: each for member_id, each in self._deadlines.items() if member_id in self._members}
-        self.next_deadline_ms = min((each.first_ms for each in self._deadlines.values()), default=NEVER_MS)
+        self._deadlines = {member_id: deadlines for member_id, deadlines in self._deadlines.items() if member_id in self._members}
+        self.next_deadline_ms = min((deadline.first_ms for deadline in self._deadlines.values()), default=NEVER_MS)
 
 
 def _add(counter: Counter[str], name: str, by: int) -> None:

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: a member joins, lives, says what it has given up, and is told what it may read.
+"""ConsumerGroupHeartbeat: a member joins, lives, reports what it has given up, and gets what it may read.
 
     epoch 0      it joins, or joins again after it was fenced
     epoch > 0    it lives; what it does not say has not changed
@@ -44,7 +44,7 @@ class Heartbeat:
     Attributes:
         owned: the partitions that it has.
         makes_its_id: whether members make their ids themselves (version 1).
-        may_see: whether whoever sent it may know of a topic.
+        may_see: whether the principal may know of a topic.
     """
 
     member_id: str
@@ -67,14 +67,14 @@ class Heartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Whether the member says everything anew, and is to be told everything anew: after an error, for instance."""
+        """Whether it is a full request, which gets a full response: after an error, for instance."""
         says_topics = self.names is not None or self.regex is not None
         return self.member_epoch == 0 or (self.rebalance_timeout_ms != -1 and says_topics and self.owned is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """What the member is told; no assignment when it has not changed."""
+    """The response; without an assignment when that has not changed."""
 
     member_id: str
     member_epoch: int
@@ -117,7 +117,7 @@ def heartbeat(group: ConsumerGroup, request: Heartbeat, topics: Topics, now_ms: 
     """Takes the heartbeat of a member that joins or lives.
 
     Raises:
-        ApiError: it is refused; whoever drives the group has to undo what was changed.
+        ApiError: it is refused; the driver of the group has to undo what was changed.
     """
     check_room(group, request.member_id)
     member_id = request.member_id or str(unique())
@@ -130,12 +130,12 @@ def heartbeat(group: ConsumerGroup, request: Heartbeat, topics: Topics, now_ms: 
     group.hear_from(member, now_ms)
     # One that speaks of the epoch before has not seen the last answer, nor what it was assigned in it.
     has_missed = request.member_epoch != before.position.epoch
-    is_told = request.is_full or has_missed or member.position.assigned != before.position.assigned
+    is_sent = request.is_full or has_missed or member.position.assigned != before.position.assigned
     return HeartbeatAnswer(
         member_id,
         member.position.epoch,
         group.limits.heartbeat_interval_ms,
-        member.position.assigned if is_told else None,
+        member.position.assigned if is_sent else None,
     )
 
 
@@ -151,7 +151,7 @@ def _member(group: ConsumerGroup, request: Heartbeat, member_id: str) -> Consume
     if request.instance_id is None:
         member = group.members.get(member_id) if joins else group.get(member_id)
         if member is None:
-            log.info("group %s: %s joins with the consumer protocol", group.group_id, member_id)
+            log.info("group %s: member %s joins with the consumer protocol", group.group_id, member_id)
             return ConsumerMember(member_id, MemberMetadata())
         check_epoch(member, request.member_epoch, request.owned)
         return member
@@ -160,7 +160,7 @@ def _member(group: ConsumerGroup, request: Heartbeat, member_id: str) -> Consume
         if static is None:
             if group.has(member_id):
                 raise UnknownMemberId(f"group {group.group_id}: {member_id} is a member without the group instance id it now says")
-            log.info("group %s: %s joins as the static member %s", group.group_id, member_id, request.instance_id)
+            log.info("group %s: member %s joins as static member %s", group.group_id, member_id, request.instance_id)
             return ConsumerMember(member_id, MemberMetadata())
         if static.member_id == member_id and static.position.epoch != LEAVES_FOR_A_WHILE:
             check_epoch(static, request.member_epoch, request.owned)  # it has not seen the answer to its first heartbeat
@@ -178,8 +178,8 @@ def _member(group: ConsumerGroup, request: Heartbeat, member_id: str) -> Consume
 
 
 def replace_static(group: ConsumerGroup, former: ConsumerMember, member_id: str) -> ConsumerMember:
-    """A static member is back, as somebody else: it takes its own place over, partitions and all."""
-    log.info("group %s: the static member %s is back as %s", group.group_id, former.metadata.instance_id, member_id)
+    """A static member is back, under a new member id: it takes over its own place, with its partitions."""
+    log.info("group %s: static member %s rejoined as %s", group.group_id, former.metadata.instance_id, member_id)
     target = group.target(former.member_id)
     position = replace(former.position, epoch=0, previous_epoch=0)
     group.write(PositionChange(former.member_id, None))
@@ -201,7 +201,7 @@ def check_static(static: ConsumerMember | None, member_id: str, instance_id: str
 
 
 def check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -> None:
-    """Raises FencedMemberEpoch unless it is the member's epoch, or the one before by somebody who has not seen the answer."""
+    """Raises FencedMemberEpoch unless it is the member's epoch, or the one before from a member that has not seen the response."""
     position = member.position
     if epoch == position.epoch:
         return

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from ottla.broker.groups.classic.member import Protocol
 from ottla.broker.groups.consumer.assignment import Assignment, joined
 from ottla.broker.groups.consumer.states import MemberState
-from ottla.broker.groups.member import Protocol
 
 LEAVES: Final = -1  # the member epochs that say so in a heartbeat
 LEAVES_FOR_A_WHILE: Final = -2  # a static member that will be back; it is its epoch until then
@@ -62,7 +62,7 @@ class Position:
 
     @property
     def held(self) -> Assignment:
-        """What nobody else may be given."""
+        """What no other member may be assigned."""
         return joined(self.assigned, self.revoking) if self.revoking else self.assigned
 
 

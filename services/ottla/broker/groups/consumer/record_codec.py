@@ -5,7 +5,7 @@
                                                                                    have
 
 Keys are in the old encoding, values of version 0 in the flexible one. A null value takes away what an earlier one said.
-The racks of partitions, which 4.0 does not look at any more, are written as none and passed over.
+The racks of partitions, which 4.0 does not look at any more, are written as none and skipped.
 
 Source: Kafka's schemas ConsumerGroupMetadata, …PartitionMetadata, …MemberMetadata, …TargetAssignmentMetadata,
 …TargetAssignmentMember, …CurrentMemberAssignment and …RegularExpression.
@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from ottla.broker.coordinator.record_reader import RecordReader
+from ottla.broker.groups.classic.member import Protocol
 from ottla.broker.groups.consumer.assignment import Assignment
 from ottla.broker.groups.consumer.changes import (
     Change,
@@ -33,10 +35,8 @@ from ottla.broker.groups.consumer.changes import (
 )
 from ottla.broker.groups.consumer.member import ClassicProtocols, MemberMetadata, Position
 from ottla.broker.groups.consumer.states import MemberState
-from ottla.broker.groups.member import Protocol
-from ottla.broker.groups.record_reader import RecordReader
 from ottla.errors import InvalidRecord
-from ottla.protocol.primitives import compact_string, uvarint
+from ottla.protocol.primitives import compact_string, string, uvarint
 
 EPOCH_KEY: Final = 3
 TOPICS_KEY: Final = 4
@@ -101,8 +101,7 @@ def decode_change(key: ConsumerGroupKey, data: bytes) -> Change:
 
 
 def _key(kind: int, group_id: str, name: str | None = None) -> bytes:
-    texts = [group_id.encode(), *([] if name is None else [name.encode()])]
-    return _INT16.pack(kind) + b"".join(_INT16.pack(len(each)) + each for each in texts)
+    return _INT16.pack(kind) + string(group_id) + (b"" if name is None else string(name))
 
 
 def _value(*parts: bytes) -> bytes:
@@ -220,7 +219,7 @@ def _read_position(name: str, reader: RecordReader) -> Change:
     try:
         member_state = MemberState(state)
     except ValueError:
-        raise InvalidRecord(f"a member's state of {state}; {[each.value for each in MemberState]} are known") from None
+        raise InvalidRecord(f"a member's state of {state}; {[known.value for known in MemberState]} are known") from None
     return PositionChange(name, Position(epoch, previous_epoch, member_state, _read_assignment(reader), _read_assignment(reader)))
 
 

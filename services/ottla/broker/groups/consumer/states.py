@@ -9,7 +9,7 @@
 A member is in one of three states. It gives partitions up before it takes others, and no partition is given to anybody
 before its former owner has acknowledged that it does not read it any more.
 
-    STABLE        it has what it is to have, or has not been told of the latest target yet
+    STABLE        it has what it is to have, or has not received the latest target yet
     UNREVOKED     it was asked to give partitions up, and has not said that it did
     UNRELEASED    it has the latest epoch and waits for partitions that others have not given up yet
 
@@ -47,7 +47,7 @@ _Member = MemberState
 LEGAL_PREDECESSORS: Final[Mapping[ConsumerGroupState, frozenset[ConsumerGroupState]]] = {
     # The last member leaves.
     _Group.EMPTY: frozenset({_Group.ASSIGNING, _Group.RECONCILING, _Group.STABLE}),
-    # A member leaves. Whoever comes is assigned at once, and a group is never left without a target by that.
+    # A member leaves. Anyone who comes is assigned at once, and a group is never left without a target by that.
     _Group.ASSIGNING: frozenset({_Group.RECONCILING, _Group.STABLE}),
     _Group.RECONCILING: frozenset({_Group.EMPTY, _Group.ASSIGNING, _Group.STABLE}),
     # A first member has its part with the answer to its first heartbeat.
@@ -71,5 +71,5 @@ def table() -> str:
     """The table of group states in Markdown, for the docs."""
     lines = ["| to | from |", "|---|---|"]
     for target, predecessors in LEGAL_PREDECESSORS.items():
-        lines.append(f"| {target.value} | {', '.join(each.value for each in _Group if each in predecessors)} |")
+        lines.append(f"| {target.value} | {', '.join(predecessor.value for predecessor in _Group if predecessor in predecessors)} |")
     return "\n".join(lines)

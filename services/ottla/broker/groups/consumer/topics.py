@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Any, Final, Protocol
 from uuid import UUID
 
@@ -28,7 +27,6 @@ class Topics(Protocol):
         ...
 
 
-@lru_cache(maxsize=64)
 def compiled(regex: str) -> Any:
     """The expression, in the syntax of RE2, as Kafka's (KIP-848).
 
@@ -52,4 +50,4 @@ def compiled(regex: str) -> Any:
 def resolved(regex: str, names: Iterable[str], may_see: Callable[[str], bool]) -> frozenset[str]:
     """The topics that the whole expression matches, of those that the member may see."""
     pattern = compiled(regex)
-    return frozenset(each for each in names if pattern.fullmatch(each) and may_see(each))
+    return frozenset(name for name in names if pattern.fullmatch(name) and may_see(name))

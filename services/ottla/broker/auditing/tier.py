@@ -1,0 +1,394 @@
+"""The reporter: attaches counters to partitions that this broker leads, and writes what they counted to `__audit`.
+
+A range is reported once all in sync have it and no transaction in it is open, so nothing that is reported is ever cut. Beside each log
+directory's checkpoints lies another one: the offset before which everything of a partition was acknowledged by `__audit`. A leader
+begins there. A broker that follows notes how far a partition has come some minutes ago, for as long may a leader be silent and then die
+before what it had not said is missing; missing audit data is told as such and never taken for a loss. A report that fails
+ends the session: everything is counted again from what was acknowledged, and said by a new one.
+
+One task of the loop; nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import uuid
+import zlib
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ottla.broker.auditing.counting import BLOCK, Aborted, Ranges, is_mixed
+from ottla.broker.replication.audit_runs import AuditRuns, Run
+from ottla.broker.replication.partition import Partition
+from ottla.clock import Clock
+from ottla.config.broker import BrokerSettings
+from ottla.errors import ApiError, OttlaError, TopicAlreadyExists
+from ottla.lifecycle import Offload
+from ottla.model import BrokerId, Endpoint, TopicPartition
+from ottla.record.audit_records import (
+    CANARY_TOPIC,
+    NO_OFFSET,
+    NO_PARTITION,
+    TOPIC,
+    TOPIC_PARTITIONS,
+    TOPIC_SETTINGS,
+    AuditRecord,
+    Session,
+    encode,
+)
+from ottla.record.records import Record, build_batch
+from ottla.storage.checkpoints import MalformedCheckpoint, read_offsets, write_offsets
+from ottla.wire.admin import NewTopic, create_topics
+from ottla.wire.broker_connection import Security
+from ottla.wire.cluster import Cluster, ClusterSettings
+from ottla.wire.producing import BatchProducer, ProduceSettings
+
+log: Final = logging.getLogger(__name__)
+
+CHECKPOINT: Final = "audit-offset-checkpoint"
+_SCAN_SECONDS: Final = 1.0
+_SEND_SECONDS: Final = 30.0
+_FINAL_SECONDS: Final = 5.0
+# A follower's note is between one and two of these long ago, in reports.
+_NOTE_REPORTS: Final = 12
+# A topic without messages is spoken of in each third report: often enough to be alive.
+_IDLE_REPORTS: Final = 3
+# Of a log that nobody has counted yet, and of one that somebody has.
+_MOST_UNKNOWN: Final = 1 << 20
+_MOST_RECOUNTED: Final = 1 << 26
+_READ_BYTES: Final = 4 * 1024 * 1024
+_MOST_SEALED: Final = 16
+_BATCH_BYTES: Final = 500_000
+
+
+@dataclass(slots=True)
+class _Led:
+    """A partition that is counted. `sealed` are parts that are to be reported, each with its runs or None: it has to be read."""
+
+    partition: Partition
+    runs: AuditRuns
+    sealed_to: int
+    position: int  # everything before it was said
+    sealed: deque[tuple[int, int, list[Run] | None]] = field(default_factory=deque)
+
+
+class AuditTier:
+    """What a broker says to the audit.
+
+    Args:
+        partitions: of the broker, for looking only.
+        directories: the log directories.
+        cluster: by which reports are written; the caller's to close.
+    """
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        partitions: Mapping[TopicPartition, Partition],
+        directories: Iterable[Path],
+        cluster: Cluster,
+        clock: Clock,
+        offload: Offload,
+        *,
+        window_ms: int,
+        interval_ms: int,
+        cluster_id: str = "",
+    ) -> None:
+        self._broker_id = broker_id
+        self._partitions = partitions
+        self._directories = tuple(directories)
+        self._cluster = cluster
+        self._clock = clock
+        self._offload = offload
+        self._window_ms = window_ms
+        self._interval_seconds = interval_ms / 1000
+        self._cluster_id = cluster_id
+        self._session = self._new_session()
+        self._led: dict[TopicPartition, _Led] = {}
+        self._said: dict[TopicPartition, int] = {}  # what `__audit` has acknowledged, or some minutes ago was the high watermark
+        self._noted: dict[TopicPartition, int] = {}  # by followers, since the last turn
+        self._reports = 0
+        self._is_there = False
+        self._task: asyncio.Task[None] | None = None
+        self.records = self.failures = 0
+
+    def _new_session(self) -> Session:
+        return Session(
+            uuid.uuid4().hex,
+            "broker",
+            cluster=self._cluster_id,
+            host=f"broker-{self._broker_id}",
+            application="ottla",
+            window_ms=self._window_ms,
+        )
+
+    async def start(self) -> None:
+        """Reads the checkpoints, and works from now on."""
+        for directory in self._directories:
+            try:
+                self._said.update(await self._offload(read_offsets, directory / CHECKPOINT))
+            except (MalformedCheckpoint, OSError) as error:
+                log.warning("the audit begins without %s: %s", directory / CHECKPOINT, error)
+        self._scan()
+        self._task = asyncio.ensure_future(self._run())
+
+    async def close(self) -> None:
+        """Says what there is to say, waits for that a little, and ends."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        task.cancel()
+        await asyncio.wait([task])
+        try:
+            async with asyncio.timeout(_FINAL_SECONDS):
+                await self._report(is_final=True)
+        except (OttlaError, OSError, TimeoutError) as error:
+            log.warning("the last audit records are not written: %s; they are counted again later", error or type(error).__name__)
+        for led in self._led.values():
+            led.partition.audit = None
+        self._led.clear()
+
+    async def _run(self) -> None:
+        next_report = self._clock.monotonic() + self._interval_seconds
+        while True:
+            await asyncio.sleep(min(_SCAN_SECONDS, max(0.0, next_report - self._clock.monotonic())))
+            self._scan()
+            if self._clock.monotonic() < next_report:
+                continue
+            next_report = self._clock.monotonic() + self._interval_seconds
+            try:
+                await self._report(is_final=False)
+            except (OttlaError, OSError, TimeoutError) as error:
+                self._begin_again(str(error) or type(error).__name__)
+
+    def _begin_again(self, reason: str) -> None:
+        """Counts again from what was acknowledged, as a session that leaves a number out would lack audit data for ever."""
+        self.failures += 1
+        log.warning("audit records are not written and are counted again: %s", reason)
+        self._session = self._new_session()
+        for led in self._led.values():
+            led.partition.audit = None
+        self._led.clear()
+        self._scan()
+
+    # Which partitions.
+
+    def _scan(self) -> None:
+        gone = self._led.keys() - self._partitions.keys()
+        for key, partition in self._partitions.items():
+            led = self._led.get(key)
+            if not partition.is_leader or not _is_audited(partition):
+                if led is not None:
+                    gone.add(key)
+                if _is_audited(partition):
+                    self._noted.setdefault(key, partition.high_watermark)
+                    self._said.setdefault(key, partition.high_watermark)
+            elif led is None or led.partition is not partition or partition.audit is not led.runs or self._is_other_term(led):
+                self._attach(key, partition)
+        for key in gone:
+            led = self._led.pop(key)
+            if led.partition.audit is led.runs:
+                led.partition.audit = None
+
+    @staticmethod
+    def _is_other_term(led: _Led) -> bool:
+        return led.runs.leader_epoch != led.partition.leader_epoch
+
+    def _attach(self, key: TopicPartition, partition: Partition) -> None:
+        appender = partition.log.appender
+        if appender.has_staged:
+            return  # between two writes there is a better moment
+        end = appender.log_end_offset
+        partition.audit = runs = AuditRuns(end, self._window_ms, partition.leader_epoch)
+        said = self._said.get(key)
+        start = max(0, end - _MOST_UNKNOWN) if said is None else min(max(said, end - _MOST_RECOUNTED), end)
+        start -= start % BLOCK
+        if start < partition.log.log_start_offset:
+            start = end  # a range whose head was deleted cannot be counted again, and is not to be counted in part
+        led = self._led[key] = _Led(partition, runs, end, start)
+        if start < end:
+            led.sealed.append((start, end, None))
+
+    def _seal(self, led: _Led) -> None:
+        appender = led.partition.log.appender
+        end = appender.log_end_offset
+        if appender.has_staged or end <= led.sealed_to or len(led.sealed) >= _MOST_SEALED:
+            return
+        first, runs = led.runs.take(end)
+        led.sealed.append((first, end, runs))
+        led.sealed_to = end
+
+    # Reporting.
+
+    async def _report(self, *, is_final: bool) -> None:
+        self._reports += 1
+        found: dict[str, list[tuple[_Led, TopicPartition, Ranges]]] = {}
+        positions: dict[TopicPartition, int] = {}
+        for key, led in list(self._led.items()):
+            self._seal(led)
+            news = found.setdefault(key.topic, [])
+            while led.sealed and led.sealed[0][1] <= led.partition.last_stable_offset:
+                first, end, runs = led.sealed[0]
+                ranges = await self._counted(led, first, end, runs)
+                if ranges is None:
+                    break  # it is not led any more, or cannot be read now
+                led.sealed.popleft()
+                news.append((led, key, ranges))
+                positions[key] = led.position = end
+        records: list[AuditRecord] = []
+        for topic, news in found.items():
+            records += self._records(topic, news, is_final=is_final)
+        async with asyncio.timeout(2 * _SEND_SECONDS):
+            await self._send(records)
+        self.records += len(records)
+        for key, position in positions.items():
+            self._said[key] = position
+        await self._note(positions)
+
+    def _records(self, topic: str, news: list[tuple[_Led, TopicPartition, Ranges]], *, is_final: bool) -> list[AuditRecord]:
+        now_ms = self._clock.time_ms()
+        parts = [(led, key.partition, part) for led, key, ranges in news for part in ranges]
+        if not parts:
+            if not is_final and self._reports % _IDLE_REPORTS:
+                return []
+            return [self._session.record(topic, NO_PARTITION, {}, watermark_ms=now_ms, reported_ms=now_ms, is_final=is_final)]
+        found = []
+        for number, (led, partition, (first, until, windows)) in enumerate(parts, start=1):
+            is_last = number == len(parts)  # only then is everything said that the watermark speaks of
+            found.append(
+                self._session.record(
+                    topic,
+                    partition,
+                    windows,
+                    watermark_ms=now_ms if is_last else NO_OFFSET,
+                    reported_ms=now_ms,
+                    is_final=is_final and is_last,
+                    offsets=(first, until),
+                    leader_epoch=led.runs.leader_epoch,
+                )
+            )
+        return found
+
+    async def _counted(self, led: _Led, first: int, end: int, runs: list[Run] | None) -> Ranges | None:
+        ranges = Ranges(first, end, self._window_ms)
+        if runs is not None and not is_mixed(runs):
+            for run in runs:
+                ranges.count(run)
+            return ranges
+        partition, position = led.partition, max(first, led.partition.log.log_start_offset)
+        try:
+            while position < end:
+                if partition.log.read_would_block(position):
+                    await partition.log.prepare_read(position)
+                region = partition.log.read(position, _READ_BYTES, end, True)
+                if region is None:
+                    break
+                aborted = [
+                    Aborted(each.producer_id, each.first_offset, each.last_offset)
+                    for each in partition.log.aborted_transactions(position, region, end)
+                ]
+                data = await self._offload(region.read)
+                behind = await self._offload(ranges.count_batches, data, aborted)
+                if behind <= position:
+                    break
+                position = behind
+        except (ApiError, OSError, EOFError) as error:
+            log.warning("%s: the audit cannot read from offset %d: %s", partition.topic_partition, position, error)
+            return None
+        return ranges if partition.audit is led.runs and not self._is_other_term(led) else None
+
+    async def _send(self, records: list[AuditRecord]) -> None:
+        if not records:
+            return
+        number = await self._audit_partitions()
+        now_ms = self._clock.time_ms()
+        batches: dict[int, list[list[Record]]] = {}
+        sizes: dict[int, int] = {}
+        for record in records:
+            value, key = encode(record), record.topic.encode()
+            partition = zlib.crc32(key) % number
+            rows = batches.setdefault(partition, [[]])
+            if rows[-1] and sizes[partition] + len(value) > _BATCH_BYTES:
+                rows.append([])
+            sizes[partition] = len(value) + (sizes[partition] if rows[-1] else 0)
+            rows[-1].append(Record(len(rows[-1]), now_ms, key, value))
+        settings = ProduceSettings(delivery_timeout_seconds=_SEND_SECONDS)
+        async with BatchProducer(self._cluster, settings) as producer:
+            written = []
+            for partition, rows in batches.items():
+                for row in rows:
+                    await producer.room()
+                    written.append(producer.send(TopicPartition(TOPIC, partition), build_batch(row)))
+            for outcome in await asyncio.gather(*written, return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
+
+    async def _audit_partitions(self) -> int:
+        if not self._is_there:
+            wanted = NewTopic(TOPIC, TOPIC_PARTITIONS, settings=TOPIC_SETTINGS)
+            for error in (await create_topics(self._cluster, [wanted])).values():
+                if not isinstance(error, TopicAlreadyExists):
+                    raise error
+            self._is_there = True
+        return len((await self._cluster.topic(TOPIC)).partitions)
+
+    async def _note(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Remembers what was acknowledged, on the disk too."""
+        turns = self._reports % _NOTE_REPORTS == 0
+        if turns:
+            for key, offset in self._noted.items():
+                if key not in self._led:
+                    self._said[key] = offset
+            self._noted.clear()
+            self._said = {key: offset for key, offset in self._said.items() if key in self._partitions}
+        if not turns and not positions:
+            return
+        for directory in self._directories:
+            here = {
+                key: offset
+                for key, offset in self._said.items()
+                if key in self._partitions and self._partitions[key].log.directory.parent == directory
+            }
+            with suppress(OSError):  # a disk that fails is found out by whoever writes logs to it
+                await self._offload(write_offsets, directory / CHECKPOINT, here)
+
+
+async def start_tier(
+    stack: AsyncExitStack,
+    settings: BrokerSettings,
+    endpoints: Iterable[Endpoint],
+    tls: ssl.SSLContext | None,
+    partitions: Mapping[TopicPartition, Partition],
+    clock: Clock,
+    offload: Offload,
+    cluster_id: str,
+) -> None:
+    """Has a broker report until the stack is closed; it reaches itself and the others as brokers reach each other."""
+    wanted = settings.inter_broker_listener.name
+    [own] = [endpoint for endpoint in endpoints if endpoint.listener_name == wanted]
+    asked = ClusterSettings(client_id=f"ottla-audit-{settings.broker_id}", security=Security(tls))
+    cluster = await stack.enter_async_context(Cluster(f"{own.host}:{own.port}", asked))
+    tier = AuditTier(
+        BrokerId(settings.broker_id),
+        partitions,
+        settings.log_directories,
+        cluster,
+        clock,
+        offload,
+        window_ms=settings.audit_window_ms,
+        interval_ms=settings.audit_report_interval_ms,
+        cluster_id=cluster_id,
+    )
+    stack.push_async_callback(tier.close)
+    await tier.start()
+
+
+def _is_audited(partition: Partition) -> bool:
+    topic = partition.topic_partition.topic
+    return partition.settings.ottla_audit and (topic == CANARY_TOPIC or not topic.startswith("__")) and partition.storage_error is None

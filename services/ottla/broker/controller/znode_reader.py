@@ -1,0 +1,203 @@
+"""Reading the cluster's state from its znodes: topics, partition states and settings.
+
+What another tool wrote badly must not keep a broker from its good topics: a znode that cannot be read is
+logged, and its topic skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+from uuid import UUID
+
+from ottla.broker.controller import configs
+from ottla.broker.controller.state import KnownPartition, KnownTopic
+from ottla.broker.controller.topics import Replicas
+from ottla.config.broker import BrokerSettings
+from ottla.coordination import znodes
+from ottla.coordination.errors import MalformedZnode, NoNode
+from ottla.coordination.interface import Coordination, Watch
+from ottla.errors import InvalidConfig
+from ottla.model import BrokerId, BrokerRegistration, PartitionState
+
+log: Final = logging.getLogger(__name__)
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+# Requests under way at once, so that a thousand partitions cost a few round trips to ZooKeeper.
+_PIPELINE: Final = 256
+# Znodes that are read, and then decoded, in one stretch.
+_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTopic:
+    """A topic as it is in its znodes. A partition without a state was never led."""
+
+    name: str
+    assignment: znodes.TopicAssignment
+    topic_version: int  # of /brokers/topics/[topic]
+    states: tuple[tuple[PartitionState, int] | None, ...]  # with the version of each znode
+    overrides: dict[str, str]
+
+    def known(self, topic_id: UUID, version: int) -> KnownTopic:
+        """The topic as the controller keeps it, under an id that may not be in its znode yet."""
+        assignment = self.assignment
+        partitions = []
+        for partition, (replicas, found) in enumerate(zip(assignment.replicas, self.states, strict=True)):
+            adding, removing = assignment.adding_replicas.get(partition, ()), assignment.removing_replicas.get(partition, ())
+            if found is None:
+                partitions.append(KnownPartition.without_state(replicas, adding, removing))
+            else:
+                partitions.append(KnownPartition(found[0], found[1], adding, removing))
+        return KnownTopic(self.name, topic_id, version, partitions, self.overrides)
+
+
+async def load_topics(coordination: Coordination, names: Sequence[str]) -> AsyncIterator[LoadedTopic]:
+    """The topics of these names that can be read, in the order of the names."""
+    for start in range(0, len(names), _AT_ONCE):
+        for name in await _load_topics(coordination, names[start : start + _AT_ONCE]):
+            yield name
+
+
+async def load_topic(coordination: Coordination, name: str) -> LoadedTopic | None:
+    """One topic; None when there is none of that name, or none that can be read."""
+    loaded = await _load_topics(coordination, [name])
+    return loaded[0] if loaded else None
+
+
+async def load_topic_overrides(coordination: Coordination) -> dict[str, dict[str, str]]:
+    """What every topic sets for itself, by topic; nothing for one whose settings cannot be read."""
+    names = await coordination.children(znodes.TOPICS.path())
+    loaded: dict[str, dict[str, str]] = {}
+    for start in range(0, len(names), _AT_ONCE):
+        group = names[start : start + _AT_ONCE]
+        paths = [znodes.TOPIC_CONFIG.path(name) for name in group]
+        for name, path, found in zip(group, paths, await coordination.get_many(paths), strict=True):
+            try:
+                loaded[name] = {} if found is None else znodes.decode_config(path, found[0])
+            except MalformedZnode as error:
+                log.error("%s; topic %s is skipped", error, name)
+                loaded[name] = {}
+    return loaded
+
+
+async def load_brokers(coordination: Coordination, watch: Watch | None = None) -> list[BrokerRegistration]:
+    """The brokers that live, by id. The watch fires when one comes or goes."""
+
+    async def load(name: str) -> BrokerRegistration | None:
+        path = znodes.BROKER.path(name)
+        try:
+            data, stat = await coordination.get(path)
+            return znodes.decode_broker(path, data, stat.czxid)
+        except NoNode:
+            return None  # it went between the two reads
+        except MalformedZnode as error:
+            log.error("%s; the broker is ignored", error)
+            return None
+
+    found = await _each(await coordination.children(znodes.BROKER_IDS.path(), watch), load)
+    return sorted((broker for broker in found if broker is not None), key=lambda broker: broker.broker_id)
+
+
+async def load_config(coordination: Coordination, path: str) -> dict[str, str]:
+    """The settings of a topic or broker; none when there is no such znode."""
+    try:
+        return znodes.decode_config(path, (await coordination.get(path))[0])
+    except NoNode:
+        return {}
+
+
+async def load_broker_configs(coordination: Coordination, broker_id: BrokerId) -> tuple[dict[str, str], dict[str, str]]:
+    """What was changed for all brokers, and what for this one."""
+    return (
+        await load_config(coordination, znodes.BROKER_CONFIG.path(znodes.DEFAULT_ENTITY)),
+        await load_config(coordination, znodes.BROKER_CONFIG.path(broker_id)),
+    )
+
+
+def acceptable_overrides(broker: BrokerSettings, topic: str, overrides: Mapping[str, str]) -> dict[str, str]:
+    """What a topic sets, without invalid settings that another tool wrote there; those are logged."""
+    acceptable: dict[str, str] = {}
+    for name, value in overrides.items():
+        try:
+            configs.checked_topic_settings(broker, {**acceptable, name: value})
+            acceptable[name] = value
+        except InvalidConfig as error:
+            log.error("topic %s: invalid config ignored: %s", topic, error)
+    return acceptable
+
+
+async def load_all_broker_configs(coordination: Coordination) -> dict[BrokerId | None, dict[str, str]]:
+    """What was changed of every broker, and under None of all. What cannot be read is logged and skipped."""
+    names = sorted(await coordination.children(znodes.BROKER_CONFIGS.path()))
+    paths = [znodes.BROKER_CONFIG.path(name) for name in names]
+    loaded: dict[BrokerId | None, dict[str, str]] = {}
+    for name, path, found in zip(names, paths, await coordination.get_many(paths), strict=True):
+        try:
+            if found is not None and (name == znodes.DEFAULT_ENTITY or name.isdecimal()):
+                loaded[None if name == znodes.DEFAULT_ENTITY else BrokerId(int(name))] = znodes.decode_config(path, found[0])
+        except MalformedZnode as error:
+            log.error("%s; these configs are ignored", error)
+    return loaded
+
+
+async def load_unclean_starts(coordination: Coordination) -> dict[BrokerId, int]:
+    """The epoch of each broker's latest unclean start that a controller has dealt with."""
+    names = sorted(await coordination.children(znodes.UNCLEAN_STARTS.path()))
+    paths = [znodes.UNCLEAN_START.path(name) for name in names]
+    loaded: dict[BrokerId, int] = {}
+    for name, path, found in zip(names, paths, await coordination.get_many(paths), strict=True):
+        try:
+            if found is not None:
+                loaded[BrokerId(int(name))] = znodes.decode_unclean_start(path, found[0])
+        except (MalformedZnode, ValueError) as error:
+            log.error("%s: %s; counted as an unclean start", path, error)
+    return loaded
+
+
+async def _load_topics(coordination: Coordination, names: Sequence[str]) -> list[LoadedTopic]:
+    found = await coordination.get_many([znodes.TOPIC.path(name) for name in names])
+    found_configs = await coordination.get_many([znodes.TOPIC_CONFIG.path(name) for name in names])
+    loaded: list[LoadedTopic] = []
+    unread: dict[str, MalformedZnode] = {}
+    partitions: list[tuple[str, int, Replicas]] = []
+    for name, topic, config in zip(names, found, found_configs, strict=True):
+        if topic is None:
+            continue  # it went since its name was read
+        try:
+            assignment = znodes.decode_topic(znodes.TOPIC.path(name), topic[0])
+            overrides = {} if config is None else znodes.decode_config(znodes.TOPIC_CONFIG.path(name), config[0])
+        except MalformedZnode as error:
+            unread[name] = error
+            continue
+        loaded.append(LoadedTopic(name, assignment, topic[1].version, (), overrides))
+        if (len(partitions) + len(assignment.replicas)) // _AT_ONCE > len(partitions) // _AT_ONCE:
+            await asyncio.sleep(0)
+        partitions += ((name, index, replicas) for index, replicas in enumerate(assignment.replicas))
+    states: dict[str, list[tuple[PartitionState, int] | None]] = {topic.name: [] for topic in loaded}
+    for start in range(0, len(partitions), _AT_ONCE):
+        group = partitions[start : start + _AT_ONCE]
+        paths = [znodes.PARTITION_STATE.path(name, index) for name, index, _ in group]
+        for (name, _, replicas), path, state in zip(group, paths, await coordination.get_many(paths), strict=True):
+            try:
+                states[name].append(None if state is None else (znodes.decode_partition_state(path, state[0], replicas), state[1].version))
+            except MalformedZnode as error:
+                unread[name] = error
+        await asyncio.sleep(0)  # ten thousand partitions are decoded here, and others want their turn
+    for name, fault in unread.items():
+        log.error("%s; topic %s is skipped", fault, name)
+    return [replace(topic, states=tuple(states[topic.name])) for topic in loaded if topic.name not in unread]
+
+
+async def _each(items: Iterable[S], load: Callable[[S], Awaitable[T]]) -> list[T]:
+    """What each item loads as, several at a time."""
+    waiting = list(items)
+    results: list[T] = []
+    for start in range(0, len(waiting), _PIPELINE):
+        results += await asyncio.gather(*(load(item) for item in waiting[start : start + _PIPELINE]))
+    return results
