@@ -1,6 +1,6 @@
 """Where hot code counts: plain numbers in plain lists, with no lock and no object per observation.
 
-A counter needs no class: it is an int attribute of the object that it belongs to. Whoever owns a cell counts in it on the
+A counter needs no class: it is an int attribute of the object that it belongs to. Anyone who owns a cell counts in it on the
 broker's loop; a collector takes a snapshot when the broker is scraped.
 """
 

@@ -60,18 +60,18 @@ UNCLEAN_ELECTIONS: Final = Metric(
 ELECTION_SECONDS: Final = Metric(
     "ottla_controller_election_seconds",
     "histogram",
-    "Time from the news that leaders are needed until the chosen ones are written.",
+    "Time from when leaders are needed until the chosen ones are written.",
     (),
     (KafkaName("kafka_controller_controllerstats_leaderelectionrateandtimems"),),
 )
 EVENT_QUEUE_LENGTH: Final = Metric(
     "ottla_controller_event_queue_length",
     "gauge",
-    "News and requests that wait for the controller's turn.",
+    "Events in the controller's queue, and the one that is being processed.",
     (),
     (KafkaName("kafka_controller_controllereventmanager_eventqueuesize"),),
 )
-EVENTS: Final = Metric("ottla_controller_events_total", "counter", "News and requests that the controller has worked off.", ("event",))
+EVENTS: Final = Metric("ottla_controller_events_total", "counter", "Events that the controller has processed.", ("event",))
 
 METRICS: Final = (
     ACTIVE,

@@ -12,7 +12,7 @@ SESSION_STATE: Final = Metric(
 EXPIRATIONS: Final = Metric(
     "ottla_zookeeper_session_expirations_total",
     "counter",
-    "Sessions that ZooKeeper has ended: the broker was taken for dead and has registered anew.",
+    "Sessions that ZooKeeper has ended: the broker was taken for dead and has registered again.",
     (),
     (KafkaName("kafka_server_sessionexpirelistener_zookeeperexpires_total"),),
 )

@@ -25,11 +25,11 @@ OpenMetrics for who accepts it), `/metrics/kafka` with the names that Kafka's br
 stock rules (`kafka-2_0_0.yml`, Strimzi's `kafka-metrics.yaml`), so that dashboards which were made for those work.
 
 Ours are in seconds and bytes, and counters end in `_total`; a histogram has the buckets
-{", ".join(f"`{each:g}`" for each in BOUNDS)} and `+Inf`, so it can be added up over brokers, which quantiles can not:
+{", ".join(f"`{bound:g}`" for bound in BOUNDS)} and `+Inf`, so it can be added up over brokers, which quantiles cannot:
 
     histogram_quantile(0.99, sum by (le, api) (rate(ottla_request_seconds_bucket{{stage="total"}}[5m])))
 
-In Kafka's view times are in milliseconds and a histogram is the quantiles {", ".join(f"`{each}`" for each in QUANTILES)}
+In Kafka's view times are in milliseconds and a histogram is the quantiles {", ".join(f"`{quantile}`" for quantile in QUANTILES)}
 of about the last {WINDOW_SECONDS / 60:g} minutes, with a `_count`. Two percentages say there how idle threads are that
 Ottla does not have; both are one minus the busy ratio of the event loop.
 
@@ -49,15 +49,15 @@ def page() -> str:
 def _table(metrics: tuple[Metric, ...]) -> Iterator[str]:
     yield "| name | kind | labels | what it says | in `/metrics/kafka` |"
     yield "|---|---|---|---|---|"
-    for each in metrics:
-        labels = ", ".join(f"`{label}`" for label in each.labels)
-        help_text = (each.help + " *Per partition.*") if each.per_partition else each.help
-        yield f"| `{each.name}` | {each.kind} | {labels} | {help_text} | {'<br>'.join(_kafka(name, each) for name in each.kafka)} |"
+    for metric in metrics:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        help_text = (metric.help + " *Per partition.*") if metric.per_partition else metric.help
+        yield f"| `{metric.name}` | {metric.kind} | {labels} | {help_text} | {'<br>'.join(_kafka(name, metric) for name in metric.kafka)} |"
 
 
 def _kafka(name: KafkaName, metric: Metric) -> str:
     labels = [f'{label}="{value}"' for label, value in name.constant.items()]
-    labels += [name.labels.get(each, each) for each in metric.labels if each not in name.where and each not in name.drop]
+    labels += [name.labels.get(label, label) for label in metric.labels if label not in name.where and label not in name.drop]
     if metric.kind == "histogram":
         labels.append("quantile")
     return f"`{name.name}{'{' + ', '.join(labels) + '}' if labels else ''}`"

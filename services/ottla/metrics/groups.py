@@ -66,7 +66,7 @@ COMMITTED_OFFSET: Final = Metric(
 COMMITS: Final = Metric("ottla_group_commits_total", "counter", "Offsets of partitions that groups have committed.")
 REBALANCES: Final = Metric("ottla_group_rebalances_total", "counter", "Rebalances of groups that were begun.")
 RECORDS_CORRUPT: Final = Metric(
-    "ottla_group_records_corrupt_total", "counter", "Records of __consumer_offsets that were passed over because nobody can read them."
+    "ottla_group_records_corrupt_total", "counter", "Records of __consumer_offsets that were skipped because they cannot be decoded."
 )
 
 METRICS: Final = (GROUPS, MEMBERS, STATE, LAG_MESSAGES, LAG_SECONDS, COMMITTED_OFFSET, COMMITS, REBALANCES, RECORDS_CORRUPT)

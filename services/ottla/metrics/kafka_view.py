@@ -19,7 +19,7 @@ from ottla.metrics.metric import KafkaName, Metric
 # As the exporter's rules spell the percentiles that Kafka's histograms have.
 QUANTILES: Final = {"0.50": 0.5, "0.75": 0.75, "0.95": 0.95, "0.98": 0.98, "0.99": 0.99, "0.999": 0.999}
 WINDOW_SECONDS: Final = 300.0
-# Between two snapshots that are kept, so that ten cover the window however often somebody scrapes.
+# Between two snapshots that are kept, so that ten cover the window however frequent scrapes are.
 SNAPSHOT_SECONDS: Final = 30.0
 
 
@@ -71,11 +71,11 @@ def kafka_families(family: Family, histograms: RecentHistograms) -> Iterator[Sho
         return
     if names:
         samples: list[Sample] = []
-        for each in family.samples:
-            if isinstance(each, str):
+        for sample in family.samples:
+            if isinstance(sample, str):
                 yield PAUSE
             else:
-                samples.append(each)
+                samples.append(sample)
         for name in names:
             yield _shown(name, family.metric, samples, histograms)
 
@@ -110,11 +110,11 @@ def _values(name: KafkaName, metric: Metric, samples: Iterable[Sample | Pause]) 
     suffix = "_total" if metric.kind == "counter" else ""
     total, some = 0.0, False
     merged: dict[tuple[tuple[str, str], ...], float] = {}
-    for each in samples:
-        if isinstance(each, str):
-            yield each
+    for sample in samples:
+        if isinstance(sample, str):
+            yield sample
             continue
-        values, value = each
+        values, value = sample
         labels = _labels(name, metric, values)
         if labels is None:
             continue
@@ -136,11 +136,11 @@ def _values(name: KafkaName, metric: Metric, samples: Iterable[Sample | Pause]) 
 
 
 def _quantiles(name: KafkaName, metric: Metric, samples: Iterable[Sample | Pause], histograms: RecentHistograms) -> Iterator[Line | Pause]:
-    for each in samples:
-        if isinstance(each, str):
-            yield each
+    for sample in samples:
+        if isinstance(sample, str):
+            yield sample
             continue
-        values, snapshot = each
+        values, snapshot = sample
         labels = _labels(name, metric, values)
         if labels is None:
             continue

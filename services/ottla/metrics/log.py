@@ -48,6 +48,9 @@ DIRECTORIES_OFFLINE: Final = Metric(
     (),
     (KafkaName("kafka_log_logmanager_offlinelogdirectorycount"),),
 )
+DIRECTORIES_FULL: Final = Metric(
+    "ottla_log_dirs_full", "gauge", "Log directories in which nothing can be written for want of room, by the disk or by a quota."
+)
 FLUSH_SECONDS: Final = Metric(
     "ottla_log_flush_seconds",
     "histogram",
@@ -92,6 +95,7 @@ METRICS: Final = (
     DIRECTORY_FREE,
     DIRECTORY_TOTAL,
     DIRECTORIES_OFFLINE,
+    DIRECTORIES_FULL,
     FLUSH_SECONDS,
     CRC_ERRORS,
     RECOVERY_SECONDS,

@@ -73,7 +73,7 @@ class Metric:
 
     def __post_init__(self) -> None:
         assert _NAME.match(self.name), self.name
-        assert all(_NAME.match(each) for each in self.labels), self.labels
+        assert all(_NAME.match(label) for label in self.labels), self.labels
         assert (self.kind == "counter") == self.name.endswith("_total"), f"{self.name} is a {self.kind}"
         assert (self.kind == "info") == self.name.endswith("_info"), f"{self.name} is a {self.kind}"
         assert self.help.endswith("."), f"{self.name}: {self.help!r} is no sentence"

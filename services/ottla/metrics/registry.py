@@ -1,6 +1,6 @@
 """The collectors of one service, and what is rendered of them when it is scraped.
 
-Made once, by the composition root of the service. Nothing is collected before somebody scrapes.
+Made once, by the composition root of the service. Nothing is collected before a scrape.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Registry:
 
     async def _body(self, form: Format, names: Names) -> AsyncIterator[bytes]:
         took = Took()
-        async for each in render(self._collectors, names, form, self._histograms, self._now, took):
-            yield each
+        async for part in render(self._collectors, names, form, self._histograms, self._now, took):
+            yield part
         self._took = took
 
     def collect(self) -> Iterator[Family | Pause]:

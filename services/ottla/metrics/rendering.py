@@ -32,7 +32,7 @@ BREATH_SECONDS: Final = 0.0003
 LINES_AT_ONCE: Final = 16
 # What the library appends to the name of a family by itself.
 _ENDINGS: Final = {"counter": "_total", "info": "_info"}
-_BOUND_TEXTS: Final = (*(repr(each) for each in BOUNDS), "+Inf")
+_BOUND_TEXTS: Final = (*(repr(bound) for bound in BOUNDS), "+Inf")
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class _Alone:
 
 def format_for(accept: str) -> Format:
     """OpenMetrics for who takes it, as every Prometheus since 2.5 does; otherwise the text format 0.0.4."""
-    wanted = {each.split(";")[0].strip().lower() for each in accept.split(",")}
+    wanted = {kind.split(";")[0].strip().lower() for kind in accept.split(",")}
     return Format(is_openmetrics="application/openmetrics-text" in wanted)
 
 
@@ -91,13 +91,13 @@ async def render(
 
     Args:
         now: seconds that never go back, to find out when a slice has taken long enough.
-        took: is told how long it all takes.
+        took: receives how long it all takes.
     """
     began = slice_began = now()
     ready: list[bytes] = []
-    for each in _pieces(collectors, names, form, histograms):
-        if each:
-            ready.append(each)
+    for piece in _pieces(collectors, names, form, histograms):
+        if piece:
+            ready.append(piece)
         elapsed = now() - slice_began
         if elapsed >= BREATH_SECONDS:
             took.slices += 1
@@ -127,7 +127,7 @@ def _pieces(collectors: Sequence[Collector], names: Names, form: Format, histogr
                 yield from _family(shown, form)
         except Exception:
             # Where a scrape ends: the other collectors have something to say, now more than ever.
-            log.exception("metrics of %s are left out of this scrape: they can not be collected", type(collector).__name__)
+            log.exception("metrics of %s are left out of this scrape: they cannot be collected", type(collector).__name__)
 
 
 def _shown(collector: Collector, names: Names, histograms: RecentHistograms) -> Iterator[Shown | Pause]:
@@ -143,11 +143,11 @@ def _shown(collector: Collector, names: Names, histograms: RecentHistograms) -> 
 
 def _native(metric: Metric, family: Family) -> Iterator[Line | Pause]:
     suffix = _ENDINGS.get(metric.kind, "")
-    for each in family.samples:
-        if isinstance(each, str):
-            yield each
+    for sample in family.samples:
+        if isinstance(sample, str):
+            yield sample
             continue
-        values, value = each
+        values, value = sample
         labels = dict(zip(metric.labels, values, strict=True))
         if isinstance(value, HistogramSnapshot):
             yield from _buckets(labels, value)
@@ -179,11 +179,11 @@ def _family(shown: Shown, form: Format) -> Iterator[bytes]:
 
 def _portions(lines: Iterable[Line | Pause]) -> Iterator[list[Line]]:
     portion: list[Line] = []
-    for each in lines:
-        if isinstance(each, str):
+    for line in lines:
+        if isinstance(line, str):
             yield []
             continue
-        portion.append(each)
+        portion.append(line)
         if len(portion) >= LINES_AT_ONCE:
             yield portion
             portion = []

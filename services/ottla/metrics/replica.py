@@ -58,7 +58,7 @@ REASSIGNING: Final = Metric(
 ISR_SHRINKS: Final = Metric(
     "ottla_replica_isr_shrinks_total",
     "counter",
-    "How often a partition led here went on with fewer replicas in sync.",
+    "How often the ISR of a partition led here shrank.",
     (),
     (KafkaName("kafka_server_replicamanager_isrshrinks_total"),),
 )

@@ -5,7 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.metrics import broker, controller, coordination, groups, log, network, process, replica, requests, service, transactions
+from ottla.metrics import (
+    audit,
+    broker,
+    controller,
+    coordination,
+    groups,
+    load,
+    log,
+    mirror,
+    network,
+    process,
+    replica,
+    requests,
+    schema_registry,
+    service,
+    transactions,
+)
 from ottla.metrics.metric import Metric
 
 AREAS: Final[Mapping[str, tuple[Metric, ...]]] = {
@@ -19,10 +35,20 @@ AREAS: Final[Mapping[str, tuple[Metric, ...]]] = {
     "ZooKeeper": coordination.METRICS,
     "Groups": groups.METRICS,
     "Transactions": transactions.METRICS,
+    "The schema registry": schema_registry.METRICS,
+    "The audit counter": audit.METRICS,
+    "The mirror maker": mirror.METRICS,
+    "The load": load.METRICS,
     "The process": process.METRICS,
 }
 
+# Areas of services that are no broker.
+OTHER_SERVICES: Final = frozenset({"The schema registry", "The audit counter", "The mirror maker", "The load"})
+
 METRICS: Final[tuple[Metric, ...]] = tuple(metric for metrics in AREAS.values() for metric in metrics)
-BY_NAME: Final[Mapping[str, Metric]] = {each.name: each for each in METRICS}
+BROKER_METRICS: Final[tuple[Metric, ...]] = tuple(
+    metric for area, metrics in AREAS.items() if area not in OTHER_SERVICES for metric in metrics
+)
+BY_NAME: Final[Mapping[str, Metric]] = {metric.name: metric for metric in METRICS}
 
 assert len(BY_NAME) == len(METRICS), "a metric is declared twice"

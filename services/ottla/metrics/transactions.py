@@ -14,7 +14,7 @@ OLDEST_OPEN: Final = Metric(
 RECORDS_CORRUPT: Final = Metric(
     "ottla_transaction_records_corrupt_total",
     "counter",
-    "Records of __transaction_state that were passed over because nobody can read them.",
+    "Records of __transaction_state that were skipped because they cannot be decoded.",
 )
 
 METRICS: Final = (TRANSACTIONS, ENDED, OLDEST_OPEN, RECORDS_CORRUPT)

@@ -1,7 +1,7 @@
 """A channel: the way to one server. Every call has a deadline, and fails with Ottla's own errors.
 
 A channel connects when it is first used, finds the server again by itself when that was away, and fails calls at once
-while it is away. Whether a call that failed was carried out is unknown; whoever calls knows whether to ask again.
+while it is away. Whether a call that failed was carried out is unknown; the caller knows whether to ask again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from ottla.errors import BrokerNotAvailable
 from ottla.rpc.limits import RpcLimits
@@ -19,6 +20,8 @@ from ottla.rpc.tls import RpcAuthorities, RpcTls, channel_credentials
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+M = TypeVar("M", bound=Message)
+Metadata = tuple[tuple[str, str], ...]
 
 
 class RpcChannel:
@@ -39,18 +42,18 @@ class RpcChannel:
             self.grpc_channel = grpc.aio.secure_channel(target, channel_credentials(tls), options)
         self._is_closed = False
 
-    async def call(self, method: grpc.aio.UnaryUnaryMultiCallable[Q, A], request: Q, timeout_seconds: float) -> A:
+    async def call(self, method: grpc.aio.UnaryUnaryMultiCallable[Q, A], request: Q, timeout_seconds: float, metadata: Metadata = ()) -> A:
         """Calls a method of a stub that was made of `grpc_channel`.
 
         Raises:
-            BrokerNotAvailable: there is nobody, or the connection broke.
+            BrokerNotAvailable: no broker listens there, or the connection broke.
             RequestTimedOut: no answer came in time.
             ApiError: what the server raised.
         """
         if self._is_closed:
             raise BrokerNotAvailable(f"{self.target}: the channel is closed")
         try:
-            return await method(request, timeout=timeout_seconds)
+            return await method(request, timeout=timeout_seconds, metadata=metadata)
         except grpc.aio.AioRpcError as failure:
             # Without the cause: it repeats all of this in forty lines of gRPC's.
             raise error_of_call(failure, self.target) from None
@@ -60,6 +63,13 @@ class RpcChannel:
             if self._is_closed and task is not None and not task.cancelling():
                 raise BrokerNotAvailable(f"{self.target}: the channel was closed during the call") from None
             raise
+
+    async def call_named(self, path: str, request: Message, answer_message: type[M], timeout_seconds: float, metadata: Metadata = ()) -> M:
+        """Calls a method by its path, `/package.Service/Method`, without a stub. Raises what `call` does."""
+        method: grpc.aio.UnaryUnaryMultiCallable[Message, M] = self.grpc_channel.unary_unary(
+            path, request_serializer=type(request).SerializeToString, response_deserializer=answer_message.FromString
+        )
+        return await self.call(method, request, timeout_seconds, metadata)
 
     async def stream(self, method: grpc.aio.UnaryStreamMultiCallable[Q, A], request: Q, timeout_seconds: float | None) -> AsyncIterator[A]:
         """The messages that a method answers with, as they come.

@@ -1,7 +1,7 @@
 """The standard health service (`grpc.health.v1`): which of a server's services are to be called now.
 
 The empty name stands for the server as a whole. A probe of an orchestrator asks for that; `grpcurl` can too. `liveness`
-is no service: it is served for as long as anything is answered, for the probe that asks whether to start a process anew.
+is no service: it is served for as long as anything is answered, for the probe that asks whether to start a process again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Health:
         await self._servicer.set(name, states.SERVING if is_serving else states.NOT_SERVING)
 
     async def end(self) -> None:
-        """Nothing is to be called any more; those who watch are told."""
+        """Every service is NOT_SERVING from now on; watchers get that."""
         await self._servicer.enter_graceful_shutdown()
 
 

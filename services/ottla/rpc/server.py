@@ -1,4 +1,6 @@
-"""A gRPC server on the event loop of its process, with the health service and reflection beside its own services.
+"""A gRPC server on the event loop of its process, with the health service and reflection next to its own services.
+
+A server may admit known callers only; health is answered to all, as probes have no name, reflection to admitted callers.
 
 A call that has begun runs to its end even when its caller gives up: what it does to partitions must not stop half
 way. A stream of answers is the other way round: it ends when its caller goes, and when the server stops. An ApiError ends
@@ -9,14 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import grpc
+from google.protobuf.message import Message
 from grpc_reflection.v1alpha import reflection
 
 from ottla.errors import ApiError, BrokerNotAvailable, ConfigurationError, UnknownServerError
+from ottla.lifecycle import Tasks
 from ottla.rpc.health import SERVICE_NAME, Health
 from ottla.rpc.limits import RpcLimits
 from ottla.rpc.status import abort
@@ -24,8 +28,35 @@ from ottla.rpc.tls import RpcTls, server_credentials
 
 log: Final = logging.getLogger(__name__)
 
+COMPLAINT_PAUSE_SECONDS: Final = 60.0
+
 Answer = Callable[[Any, grpc.aio.ServicerContext[Any, Any]], Awaitable[Any]]
 Answers = Callable[[Any, grpc.aio.ServicerContext[Any, Any]], AsyncIterator[Any]]
+
+
+class CallerUnknown(Exception):
+    """The caller is unknown: UNAUTHENTICATED."""
+
+
+class CallerNotAllowed(Exception):
+    """The caller is known, and not allowed: PERMISSION_DENIED."""
+
+
+class Admission(Protocol):
+    """Whom a server lets in."""
+
+    def check(self, method: str, metadata: Mapping[str, str], certificate: Mapping[str, Iterable[bytes]]) -> None:
+        """Judges a call.
+
+        Args:
+            method: its path.
+            metadata: what came with it.
+            certificate: what gRPC knows of the caller's, by its names of that.
+
+        Raises:
+            CallerUnknown, CallerNotAllowed: it is not to be answered.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +65,26 @@ class RpcService:
 
     name: str
     register: Callable[[grpc.aio.Server], None]
+
+    @classmethod
+    def of_methods(cls, name: str, methods: Mapping[str, UnaryMethod]) -> RpcService:
+        """A service without a servicer of generated code: its methods by their names."""
+        handlers = {
+            method_name: grpc.unary_unary_rpc_method_handler(
+                method.answer, method.request_message.FromString, method.answer_message.SerializeToString
+            )
+            for method_name, method in methods.items()
+        }
+        return cls(name, lambda server: server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),)))
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryMethod:
+    """One request, one answer, as messages of these classes."""
+
+    request_message: type[Message]
+    answer_message: type[Message]
+    answer: Answer
 
 
 class RpcServer:
@@ -44,6 +95,7 @@ class RpcServer:
         limits: how large a message may be, and how connections are kept.
         tls: who we are and who may call; None speaks plain text.
         not_yet: names that the health service has as not serving until `health.set` says otherwise.
+        admission: whom to let in; by default anyone whom the connection's TLS lets in.
         asks_for_certificates: whether only those may call over TLS who show a certificate of the authorities.
     """
 
@@ -54,15 +106,16 @@ class RpcServer:
         tls: RpcTls | None = None,
         not_yet: Sequence[str] = (),
         *,
+        admission: Admission | None = None,
         asks_for_certificates: bool = True,
     ) -> None:
         self._services = tuple(services)
         self._limits = limits or RpcLimits()
         self._tls = tls
         self._asks_for_certificates = asks_for_certificates
-        self._calls = _Calls(frozenset(each.name for each in services))
+        self._calls = _Calls(frozenset(service.name for service in services), admission)
         self._server: grpc.aio.Server | None = None
-        self.health = Health((each.name for each in services), not_yet)
+        self.health = Health((service.name for service in services), not_yet)
 
     async def start(self, host: str, port: int) -> int:
         """Begins to answer, and gives the port.
@@ -78,7 +131,7 @@ class RpcServer:
         for service in self._services:
             service.register(server)
         self.health.register(server)
-        reflection.enable_server_reflection([each.name for each in self._services] + [SERVICE_NAME, reflection.SERVICE_NAME], server)
+        reflection.enable_server_reflection([service.name for service in self._services] + [SERVICE_NAME, reflection.SERVICE_NAME], server)
         shown = host or "::"
         address = f"[{shown}]:{port}" if ":" in shown else f"{shown}:{port}"
         try:
@@ -87,7 +140,7 @@ class RpcServer:
             else:
                 bound = server.add_secure_port(address, server_credentials(self._tls, self._asks_for_certificates))
         except RuntimeError as error:
-            raise ConfigurationError(f"gRPC can not listen at {address}: the port is taken, or it is no address of this machine") from error
+            raise ConfigurationError(f"gRPC cannot listen at {address}: the port is taken, or it is no address of this machine") from error
         await server.start()
         self._server = server
         await self.health.begin()
@@ -109,20 +162,24 @@ class _Calls(grpc.aio.ServerInterceptor):
     A method that streams its answers is an async generator.
     """
 
-    def __init__(self, names: frozenset[str]) -> None:
+    def __init__(self, names: frozenset[str], admission: Admission | None) -> None:
         self._names = names
-        self._running: set[asyncio.Task[Any]] = set()
-        self._streams: set[asyncio.Task[Any]] = set()
+        self._admission = admission
+        self._running: Final = Tasks()
+        self._streams: Final = Tasks()
         self._is_stopping = False
+        self._complained_at = float("-inf")
 
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
     ) -> Any:
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or method.split("/")[1] not in self._names:
+        if handler is None or method.split("/")[1] == SERVICE_NAME:
             return handler
         coders = handler.request_deserializer, handler.response_serializer
+        if method.split("/")[1] not in self._names:
+            return grpc.stream_stream_rpc_method_handler(self._admitting(method, handler.stream_stream), *coders)  # reflection
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(self._answering(method, handler.unary_unary), *coders)
         if handler.stream_unary is not None:
@@ -133,27 +190,28 @@ class _Calls(grpc.aio.ServerInterceptor):
 
     def _answering(self, method: str, perform: Answer) -> Answer:
         async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            task = asyncio.ensure_future(perform(request, context))
-            self._running.add(task)
-            task.add_done_callback(self._ended)
+            await self._admit(method, context)
+            task = self._running.begin(perform(request, context))
+            task.add_done_callback(_ended)
             try:
                 return await asyncio.shield(task)
             except ApiError as error:
                 await abort(context, error)
             except Exception:
-                log.exception("%s failed in a way that was not foreseen", method)
+                log.exception("%s failed unexpectedly", method)
                 await abort(context, UnknownServerError(f"{method} failed; the server's log says why"))
 
         return answer
 
     def _streaming(self, method: str, perform: Answers) -> Answers:
         async def answers(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+            await self._admit(method, context)
             task = asyncio.current_task()
             assert task is not None
             self._streams.add(task)
             try:
-                async for each in perform(request, context):
-                    yield each
+                async for answer in perform(request, context):
+                    yield answer
             except ApiError as error:
                 await abort(context, error)
             except asyncio.CancelledError:
@@ -161,28 +219,51 @@ class _Calls(grpc.aio.ServerInterceptor):
                     raise  # the caller has gone
                 await abort(context, BrokerNotAvailable(f"{method}: the server stops"))
             except Exception:
-                log.exception("%s failed in a way that was not foreseen", method)
+                log.exception("%s failed unexpectedly", method)
                 await abort(context, UnknownServerError(f"{method} failed; the server's log says why"))
             finally:
                 self._streams.discard(task)
 
         return answers
 
+    def _admitting(self, method: str, perform: Answers) -> Answers:
+        async def answers(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+            await self._admit(method, context)
+            async for answer in perform(request, context):
+                yield answer
+
+        return answers
+
+    async def _admit(self, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        if self._admission is None:
+            return
+        metadata = {str(key): value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        try:
+            self._admission.check(method, metadata, context.auth_context())
+        except (CallerUnknown, CallerNotAllowed) as error:
+            code = grpc.StatusCode.UNAUTHENTICATED if isinstance(error, CallerUnknown) else grpc.StatusCode.PERMISSION_DENIED
+            self._complain(method, context.peer(), error)
+            await context.abort(code, str(error))
+
+    def _complain(self, method: str, peer: str, error: Exception) -> None:
+        """One line a minute: anybody may call."""
+        now = asyncio.get_running_loop().time()
+        if now - self._complained_at >= COMPLAINT_PAUSE_SECONDS:
+            self._complained_at = now
+            log.warning("%s from %s is refused: %s", method, peer, error)
+
     def end_streams(self) -> None:
         """Ends the streams that are under way, as they have no end of their own."""
         self._is_stopping = True
-        for task in list(self._streams):
-            task.cancel()
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # looked at here, as the caller may have gone
+        self._streams.cancel()
 
     async def end(self) -> None:
         """Ends what still runs although its caller has gone."""
-        running = set(self._running)
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running)
+        self._running.cancel()
+        if self._running:
+            await asyncio.wait(set(self._running))
+
+
+def _ended(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # looked at here, as the caller may have gone

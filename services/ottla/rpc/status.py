@@ -21,7 +21,7 @@ DETAILS_KEY: Final = "grpc-status-details-bin"
 # The message is sent twice, once of it escaped to up to twelve bytes a letter, and all has to fit in MAX_METADATA_BYTES.
 MAX_MESSAGE_LENGTH: Final = 2_000
 
-# Where an error has a near relation among gRPC's codes. All others are FAILED_PRECONDITION: right now it can not be done.
+# Where an error has a near relation among gRPC's codes. All others are FAILED_PRECONDITION: right now it cannot be done.
 _STATUS_CODES: Final[dict[type[ApiError], grpc.StatusCode]] = {
     errors.UnknownServerError: grpc.StatusCode.INTERNAL,
     errors.UnknownTopicOrPartition: grpc.StatusCode.NOT_FOUND,
@@ -86,8 +86,8 @@ def error_of_call(failure: grpc.aio.AioRpcError, target: str) -> ApiError:
 def _detail_in(value: bytes) -> ErrorDetail | None:
     detail = ErrorDetail()
     try:
-        for each in Status.FromString(value).details:
-            if each.Unpack(detail):
+        for packed in Status.FromString(value).details:
+            if packed.Unpack(detail):
                 return detail
     except DecodeError:
         pass  # not from us; the status's own code has to do

@@ -49,7 +49,7 @@ def read_tls(*, keystore: str, truststore: str, keystore_is_text: bool = False, 
         truststore_is_text: whether `truststore` is the PEM itself.
 
     Raises:
-        ConfigurationError: a file can not be read, is no PEM, or key and certificate are no pair.
+        ConfigurationError: a file cannot be read, is no PEM, or key and certificate are no pair.
     """
     own = keystore.encode() if keystore_is_text else _read(keystore)
     trusted = truststore.encode() if truststore_is_text else _read(truststore)
@@ -85,7 +85,7 @@ def _read(location: str) -> bytes:
     try:
         return Path(location).read_bytes()
     except OSError as error:
-        raise ConfigurationError(f"{location} can not be read: {error.strerror}") from error
+        raise ConfigurationError(f"{location} cannot be read: {error.strerror}") from error
 
 
 def _certificates(pem: bytes, name: str) -> bytes:
@@ -104,10 +104,10 @@ def _check(tls: RpcTls, key_name: str) -> None:
             file.write(tls.private_key + tls.certificate_chain)
         context.load_cert_chain(name, password="")
     except ssl.SSLError as error:
-        raise ConfigurationError(f"{key_name}: key and certificate can not be used: {error}") from error
+        raise ConfigurationError(f"{key_name}: key and certificate cannot be used: {error}") from error
     finally:
         Path(name).unlink()
     try:
         context.load_verify_locations(cadata=tls.authorities.decode("ascii", errors="replace"))
     except ssl.SSLError as error:
-        raise ConfigurationError(f"the certificates of the authorities can not be used: {error}") from error
+        raise ConfigurationError(f"the certificates of the authorities cannot be used: {error}") from error

@@ -1,6 +1,6 @@
 """What a scrape needs and the loop must not fetch: looked up beside the loop, a moment before, and kept for a while.
 
-A scrape waits for it, but not for long: on a disk that hangs the rest of the metrics is what somebody wants to see.
+A scrape waits for it, but not for long: on a disk that hangs an operator wants to see the rest of the metrics.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PATIENCE_SECONDS: Final = 0.5
 
 
 class Freshness:
-    """Keeps something fresh while somebody scrapes.
+    """Keeps something fresh while there are scrapes.
 
     Args:
         refresh: does it; one at a time.
@@ -52,6 +52,6 @@ class Freshness:
             self._stale_at = self._now() + self._good_for_seconds
         except Exception:
             # Where the work for a scrape ends: what was known before is shown once more.
-            log.exception("what a scrape needs could not be looked up")
+            log.exception("reading figures for a scrape failed")
         finally:
             self._task = None

@@ -1,8 +1,8 @@
 """One HTTP listener for any Starlette application, on the loop of the service.
 
-Whoever asks must not cost the service anything: a request comes in whole and its answer is taken within a deadline or the connection
+Anyone who asks must not cost the service anything: a request comes in whole and its answer is taken within a deadline or the connection
 is cut; of too many connections the one that has been idle for longest goes, so that a probe always gets in; a head or a body that is
-too large is refused. Whether somebody may ask is the application's affair.
+too large is refused. Authorization is the application's affair.
 
 This module imports starlette and uvicorn, at a quarter of a second, so it is imported where a listener is set and nowhere
 else. Of uvicorn it takes the protocol on a connection and not its server, which would take over the signals.
@@ -32,6 +32,8 @@ log: Final = logging.getLogger(__name__)
 
 # What answers under way are given when the service stops.
 GRACE_SECONDS: Final = 1.0
+# How much of the rate may come at once.
+BURST_SECONDS: Final = 0.5
 _CLOSE: Final = {"connection": "close"}
 
 
@@ -45,6 +47,7 @@ class HttpLimits:
         idle_seconds: for which a connection is kept between two requests. Prometheus scrapes every 15 to 60 s.
         head_bytes: the largest request line with its headers.
         body_bytes: the largest body of a request.
+        requests_per_second: of all connections; what comes faster waits.
     """
 
     connections: int = 64
@@ -52,6 +55,7 @@ class HttpLimits:
     idle_seconds: int = 75
     head_bytes: int = 16 * 1024
     body_bytes: int = 64 * 1024
+    requests_per_second: float = 100.0
 
 
 class HttpListener:
@@ -71,7 +75,7 @@ class HttpListener:
         self._tls = tls
         self._setting = setting
         self._config = Config(
-            _Bounded(application, self._limits.body_bytes),
+            _Bounded(application, self._limits),
             http=_Connection,
             ws="none",
             lifespan="off",
@@ -127,7 +131,7 @@ class HttpListener:
                 ssl=self._tls,
             )
         except (OSError, socket.gaierror) as error:
-            raise OttlaError(f"{self._setting} = {shown}: can not listen there: {error.strerror or error}") from error
+            raise OttlaError(f"{self._setting} = {shown}: cannot listen there: {error.strerror or error}") from error
 
     async def close(self) -> None:
         """Takes no more connections, lets answers under way end, and cuts what is left. Safe to repeat."""
@@ -135,12 +139,12 @@ class HttpListener:
         if server is None:
             return
         server.close()
-        for each in list(self._state.connections):
-            each.shutdown()
+        for connection in list(self._state.connections):
+            connection.shutdown()
         if self._state.tasks:
             await asyncio.wait(set(self._state.tasks), timeout=GRACE_SECONDS)
-        for each in list(self._state.connections):
-            each.transport.abort()
+        for connection in list(self._state.connections):
+            connection.transport.abort()
         await asyncio.sleep(0)  # in which the loop tells them
         for task in list(self._state.tasks):
             task.cancel()
@@ -150,14 +154,20 @@ class HttpListener:
 
 
 class _Bounded:
-    """An application that is given no more than so many bytes of a body; a request with more is refused with 413."""
+    """An application that is given no more than so many bytes of a body, and so many requests a second.
 
-    def __init__(self, application: Starlette, body_bytes: int) -> None:
+    A request with a larger body is refused with 413, and one that comes too early waits.
+    """
+
+    def __init__(self, application: Starlette, limits: HttpLimits) -> None:
         self._application = application
-        self._body_bytes = body_bytes
-        self._complaint = f"the body is larger than {body_bytes} bytes"
+        self._body_bytes = limits.body_bytes
+        self._complaint = f"the body is larger than {limits.body_bytes} bytes"
+        self._seconds_each = 1 / limits.requests_per_second
+        self._next_turn = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._take_turn()
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if not announced.isdigit() or int(announced) > self._body_bytes:
             await PlainTextResponse(self._complaint, 413, headers=_CLOSE)(scope, receive, send)
@@ -173,6 +183,14 @@ class _Bounded:
             return message
 
         await self._application(scope, counted, send)
+
+    async def _take_turn(self) -> None:
+        """Waits while more requests have come than the rate allows, beyond what may come together."""
+        now = asyncio.get_running_loop().time()
+        turn = max(self._next_turn, now - BURST_SECONDS)
+        self._next_turn = turn + self._seconds_each
+        if turn > now:
+            await asyncio.sleep(turn - now)
 
 
 class _Connection(H11Protocol):
@@ -190,7 +208,7 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if len(self.connections) >= self._limits.connections:
             # Idle ones first, and of those that work on a request the one that began first.
-            least_missed = min(self.connections, key=lambda each: (each._deadline is not None, each._idle_since))
+            least_missed = min(self.connections, key=lambda connection: (connection._deadline is not None, connection._idle_since))
             self.connections.discard(least_missed)
             least_missed.transport.abort()
         super().connection_made(transport)

@@ -36,7 +36,7 @@ class WaitingTime:
         self._now = now
 
     def enter(self) -> None:
-        """Begins to time the selector, unless somebody else has it timed."""
+        """Begins to time the selector, unless it is timed already."""
         self._users += 1
         if self._users > 1:
             return
@@ -52,7 +52,7 @@ class WaitingTime:
         self._selector.select = timed  # type: ignore[method-assign]  # of this one selector
 
     def leave(self) -> None:
-        """Leaves the selector as it was once nobody has it timed any more."""
+        """Restores the selector once it is not timed any more."""
         self._users -= 1
         if not self._users:
             del self._selector.select  # the class's own is behind it
@@ -110,7 +110,7 @@ class LoopProbe:
 
     @property
     def busy_ratio(self) -> float | None:
-        """The share of the last seconds in which the loop did not wait; None when it can not be told."""
+        """The share of the last seconds in which the loop did not wait; None when that is unknown."""
         if self._waiting is None or self._loop is None:
             return None
         earlier = self._moments[0]

@@ -4,7 +4,7 @@
     /readyz    200 or 503, with each condition in JSON
     /metrics   as text or as OpenMetrics, as the request's Accept says
 
-Nothing here is secret and nobody is asked who he is: the listener is for the operators' network. Imported with `serving.http` only.
+Nothing here is secret and no request is authenticated: the listener is for the operators' network. Imported with `serving.http` only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Scrapes that share their work: however many ask, and however often, the loop is kept busy for a small share of its time.
 
-Whoever asks while a scrape is made gets that one. One that has been made serves others for four times as long as it took,
-so that scraping cannot take more than a fifth of a service. A scrape that nobody waits for any more is made to its end.
+Anyone who asks while a scrape is made gets that one. One that has been made serves others for four times as long as it took,
+so that scraping cannot take more than a fifth of a service. A scrape whose client has gone is made to its end.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Scrapes:
     """The scrapes of one service.
 
     Args:
-        registry: what is there to be told now; another one once the service has been put together.
-        prepare: looks up, beside the loop, what will be told.
+        registry: what is there to be exposed now; another one once the service has been put together.
+        prepare: looks up, off the loop, what will be exposed.
         now: seconds that never go back.
     """
 
@@ -72,7 +72,7 @@ class Scrapes:
                 await self._prepare()
                 began = self._now()
                 rendered = registry.render(accept, names)
-                scrape = Scrape(rendered.content_type, b"".join([each async for each in rendered.body]))
+                scrape = Scrape(rendered.content_type, b"".join([part async for part in rendered.body]))
             took = self._now() - began
         except BaseException:
             self._kept.pop(key, None)
@@ -83,4 +83,4 @@ class Scrapes:
 
     def _forget(self) -> None:
         now = self._now()
-        self._kept = {key: each for key, each in self._kept.items() if each[0] > now}
+        self._kept = {key: kept for key, kept in self._kept.items() if kept[0] > now}

@@ -6,29 +6,37 @@ it the collectors of the parts as they come; the parts know nothing of it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import platform
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from prometheus_client import GCCollector, Metric, ProcessCollector
+from prometheus_client.registry import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.routing import Route
 
 from ottla.clock import Clock
 from ottla.config.listeners import Listener
 from ottla.lifecycle import Offload
-from ottla.metrics.family import Collector
+from ottla.metrics import service as metrics
+from ottla.metrics.family import Collector, Family, Pause, single
 from ottla.metrics.registry import Registry
+from ottla.metrics.table import BY_NAME
 from ottla.serving.freshness import Freshness
 from ottla.serving.http import HttpListener
 from ottla.serving.loop import LoopProbe
-from ottla.serving.measuring import Measuring, ServiceCollector
 from ottla.serving.probes import probe_routes
-from ottla.serving.process import PROCESS_SECONDS, ProcessMetrics
 from ottla.serving.readiness import Status
 from ottla.serving.scrapes import Scrapes
 
 log: Final = logging.getLogger(__name__)
+
+# Two scrapes at the same time share what was found.
+PROCESS_SECONDS: Final = 1.0
 
 
 class Surface:
@@ -102,3 +110,82 @@ class Surface:
 
     async def _prepare(self) -> None:
         await self._measuring.prepare()
+
+
+# Memory, CPU, files and garbage collections of the process, as prometheus-client collects them for everybody.
+#
+# It lists `/proc/self/fd` to count the open files, which takes milliseconds where there are thousands, so it is asked beside
+# the loop, and a collector shows what it said.
+
+
+class ProcessMetrics:
+    """`ottla.metrics.process`."""
+
+    def __init__(self, offload: Offload) -> None:
+        self._offload = offload
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+        self._found: Sequence[Metric] = ()
+
+    async def refresh(self) -> None:
+        """Asks again."""
+        self._found = await self._offload(lambda: list(self._registry.collect()))
+
+    def collect(self) -> Iterator[Family | Pause]:
+        """The metrics as they were found."""
+        for family in self._found:
+            metric = BY_NAME.get(f"{family.name}_total" if family.type == "counter" else family.name)
+            if metric is not None:
+                samples = [sample for sample in family.samples if sample.name == metric.name]
+                yield Family(metric, [(tuple(sample.labels[label] for label in metric.labels), sample.value) for sample in samples])
+
+
+# What a service shows when it is scraped, and what has to be looked up before.
+
+
+class Measuring:
+    """What there is to be shown of a service, and what has to be looked up before it can be shown.
+
+    Args:
+        registry: the collectors.
+        fresh: what they need and do not fetch themselves.
+    """
+
+    def __init__(self, registry: Registry, fresh: Sequence[Freshness] = ()) -> None:
+        self.registry = registry
+        self._fresh = tuple(fresh)
+
+    async def prepare(self) -> None:
+        """Looks up what a scrape needs."""
+        if self._fresh:
+            await asyncio.gather(*(freshness.prepare() for freshness in self._fresh))
+
+    async def close(self) -> None:
+        """Ends what runs beside scrapes."""
+        for freshness in self._fresh:
+            await freshness.close()
+
+
+class ServiceCollector:
+    """What runs, and whether it is ready. There from the first moment of a start on.
+
+    Args:
+        is_ready: as /readyz says it.
+    """
+
+    def __init__(self, is_ready: Callable[[], bool]) -> None:
+        self._is_ready = is_ready
+        self._build = (_version(), platform.python_version())
+
+    def collect(self) -> Iterator[Family | Pause]:
+        """The metrics as they are now."""
+        yield Family(metrics.BUILD, [(self._build, 1.0)])
+        yield single(metrics.READY, float(self._is_ready()))
+
+
+def _version() -> str:
+    try:
+        return version("ottla")
+    except PackageNotFoundError:  # run from its sources
+        return "unknown"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 
 class Authority:
-    """Somebody who signs certificates."""
+    """An authority that signs certificates."""
 
     def __init__(self, name: str) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -25,9 +25,9 @@ class Authority:
         """What those who trust it have."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
-    def issue(self, name: str, password: bytes | None = None) -> bytes:
+    def issue(self, name: str, password: bytes | None = None, rsa_bits: int = 0) -> bytes:
         """A private key and a certificate of localhost and 127.0.0.1, as one PEM."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = rsa.generate_private_key(65537, rsa_bits) if rsa_bits else ec.generate_private_key(ec.SECP256R1())
         alternatives = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
         certificate = (
             _builder(_name(name), self._name, key.public_key(), is_authority=False)
@@ -52,7 +52,9 @@ def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, *, is_authority: bool) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey, *, is_authority: bool
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()

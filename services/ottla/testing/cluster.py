@@ -8,37 +8,39 @@
         cluster.kill(cluster.leader("clicks", 0))
 
 The brokers have a thread of their own with an event loop of its own; the test talks to them through sockets like any
-client. A process can not be killed here, but `kill` leaves of a broker what `kill -9` leaves of one: files as they are,
-connections cut, nobody told.
+client. A process cannot be killed here, but `kill` leaves of a broker what `kill -9` leaves of one: files as they are,
+connections cut, the controller not notified.
 """
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ottla.errors import ConfigurationError, OttlaError
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Coroutine
     from types import TracebackType
 
+    from ottla.audit_counter.server import AuditServer
     from ottla.broker.in_process import InProcessBrokers
     from ottla.broker.server import Broker
     from ottla.config.broker import BrokerSettings
+    from ottla.lifecycle import LoopThread
     from ottla.model import BrokerId, PartitionState
+    from ottla.schema_registry.server import SchemaRegistry
 
 T = TypeVar("T")
 
-START_SECONDS: Final = 30.0
-STOP_SECONDS: Final = 30.0
+START_SECONDS: Final = 120.0  # these are for what hangs: a machine with much else to do takes ten times as long as a quiet one
+STOP_SECONDS: Final = 120.0
 LISTENER: Final = "PLAINTEXT"
+SCHEMA_REGISTRY: Final = "schema-registry"
+AUDIT_COUNTER: Final = "audit-counter"
 
 
 class ClusterError(OttlaError):
@@ -53,6 +55,7 @@ class EmbeddedCluster:
         settings: broker properties under Kafka's names, over the ones for tests. With `zookeeper.connect` the brokers
             meet there and call each other by gRPC.
         topics: topics to create at start, each with its number of partitions.
+        services: what runs beside the brokers: `schema-registry`, `audit-counter`. They reach them by their first listener, without TLS.
         data_directory: kept afterwards, and used again if it has data. By default a temporary one, removed at the end.
     """
 
@@ -62,23 +65,79 @@ class EmbeddedCluster:
         brokers: int = 1,
         settings: Mapping[str, str] | None = None,
         topics: Mapping[str, int] | None = None,
+        services: Collection[str] = (),
         data_directory: Path | str | None = None,
     ) -> None:
         if brokers < 1:
-            raise ConfigurationError(f"an embedded cluster of {brokers} brokers can not be had: it takes one at least")
+            raise ConfigurationError(f"an embedded cluster of {brokers} brokers cannot be had: it takes one at least")
         self._broker_count = brokers
         self._settings = dict(settings or {})
         self._topics = dict(topics or {})
+        if unknown := set(services) - {SCHEMA_REGISTRY, AUDIT_COUNTER}:
+            raise ConfigurationError(f"there is no service {', '.join(sorted(unknown))}; there are {SCHEMA_REGISTRY} and {AUDIT_COUNTER}")
+        self._registry_port: int | None = 0 if SCHEMA_REGISTRY in services else None
+        self._audit_port: int | None = 0 if AUDIT_COUNTER in services else None
+        if AUDIT_COUNTER in services:
+            self._settings = {"audit.enable": "true", "audit.report.interval.ms": "200", **self._settings}
         self._given_directory = None if data_directory is None else Path(data_directory)
         self._directory: Path | None = self._given_directory
         self._ports: dict[int, int] = {}
-        self._running: _ClusterThread | None = None
+        self._thread: LoopThread | None = None
+        self._brokers: InProcessBrokers | None = None
+        self._registry: SchemaRegistry | None = None
+        self._audit: AuditServer | None = None
 
     @property
     def bootstrap_servers(self) -> str:
         """What a client is configured with: `127.0.0.1:PORT` of each broker. It stays the same over restarts."""
         self._started()
         return ",".join(f"127.0.0.1:{port}" for _, port in sorted(self._ports.items()))
+
+    @property
+    def zookeeper_address(self) -> str:
+        """Where clients of ZooKeeper connect, for a cluster with the setting `coordination.listener`; `127.0.0.1:0` takes a free port."""
+        address = self._started().zookeeper_address
+        if address is None:
+            raise ClusterError("nothing answers ZooKeeper's protocol: EmbeddedCluster(settings={'coordination.listener': '127.0.0.1:0'})")
+        return address
+
+    @property
+    def schema_registry_url(self) -> str:
+        """Where the schema registry answers, for a cluster with that service. It stays the same over restarts."""
+        self._started()
+        if self._registry is None:
+            raise ClusterError(f"the cluster has no schema registry: EmbeddedCluster(services=[{SCHEMA_REGISTRY!r}])")
+        return self._registry.url
+
+    def with_schema_registry(self) -> str:
+        """Starts a schema registry beside the brokers that run, unless there is one, and gives its URL."""
+        self._started()
+        if self._registry is None:
+            self._registry = self._call(self._start_registry(self._registry_port or 0), START_SECONDS)
+            self._registry_port = int(self._registry.url.rpartition(":")[2])
+        return self._registry.url
+
+    @property
+    def audit_url(self) -> str:
+        """Where the audit counter's page and API are, for a cluster with that service. It stays the same over restarts."""
+        self._started()
+        if self._audit is None:
+            raise ClusterError(f"the cluster has no audit counter: EmbeddedCluster(services=[{AUDIT_COUNTER!r}])")
+        return self._audit.url
+
+    def with_audit_counter(self) -> str:
+        """Starts an audit counter beside the brokers that run, unless there is one, and gives its URL."""
+        self._started()
+        if self._audit is None:
+            self._audit = self._call(self._start_audit(self._audit_port or 0), START_SECONDS)
+            self._audit_port = int(self._audit.url.rpartition(":")[2])
+        return self._audit.url
+
+    def wait_audited(self) -> None:
+        """Waits until the audit counter has read and judged all that was reported by now."""
+        self._started()
+        assert self._audit is not None, "with_audit_counter() comes first"
+        self._call(self._audit.counter.wait_read(START_SECONDS), START_SECONDS + 1)
 
     def address(self, listener: str, broker_id: int = 1) -> str:
         """The address of one listener of a broker, for a cluster whose `listeners` are given in its settings."""
@@ -93,7 +152,7 @@ class EmbeddedCluster:
 
     def start(self) -> EmbeddedCluster:
         """Starts the brokers, creates the topics and returns when they answer. Topics that are there already are kept."""
-        if self._running is not None:
+        if self._brokers is not None:
             raise ClusterError("the cluster is running already")
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="ottla-test-"))
@@ -109,10 +168,8 @@ class EmbeddedCluster:
     def stop(self) -> None:
         """Stops the brokers cleanly; a temporary directory is removed."""
         try:
-            if self._running is not None:
-                self._running.stop()
+            self._stop()
         finally:
-            self._running = None
             if self._given_directory is None and self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 self._directory = None
@@ -120,8 +177,8 @@ class EmbeddedCluster:
 
     def restart(self) -> None:
         """Stops all brokers cleanly and starts all of them again on the same data and the same ports."""
-        self._started().stop()
-        self._running = None
+        self._started()
+        self._stop()
         self._run()
 
     # One broker of several.
@@ -129,21 +186,20 @@ class EmbeddedCluster:
     @property
     def running_brokers(self) -> list[int]:
         """The ids of the brokers that run."""
-        return sorted(self._started().brokers.running)
+        return sorted(self._started().running)
 
     def start_broker(self, broker_id: int) -> None:
         """Starts a broker that was stopped or killed, on the same data and the same port."""
-        thread = self._started()
-        if broker_id in thread.brokers.running:
+        brokers = self._started()
+        if broker_id in brokers.running:
             raise ClusterError(f"broker {broker_id} is running already")
-        self._note_port(thread.call(thread.brokers.start_broker(_id(broker_id)), START_SECONDS))
+        self._note_port(self._call(brokers.start_broker(_id(broker_id)), START_SECONDS))
 
     def stop_broker(self, broker_id: int) -> None:
         """Stops a broker cleanly: it hands over what it leads first. As with `kill` the internal topics are made before."""
         self._broker(broker_id)
         self.make_internal_topics()
-        thread = self._started()
-        thread.call(thread.brokers.stop_broker(_id(broker_id)), STOP_SECONDS)
+        self._call(self._started().stop_broker(_id(broker_id)), STOP_SECONDS)
 
     def kill(self, broker_id: int) -> None:
         """Ends a broker as a crash does, as seen once its session has timed out. Nothing is flushed, closed or handed over.
@@ -152,8 +208,7 @@ class EmbeddedCluster:
         """
         self._broker(broker_id)
         self.make_internal_topics()
-        thread = self._started()
-        thread.call(thread.brokers.kill(_id(broker_id)), STOP_SECONDS)
+        self._call(self._started().kill(_id(broker_id)), STOP_SECONDS)
 
     def make_internal_topics(self) -> None:
         """Makes the topics of groups and of transactions, unless they are there; of a cluster of several brokers that all run.
@@ -161,26 +216,26 @@ class EmbeddedCluster:
         Else the first client that looks for a coordinator has them made, which takes as many brokers as they have replicas: with
         one of three gone there would be no first group.
         """
-        thread = self._started()
-        thread.call(thread.make_internal_topics(), START_SECONDS)
+        self._call(self._make_internal_topics(self._started()), START_SECONDS)
 
     def expire_session(self, broker_id: int) -> None:
         """Has a broker's session time out while it runs. It stops leading and joins again. Not with `zookeeper.connect`."""
         self._broker(broker_id)
         if "zookeeper.connect" in self._settings:
             raise ClusterError("the sessions are ZooKeeper's to end")
-        thread = self._started()
-        thread.call(thread.brokers.expire_session(_id(broker_id)), STOP_SECONDS)
+        self._call(self._started().expire_session(_id(broker_id)), STOP_SECONDS)
 
     @property
     def controller_id(self) -> int:
         """The broker that is the controller, as those that run know it; -1 while they know none."""
 
-        async def controller_id() -> int:
-            known = {each.metadata.controller_id for each in self._started().brokers.running.values()}
-            return max((each for each in known if each in self._started().brokers.running), default=-1)
+        running = self._started().running
 
-        return self._started().call(controller_id(), START_SECONDS)
+        async def controller_id() -> int:
+            known = {broker.metadata.controller_id for broker in running.values()}
+            return max((broker_id for broker_id in known if broker_id in running), default=-1)
+
+        return self._call(controller_id(), START_SECONDS)
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """The broker that leads a partition, or -1."""
@@ -205,7 +260,7 @@ class EmbeddedCluster:
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         topic = NewTopic(name, partitions, replication_factor, config=dict(settings or {}))
         try:
-            admin.create_topics([topic], operation_timeout=10)[name].result(15)
+            admin.create_topics([topic], operation_timeout=50)[name].result(START_SECONDS)  # librdkafka waits for 60 s at most
         except KafkaException as exception:
             if exception.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
@@ -213,27 +268,123 @@ class EmbeddedCluster:
 
     def _partition_state(self, topic: str, partition: int) -> PartitionState | None:
         """As the controller knows it, if it runs, and else as any broker does."""
-        thread = self._started()
+        brokers = self._started()
 
         async def state() -> PartitionState | None:
-            running = thread.brokers.running
-            known = [each.metadata for each in running.values()]
-            known.sort(key=lambda each: each.controller_id not in running or running[each.controller_id].metadata is not each)
+            running = brokers.running
+            known = [broker.metadata for broker in running.values()]
+            known.sort(
+                key=lambda metadata: metadata.controller_id not in running or running[metadata.controller_id].metadata is not metadata
+            )
             return known[0].partition(topic, partition) if known else None
 
-        return thread.call(state(), START_SECONDS)
+        return self._call(state(), START_SECONDS)
 
     def _broker(self, broker_id: int) -> Broker:
-        running = self._started().brokers.running
+        running = self._started().running
         if broker_id not in running:
             raise ClusterError(f"broker {broker_id} is not running; these are: {sorted(running) or 'none'}")
         return running[_id(broker_id)]
 
     def _run(self) -> None:
-        ids = range(1, self._broker_count + 1)
-        self._running = _ClusterThread(ids, self._settings_of, self.data_directory / "coordination")
-        for broker_id in ids:
-            self._note_port(self._broker(broker_id))
+        from ottla.lifecycle import LoopThread
+
+        self._thread = LoopThread("ottla-embedded-cluster")
+        try:
+            self._brokers = self._call(self._start_brokers(), START_SECONDS)
+        except BaseException:
+            self._end_thread()
+            raise
+        for broker in self._brokers.running.values():
+            self._note_port(broker)
+        try:
+            if self._registry_port is not None:
+                self.with_schema_registry()
+            if self._audit_port is not None:
+                self.with_audit_counter()
+        except BaseException:
+            self._stop()
+            raise
+
+    async def _start_brokers(self) -> InProcessBrokers:
+        from ottla.broker.in_process import InProcessBrokers
+
+        ids = map(_id, range(1, self._broker_count + 1))
+        brokers = InProcessBrokers(ids, self._settings_of, self.data_directory / "coordination")
+        await brokers.start()
+        brokers.warn_of_missing_brokers()
+        return brokers
+
+    def _stop(self) -> None:
+        """Stops the brokers cleanly, if they run, and raises what went wrong on the way."""
+        for service in (self._audit, self._registry):
+            if service is not None:
+                self._call(service.stop(), STOP_SECONDS)
+        self._audit = self._registry = None
+        brokers, self._brokers = self._brokers, None
+        try:
+            if brokers is not None:
+                self._call(brokers.stop(), STOP_SECONDS)
+        finally:
+            self._end_thread()
+
+    async def _start_registry(self, port: int) -> SchemaRegistry:
+        from ottla.config.registry import RegistrySettings
+        from ottla.schema_registry.server import SchemaRegistry
+
+        properties = {
+            "listeners": f"http://127.0.0.1:{port}",
+            "kafkastore.bootstrap.servers": self.bootstrap_servers,
+            "kafkastore.topic.replication.factor": str(min(3, self._broker_count)),
+        }
+        registry = SchemaRegistry(RegistrySettings.from_properties(properties))
+        await registry.start()
+        return registry
+
+    async def _start_audit(self, port: int) -> AuditServer:
+        from ottla.audit_counter.server import AuditServer
+        from ottla.config.audit import AuditSettings
+
+        properties = {
+            "rest.listener": f"127.0.0.1:{port}",
+            "bootstrap.servers": self.bootstrap_servers,
+            "audit.directory": str(self.data_directory / "audit"),
+            "audit.topic.replication.factor": str(min(3, self._broker_count)),
+        }
+        if self._settings.get("audit.enable") == "true":
+            properties["audit.tiers"] = "producer,broker"
+        audit = AuditServer(AuditSettings.from_properties(properties))
+        await audit.start()
+        return audit
+
+    def _end_thread(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.close(STOP_SECONDS)
+
+    def _call(self, coroutine: Coroutine[Any, Any, T], timeout_seconds: float) -> T:
+        """Runs something in the brokers' loop, and gives what it gives."""
+        assert self._thread is not None, "the caller has looked whether the cluster runs"
+        try:
+            return self._thread.call(coroutine, timeout_seconds)
+        except TimeoutError as error:
+            raise ClusterError(str(error)) from error
+
+    async def _make_internal_topics(self, brokers: InProcessBrokers) -> None:
+        """Makes them on a cluster whose brokers all run. Where a topic takes more brokers than there are, the log says so."""
+        import asyncio
+
+        from ottla.errors import CoordinatorNotAvailable, InvalidReplicationFactor
+
+        running = list(brokers.running.values())
+        while len(running) == self._broker_count > 1:
+            try:
+                return await running[0].make_internal_topics()
+            except CoordinatorNotAvailable as error:
+                if isinstance(error.__cause__, InvalidReplicationFactor):
+                    return None
+            await asyncio.sleep(0.01)  # a topic was made and is not known to that broker yet: the other one is still to be made
+        return None
 
     def _note_port(self, broker: Broker) -> None:
         self._ports[broker.broker_id] = int(broker.bootstrap_servers.rpartition(":")[2])
@@ -259,10 +410,10 @@ class EmbeddedCluster:
             }
         )
 
-    def _started(self) -> _ClusterThread:
-        if self._running is None:
+    def _started(self) -> InProcessBrokers:
+        if self._brokers is None:
             raise ClusterError("the cluster is not running: use it in a `with`, or call start()")
-        return self._running
+        return self._brokers
 
     def __enter__(self) -> EmbeddedCluster:
         return self.start()
@@ -275,82 +426,3 @@ def _id(broker_id: int) -> BrokerId:
     from ottla.model import BrokerId
 
     return BrokerId(broker_id)
-
-
-class _ClusterThread:
-    """A thread whose event loop runs the brokers, from construction until `stop`."""
-
-    def __init__(self, broker_ids: range, settings_of: Callable[[int], BrokerSettings], coordination_directory: Path) -> None:
-        self._broker_ids = broker_ids
-        self._settings_of = settings_of
-        self._coordination_directory = coordination_directory
-        self._ready = threading.Event()
-        self._error: BaseException | None = None
-        self._request_stop: Callable[[], object] = lambda: None
-        self._loop: asyncio.AbstractEventLoop
-        self.brokers: InProcessBrokers
-        # A daemon: a test run that is interrupted between start and stop must still be able to end.
-        self._thread = threading.Thread(target=self._run, name="ottla-embedded-cluster", daemon=True)
-        self._thread.start()
-        if not self._ready.wait(START_SECONDS):
-            raise ClusterError(f"the cluster was not ready after {START_SECONDS:.0f} s")
-        if self._error is not None:
-            self._thread.join(STOP_SECONDS)
-            raise self._error
-
-    def call(self, coroutine: Coroutine[Any, Any, T], timeout_seconds: float) -> T:
-        """Runs something in the brokers' loop, and gives what it gives."""
-        import asyncio
-        import concurrent.futures
-
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result(timeout_seconds)
-        except concurrent.futures.TimeoutError as error:
-            future.cancel()
-            raise ClusterError(f"it was not done after {timeout_seconds:.0f} s") from error
-
-    async def make_internal_topics(self) -> None:
-        """Makes the topics of groups and of transactions on a cluster whose brokers all run; where that fails the log says why."""
-        from ottla.errors import CoordinatorNotAvailable
-
-        running = list(self.brokers.running.values())
-        if len(running) == len(self._broker_ids) > 1:
-            with contextlib.suppress(CoordinatorNotAvailable):
-                await running[0].make_internal_topics()
-
-    def stop(self) -> None:
-        """Stops the brokers cleanly and waits for the thread to end; raises what went wrong on the way."""
-        self._request_stop()
-        self._thread.join(STOP_SECONDS)
-        if self._thread.is_alive():
-            raise ClusterError(f"the cluster did not stop within {STOP_SECONDS:.0f} s")
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
-        import asyncio
-
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:  # the thread ends here; the test's thread raises it
-            self._error = error
-        finally:
-            self._ready.set()
-
-    async def _serve(self) -> None:
-        import asyncio
-
-        from ottla.broker.in_process import InProcessBrokers
-
-        self._loop = asyncio.get_running_loop()
-        stopped = asyncio.Event()
-        self.brokers = InProcessBrokers(map(_id, self._broker_ids), self._settings_of, self._coordination_directory)
-        await self.brokers.start()
-        self.brokers.warn_of_missing_brokers()
-        try:
-            self._request_stop = lambda: self._loop.call_soon_threadsafe(stopped.set)
-            self._ready.set()
-            await stopped.wait()
-        finally:
-            await self.brokers.stop()

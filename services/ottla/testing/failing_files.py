@@ -68,7 +68,7 @@ class FailingFiles:
             return write(fd, view[: self._allowance(fd, len(view))])
 
         def failing_writev(fd: int, buffers: Sequence[Any], /) -> int:
-            views = [memoryview(each).cast("B") for each in buffers]
+            views = [memoryview(buffer).cast("B") for buffer in buffers]
             left = self._allowance(fd, sum(len(view) for view in views))
             allowed = []
             for view in views:

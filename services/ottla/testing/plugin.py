@@ -6,6 +6,8 @@
 `ottla_cluster`            one broker for the whole run, started by the first test that asks for it
 `ottla_bootstrap_servers`  its address
 `ottla_topic`              the name of a new topic with one partition, for this test alone
+`ottla_schema_registry_url`  the address of a schema registry over that broker's topics, started by the first test that asks for it
+`ottla_audit`              the address of an audit counter over that broker; the test fails if a message of an audited client is not there
 `ottla_settings`           override it (session scope) to give the broker other properties
 
 Nothing but pytest and the standard library may be imported here: this runs in every project's every test run.
@@ -14,9 +16,11 @@ Nothing but pytest and the standard library may be imported here: this runs in e
 from __future__ import annotations
 
 import itertools
+import json
 import re
+import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 
 _NAME_LENGTH: Final = 200  # a topic's name may have 249 characters; the number at its end needs some
 _numbers: Final = itertools.count(1)
+_AUDIT_SECONDS: Final = 10
+_DAY_MS: Final = 86_400_000
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +52,40 @@ def ottla_cluster(ottla_settings: Mapping[str, str]) -> Iterator[EmbeddedCluster
 def ottla_bootstrap_servers(ottla_cluster: EmbeddedCluster) -> str:
     """The address to configure a client with."""
     return ottla_cluster.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def ottla_schema_registry_url(ottla_cluster: EmbeddedCluster) -> str:
+    """The URL to configure a schema registry's client with."""
+    return ottla_cluster.with_schema_registry()
+
+
+@pytest.fixture
+def ottla_audit(ottla_cluster: EmbeddedCluster) -> Iterator[str]:
+    """The URL of an audit counter. After the test every message that an audited client has sent or read since must be COMPLETE.
+
+    Close audited clients before the test ends (`close_audit()`, `close()`): what they have not said is not known.
+    """
+    from urllib.parse import quote, urlencode
+
+    url = ottla_cluster.with_audit_counter()
+    before = {one["session"] for one in _json(f"{url}/v1/sessions")}
+    yield url
+    ottla_cluster.wait_audited()
+    now_ms = time.time_ns() // 1_000_000
+    query = urlencode({"from": now_ms - _DAY_MS, "to": now_ms + _DAY_MS, "wait": _AUDIT_SECONDS})
+    for topic in {one["topic"] for one in _json(f"{url}/v1/sessions") if one["session"] not in before and one["tier"] != "broker"}:
+        found = _json(f"{url}/v1/topics/{quote(topic, safe='')}/verify?{query}")
+        if found["exit_code"]:
+            edges = "; ".join(f"{edge['edge']}: {edge['verdict']} {edge['reason']}" for edge in found["edges"])
+            pytest.fail(f"the audit of {topic} says {found['verdict']}: {edges or 'nothing is known of it'}")
+
+
+def _json(url: str) -> Any:
+    from urllib.request import urlopen  # with ssl: not in every project's every run
+
+    with urlopen(url, timeout=2 * _AUDIT_SECONDS) as answer:
+        return json.load(answer)
 
 
 @pytest.fixture

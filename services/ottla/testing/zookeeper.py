@@ -49,7 +49,7 @@ def class_path() -> str | None:
     if (jar := DEBIAN_JARS / "zookeeper.jar").exists():
         # Its manifest names what it needs, but for a logger and two of the jars that TLS takes.
         others = (DEBIAN_JARS / f"{name}.jar" for name in ("slf4j-log4j12", "log4j-1.2", "netty-codec", "netty-resolver"))
-        return os.pathsep.join(str(each) for each in (jar, *others) if each.exists())
+        return os.pathsep.join(str(path) for path in (jar, *others) if path.exists())
     spec = find_spec("pyspark")
     for location in (spec.submodule_search_locations or ()) if spec is not None else ():
         if list(Path(location, "jars").glob("zookeeper-3*.jar")):
@@ -148,7 +148,7 @@ class ZooKeeperServer:
         os.kill(self.process_id, signal.SIGSTOP)
         # Each of its threads stops by itself, and on a busy machine one that has yet to do so answers a request.
         deadline = time.monotonic() + _STOPPED_SECONDS
-        while any(each != "T" for each in self._thread_states()) and time.monotonic() < deadline:
+        while any(state != "T" for state in self._thread_states()) and time.monotonic() < deadline:
             time.sleep(0.001)
 
     def resume(self) -> None:

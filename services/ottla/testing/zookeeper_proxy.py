@@ -84,8 +84,8 @@ class ZooKeeperProxy:
             pass
         finally:
             self._connections.discard(pair)
-            for each in pair:
-                each.transport.abort()
+            for stream in pair:
+                stream.transport.abort()
 
     async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(framed(await read_frame(reader)))  # the one that connects, which has no xid
