@@ -1,0 +1,71 @@
+"""Algorithm 1 of the paper: who of a group owns which partition, as each consumer works it out for itself.
+
+    For each topic T in S_i: P_T is the partitions of T; C_T is the streams of all consumers that have subscribed to T; sort both;
+    let j be the index of this stream in C_T and N = |P_T| / |C_T|; assign partitions j * N to (j + 1) * N - 1 to it.
+
+With a remainder the first streams have one more each (Kafka 0.8's `RangeAssignor`). `round_robin` deals the partitions of all topics
+out one by one (its `RoundRobinAssignor`, and streams that have not subscribed to a topic are skipped).
+
+Every consumer of a group gives the same answer to the same question, whatever the order of its arguments. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeAlias
+
+from ottla.client.partitioners import murmur2
+from ottla.model import TopicPartition
+
+# For each partition the stream that owns it.
+Assignment: TypeAlias = dict[TopicPartition, str]
+
+
+def assign_range(partitions: Mapping[str, int], streams: Mapping[str, Collection[str]]) -> Assignment:
+    """Stretches of each topic's partitions.
+
+    Args:
+        partitions: how many each topic has.
+        streams: the streams that have subscribed to each topic.
+    """
+    assignment: Assignment = {}
+    for topic, count in partitions.items():
+        subscribed = sorted(set(streams.get(topic, ())))
+        if not subscribed:
+            continue
+        share, remainder = divmod(count, len(subscribed))
+        first = 0
+        for index, stream in enumerate(subscribed):
+            behind = first + share + (index < remainder)
+            assignment.update((TopicPartition(topic, partition), stream) for partition in range(first, behind))
+            first = behind
+    return assignment
+
+
+def assign_round_robin(partitions: Mapping[str, int], streams: Mapping[str, Collection[str]]) -> Assignment:
+    """One partition after the other to one stream after the other. The arguments are those of `assign_range`."""
+    everybody = sorted({stream for topic in partitions for stream in streams.get(topic, ())})
+    if not everybody:
+        return {}
+    # By their hash, so that the partitions of one topic do not all follow each other and fall to one consumer with many streams.
+    every_partition = sorted(
+        (TopicPartition(topic, partition) for topic, count in partitions.items() for partition in range(count)),
+        key=lambda partition: (murmur2(str(partition).encode()), partition),
+    )
+    subscribed = {topic: set(found) for topic, found in streams.items()}
+    assignment: Assignment = {}
+    next_stream = 0
+    for partition in every_partition:
+        for step in range(len(everybody)):
+            stream = everybody[(next_stream + step) % len(everybody)]
+            if stream in subscribed.get(partition.topic, ()):
+                assignment[partition] = stream
+                next_stream += step + 1
+                break
+    return assignment
+
+
+ASSIGNORS: Final[Mapping[str, Callable[[Mapping[str, int], Mapping[str, Collection[str]]], Assignment]]] = {
+    "range": assign_range,
+    "roundrobin": assign_round_robin,
+}

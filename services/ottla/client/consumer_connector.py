@@ -1,0 +1,505 @@
+"""The consumer connector of the paper: streams of messages for the consumers of a group, which share the partitions out by themselves.
+
+    with ConsumerConnector(ConsumerSettings(group_id="billing", zookeeper_connect="127.0.0.1:2181")) as connector:
+        streams = connector.create_message_streams({"clicks": 2})
+        for message in streams["clicks"][0]: ...
+
+The consumers of a group meet in ZooKeeper, without a coordinator. When one comes or goes, or a topic does, each works the assignment out
+for itself (`assignment`), lets go of what it is to lose, and claims what it is to have; a partition whose former owner has not let go
+yet is claimed as soon as that one has.
+
+    watch fires, session renewed ──> read consumers and topics ──> release ──> claim ──> fetch
+                   └──────── again, after `rebalance.backoff.ms` or when an owner in the way has gone ───────┘
+
+A session that has expired, or that was not heard of for its whole timeout, takes the partitions away before anything else is handed out.
+
+`AsyncConsumerConnector` belongs to the loop that it was opened on. Only the owner of a partition fetches it or writes its offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Coroutine, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from random import Random
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from ottla.client.assignment import ASSIGNORS
+from ottla.client.discovery import brokers_in_zookeeper, open_client_session
+from ottla.client.errors import ClientClosed, RebalanceFailed
+from ottla.client.group_registry import GroupRegistry
+from ottla.client.message_stream import AsyncMessageStream, Feed, MessageStream
+from ottla.client.topic_filters import BlackList, TopicFilter, WhiteList
+from ottla.clock import Clock, SystemClock
+from ottla.config.client import ConsumerSettings
+from ottla.coordination import znodes
+from ottla.coordination.errors import BadVersion, CoordinationError, SessionExpired
+from ottla.coordination.interface import Coordination, SessionEvent, WatchedEvent
+from ottla.coordination.sessions import CoordinationSessions, OpenSession
+from ottla.errors import BrokerNotAvailable, ConfigurationError, OttlaError
+from ottla.lifecycle import LoopThread
+from ottla.model import TopicPartition
+from ottla.wire.broker_connection import Security
+from ottla.wire.cluster import Cluster, ClusterSettings
+from ottla.wire.fetching import FetchSettings
+from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
+from ottla.wire.offsets import EARLIEST, LATEST, list_offsets
+
+log: Final = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ZOOKEEPER, KAFKA = "zookeeper", "kafka"
+_LOOKS_A_TIMEOUT: Final = 10
+_LEASE_SHARE: Final = 0.9  # of a session's timeout: without a word of ZooKeeper for so long, partitions are given up
+_FILTERS: Final[Mapping[str, type[TopicFilter]]] = {each.pattern: each for each in (WhiteList, BlackList)}
+_CALL_SECONDS: Final = 120.0
+_CLOSE_SECONDS: Final = 30.0
+
+
+class AsyncConsumerConnector:
+    """A consumer of a group, on the caller's event loop.
+
+    Args:
+        settings: `group_id` is needed.
+        security: TLS and SASL towards brokers.
+        open_session: where sessions with ZooKeeper come from, instead of `zookeeper.connect`.
+        clock, random: for the id that is made up when `consumer.id` is unset.
+
+    Raises:
+        ConfigurationError: settings that contradict each other.
+    """
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        *,
+        security: Security | None = None,
+        open_session: OpenSession | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        for _, error in settings.contradictions():
+            raise error
+        self.settings: Final = settings
+        self._clock: Final = clock or SystemClock()
+        chance = (random or Random()).getrandbits(32)
+        made_up = f"{settings.group_id}_{socket.gethostname()}-{self._clock.time_ms()}-{chance:08x}"
+        self.consumer_id: Final = settings.consumer_id or made_up
+        self._security = security or Security()
+        self._sessions: Final = CoordinationSessions(open_session or _zookeeper_of(settings), self._session_lost, self._session_renewed)
+        self._cluster: Cluster | None = None
+        self._registry: GroupRegistry | None = None
+        self._feeds: list[Feed] = []
+        self._filter: TopicFilter | None = None
+        self._topics: dict[str, list[int]] = {}  # by topic or, of a filter, by its expression: the feeds
+        self._owned: dict[TopicPartition, int] = {}  # and the feed that reads it
+        self._changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._rebalancing = asyncio.Lock()
+        self._is_closed = False
+        self._losses = 0  # how often everything was taken away
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        await self.shutdown()
+
+    # The paper's calls.
+
+    async def create_message_streams(self, topics: Mapping[str, int]) -> dict[str, list[AsyncMessageStream]]:
+        """Joins the group, and gives so many streams of each topic. Once for a connector.
+
+        Raises:
+            ConsumerIdInUse: the group has a consumer of that id.
+            BrokerNotAvailable: ZooKeeper knows no broker.
+            CoordinationError: ZooKeeper cannot be reached.
+        """
+        streams: dict[str, list[AsyncMessageStream]] = {}
+        await self._join(dict(topics), None)
+        for topic, feeds in self._topics.items():
+            streams[topic] = [AsyncMessageStream(self._feeds[index], self.settings.consumer_timeout_ms) for index in feeds]
+        return streams
+
+    async def create_message_streams_by_filter(self, topic_filter: TopicFilter, count: int = 1) -> list[AsyncMessageStream]:
+        """As `create_message_streams`, of all topics that a filter allows, also of those that are made later."""
+        await self._join({topic_filter.expression: count}, topic_filter)
+        return [AsyncMessageStream(feed, self.settings.consumer_timeout_ms) for feed in self._feeds]
+
+    async def commit_offsets(self) -> None:
+        """Commits all that was handed out: whoever calls this has processed it.
+
+        Raises:
+            BadVersion: a partition belongs to another consumer by now; the others are committed.
+            CoordinationError, ApiError, OSError: they could not be written.
+        """
+        for feed in self._feeds:
+            feed.mark_processed()
+        await self._commit()
+
+    async def shutdown(self) -> None:
+        """Leaves the group: what is processed is committed, unless `auto.commit.enable` is off, and the partitions are released."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self._sessions.stop_renewing()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            if self._registry is not None:
+                await self._release(list(self._owned))
+        except (OttlaError, OSError) as error:
+            log.warning("left the group %s without releasing everything: %s", self.settings.group_id, error)
+        finally:
+            await self._sessions.close()
+            for feed in self._feeds:
+                await feed.close()
+            if self._cluster is not None:
+                await self._cluster.close()
+
+    # Beyond the paper.
+
+    @property
+    def owned(self) -> list[TopicPartition]:
+        """The partitions that this consumer reads now."""
+        return sorted(self._owned)
+
+    async def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Goes on at another offset. Raises KeyError for a partition that this consumer does not own."""
+        key = TopicPartition(topic, partition)
+        self._feeds[self._owned[key]].assign(key, offset)
+
+    async def seek_to_timestamp(self, time_ms: int) -> None:
+        """Goes on, in all partitions that this consumer owns, at the first message that is not older; at the end if all are."""
+        owned = dict.fromkeys(self._owned, time_ms)
+        found = await list_offsets(self._connected(), owned)
+        ends = await list_offsets(self._connected(), dict.fromkeys(owned, LATEST))
+        for partition, listed in found.items():
+            if partition in self._owned:
+                offset = listed.offset if listed.offset >= 0 else ends[partition].offset
+                self._feeds[self._owned[partition]].assign(partition, offset)
+
+    # Joining.
+
+    async def _join(self, counts: Mapping[str, int], topic_filter: TopicFilter | None) -> None:
+        if self._is_closed or self._topics:
+            raise ClientClosed("streams are created once, and not after a shutdown")
+        if not counts or any(not 0 < count <= znodes.MAX_STREAMS for count in counts.values()):
+            raise ConfigurationError(f"a topic has 1 to {znodes.MAX_STREAMS} streams")
+        settings = self.settings
+        session = await self._sessions.open()
+        cluster_settings = ClusterSettings(client_id=settings.client_id or settings.group_id, security=self._security)
+        protocol = self._security.protocol
+        self._cluster = Cluster(await brokers_in_zookeeper(session, protocol), cluster_settings, clock=self._clock)
+        fetch_settings = FetchSettings(
+            max_wait_ms=settings.fetch_wait_max_ms,
+            min_bytes=settings.fetch_min_bytes,
+            max_partition_bytes=settings.fetch_message_max_bytes,
+            read_committed=settings.isolation_level == "read_committed",
+            max_buffered_bytes=settings.queued_max_message_chunks * settings.fetch_message_max_bytes,
+        )
+        self._filter = topic_filter
+        for topic, count in counts.items():
+            self._topics[topic] = list(range(len(self._feeds), len(self._feeds) + count))
+            self._feeds += [Feed(self._cluster, fetch_settings, self._reset) for _ in range(count)]
+        await self._session_renewed(session)
+        self._sessions.keep()
+        await self._rebalance_once()
+        self._tasks.append(asyncio.create_task(self._keep_balance()))
+        self._tasks.append(asyncio.create_task(self._keep_watch_of_the_session()))
+        if settings.auto_commit_enable:
+            self._tasks.append(asyncio.create_task(self._commit_from_time_to_time()))
+
+    async def _session_renewed(self, session: Coordination) -> None:
+        registry = GroupRegistry(session, self.settings.group_id, self.consumer_id, self._clock)
+        pattern = "static" if self._filter is None else self._filter.pattern
+        await registry.register(znodes.ConsumerRegistration({name: len(feeds) for name, feeds in self._topics.items()}, pattern))
+        session.on_session_event(partial(self._session_event, session))
+        self._registry = registry
+        self._changed.set()
+
+    def _session_event(self, session: Coordination, event: SessionEvent) -> None:
+        if self._registry is None or self._registry.session is not session:
+            return
+        if event is SessionEvent.EXPIRED:
+            self._session_lost()
+        elif event is SessionEvent.CONNECTED:
+            self._changed.set()
+
+    async def _keep_watch_of_the_session(self) -> None:
+        """Whoever hears nothing for a session's timeout has none: ZooKeeper ends it without being able to say so, and others take over."""
+        # ZooKeeper counts from when it was asked, and we from its answer: hence not all of it.
+        timeout_seconds = _LEASE_SHARE * self.settings.zookeeper_session_timeout_ms / 1000
+        while True:
+            assert self._registry is not None
+            left = timeout_seconds - self._registry.session.silent_seconds
+            if left <= 0:
+                self._session_lost()
+            await asyncio.sleep(left if left > 0 else timeout_seconds / _LOOKS_A_TIMEOUT)
+
+    def _session_lost(self) -> None:
+        self._losses += 1
+        if self._owned:
+            log.warning("group %s: the session is over; %d partitions are given up", self.settings.group_id, len(self._owned))
+        for partition, index in self._owned.items():
+            self._feeds[index].revoke(partition)
+        self._owned.clear()
+
+    # Sharing out.
+
+    def _watched(self, event: WatchedEvent) -> None:
+        self._changed.set()
+
+    async def _keep_balance(self) -> None:
+        backoff_seconds = self.settings.rebalance_backoff_ms / 1000
+        while True:
+            await self._changed.wait()
+            for _ in range(self.settings.rebalance_max_retries):
+                if await self._rebalance_once():
+                    break
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(backoff_seconds):
+                        await self._changed.wait()
+            else:
+                failed = RebalanceFailed(f"not all partitions are free after {self.settings.rebalance_max_retries} attempts")
+                log.error("group %s, consumer %s: %s; trying on", self.settings.group_id, self.consumer_id, failed)
+                await asyncio.sleep(backoff_seconds)
+                self._changed.set()
+
+    async def _rebalance_once(self) -> bool:
+        """One attempt. Gives whether this consumer has all that it is to have."""
+        self._changed.clear()
+        registry = self._registry
+        assert registry is not None
+        try:
+            async with self._rebalancing:
+                return await self._rebalance(registry)
+        except SessionExpired:
+            return True  # a new session begins with a new attempt
+        except (OttlaError, OSError) as error:
+            log.warning("group %s: an attempt to share the partitions out failed: %s", self.settings.group_id, error)
+            return False
+
+    async def _rebalance(self, registry: GroupRegistry) -> bool:
+        losses = self._losses
+        wanted = await self._wanted(registry)
+        await self._release([partition for partition, index in self._owned.items() if wanted.get(partition) != index])
+        # Claims of an attempt that failed on its way.
+        await asyncio.gather(*map(registry.release, registry.claimed - self._owned.keys() - wanted.keys()))
+        new = [partition for partition in wanted if partition not in self._owned]
+        claims = await asyncio.gather(*(self._claim(registry, partition, wanted[partition]) for partition in new))
+        claimed = {partition: offset for partition, offset in zip(new, claims, strict=True) if offset is not None}
+        if claimed:
+            starts = await self._starts(registry, claimed)
+            if losses != self._losses:
+                return False  # the session ended meanwhile, and all claims with it
+            for partition, offset in starts.items():
+                self._owned[partition] = wanted[partition]
+                self._feeds[wanted[partition]].assign(partition, offset)
+            log.info("group %s: %s reads %d partitions more", self.settings.group_id, self.consumer_id, len(claimed))
+        return len(claimed) == len(new)
+
+    async def _wanted(self, registry: GroupRegistry) -> dict[TopicPartition, int]:
+        """What this consumer is to read, each partition with its feed."""
+        with suppress(BrokerNotAvailable):  # then those that are known may come back
+            self._connected().begin_with(await brokers_in_zookeeper(registry.session, self._security.protocol, self._watched))
+        consumers = await registry.consumers(self._watched)
+        has_filters = any(registration.pattern in _FILTERS for registration in consumers.values())
+        all_topics = await registry.topics(self._watched) if has_filters else []
+        streams: dict[str, list[str]] = {}
+        for name, registration in consumers.items():
+            index = 0
+            for topics, count in self._subscriptions(name, registration, all_topics):
+                for topic in topics:
+                    streams.setdefault(topic, []).extend(f"{name}-{number}" for number in range(index, index + count))
+                index += count
+        counts = await registry.partition_counts(streams, self._watched)
+        assignment = ASSIGNORS[self.settings.partition_assignment_strategy](counts, streams)
+        mine = {f"{self.consumer_id}-{index}": index for index in range(len(self._feeds))}
+        return {partition: mine[stream] for partition, stream in assignment.items() if stream in mine}
+
+    def _subscriptions(
+        self, consumer: str, registration: znodes.ConsumerRegistration, all_topics: Iterable[str]
+    ) -> list[tuple[list[str], int]]:
+        """The topics of each entry of a registration, and how many streams they have."""
+        kind = _FILTERS.get(registration.pattern)
+        if kind is None:
+            return [([topic], count) for topic, count in registration.subscription.items()]
+        found = []
+        for expression, count in registration.subscription.items():
+            try:
+                allows = kind(expression).allows
+            except ConfigurationError as error:
+                log.warning("the consumer %s gets no partitions: %s", consumer, error)
+                continue
+            found.append(([topic for topic in all_topics if allows(topic, self.settings.exclude_internal_topics)], count))
+        return found
+
+    async def _claim(self, registry: GroupRegistry, partition: TopicPartition, index: int) -> int | None:
+        return await registry.claim(partition, f"{self.consumer_id}-{index}", self._watched)
+
+    async def _release(self, partitions: Iterable[TopicPartition]) -> None:
+        """Gives partitions up: nothing more is handed out, what is processed is committed, and only then others may come."""
+        offsets = {}
+        released = []
+        for partition in partitions:
+            offset = self._feeds[self._owned.pop(partition)].revoke(partition)
+            released.append(partition)
+            if offset is not None and offset >= 0:
+                offsets[partition] = offset
+        registry = self._registry
+        if not released or registry is None:
+            return
+        try:
+            if self.settings.auto_commit_enable:
+                await self._write(registry, offsets)
+        except (OttlaError, OSError) as error:
+            log.warning("offsets of %d partitions that are released were not all committed: %s", len(offsets), error)
+        await asyncio.gather(*map(registry.release, released))
+
+    # Offsets.
+
+    @property
+    def _reset(self) -> int:
+        return EARLIEST if self.settings.auto_offset_reset == "smallest" else LATEST
+
+    async def _starts(self, registry: GroupRegistry, claimed: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where to begin with what was claimed: the group's offset, or what `auto.offset.reset` says."""
+        settings = self.settings
+        starts = dict(claimed)
+        if settings.offsets_storage == KAFKA:
+            committed = await committed_offsets(self._connected(), settings.group_id, claimed)
+            for partition, offset in claimed.items():
+                found = committed[partition].offset if partition in committed else -1
+                starts[partition] = max(found, offset) if settings.dual_commit_enabled else found
+        unknown = dict.fromkeys((partition for partition, offset in starts.items() if offset < 0), self._reset)
+        if unknown:
+            first = {partition: listed.offset for partition, listed in (await list_offsets(self._connected(), unknown)).items()}
+            starts.update(first)
+            if settings.auto_commit_enable:
+                # Else what is written between this owner and the next would be skipped by "largest".
+                await self._write(registry, first)
+        return starts
+
+    async def _commit(self) -> None:
+        offsets = {}
+        for partition, index in self._owned.items():
+            offset = self._feeds[index].offset(partition)
+            if offset is not None and offset >= 0:
+                offsets[partition] = offset
+        if self._registry is None:
+            raise ClientClosed("no streams have been created")
+        await self._write(self._registry, offsets)
+
+    async def _write(self, registry: GroupRegistry, offsets: Mapping[TopicPartition, int]) -> None:
+        settings = self.settings
+        if settings.offsets_storage == KAFKA:
+            committed = {partition: CommittedOffset(offset) for partition, offset in offsets.items()}
+            await commit_offsets(self._connected(), settings.group_id, committed)
+        if settings.offsets_storage == ZOOKEEPER or settings.dual_commit_enabled:
+            await registry.commit(offsets)
+
+    async def _commit_from_time_to_time(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.auto_commit_interval_ms / 1000)
+            try:
+                await self._commit()
+            except BadVersion as error:
+                log.warning("group %s: %s", self.settings.group_id, error)
+                self._changed.set()
+            except (CoordinationError, OttlaError, OSError) as error:
+                log.warning("group %s: offsets are not committed now: %s", self.settings.group_id, error)
+
+    def _connected(self) -> Cluster:
+        assert self._cluster is not None, "streams have been created"
+        return self._cluster
+
+
+def _zookeeper_of(settings: ConsumerSettings) -> OpenSession:
+    return open_client_session(
+        settings.zookeeper_connect, settings.zookeeper_session_timeout_ms / 1000, settings.zookeeper_connection_timeout_ms / 1000
+    )
+
+
+class ConsumerConnector:
+    """`AsyncConsumerConnector` for callers that block: its loop runs in a thread. Each stream is read by one thread at a time.
+
+    A connector that a forked child uses raises LoopThreadUnusable there.
+    """
+
+    def __init__(self, settings: ConsumerSettings, *, security: Security | None = None) -> None:
+        self._thread: Final = LoopThread("ottla-consumer-connector")
+        self._clock: Final = SystemClock()
+        self._is_shut_down = False
+
+        async def made() -> AsyncConsumerConnector:
+            return AsyncConsumerConnector(settings, security=security, clock=self._clock)
+
+        try:
+            self._connector: Final = self._call(made())
+        except BaseException:
+            self._thread.close(_CLOSE_SECONDS)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.shutdown()
+
+    @property
+    def consumer_id(self) -> str:
+        """This consumer's name in its group."""
+        return self._connector.consumer_id
+
+    @property
+    def owned(self) -> list[TopicPartition]:
+        """The partitions that this consumer reads now."""
+
+        async def owned() -> list[TopicPartition]:
+            return self._connector.owned
+
+        return self._call(owned())
+
+    def create_message_streams(self, topics: Mapping[str, int]) -> dict[str, list[MessageStream]]:
+        """As `AsyncConsumerConnector.create_message_streams`."""
+        return {
+            topic: list(map(self._blocking, found)) for topic, found in self._call(self._connector.create_message_streams(topics)).items()
+        }
+
+    def create_message_streams_by_filter(self, topic_filter: TopicFilter, count: int = 1) -> list[MessageStream]:
+        """As `AsyncConsumerConnector.create_message_streams_by_filter`."""
+        return list(map(self._blocking, self._call(self._connector.create_message_streams_by_filter(topic_filter, count))))
+
+    def commit_offsets(self) -> None:
+        """As `AsyncConsumerConnector.commit_offsets`."""
+        self._call(self._connector.commit_offsets())
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """As `AsyncConsumerConnector.seek`."""
+        self._call(self._connector.seek(topic, partition, offset))
+
+    def seek_to_timestamp(self, time_ms: int) -> None:
+        """As `AsyncConsumerConnector.seek_to_timestamp`."""
+        self._call(self._connector.seek_to_timestamp(time_ms))
+
+    def shutdown(self) -> None:
+        """As `AsyncConsumerConnector.shutdown`; may be called twice."""
+        try:
+            if not self._is_shut_down:
+                self._is_shut_down = True
+                self._call(self._connector.shutdown())
+        finally:
+            self._thread.close(_CLOSE_SECONDS)
+
+    def _blocking(self, stream: AsyncMessageStream) -> MessageStream:
+        return MessageStream(stream.feed, self._connector.settings.consumer_timeout_ms, self._thread, self._clock.monotonic)
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._thread.call(coroutine, _CALL_SECONDS)

@@ -1,0 +1,222 @@
+"""Which brokers and topics ZooKeeper knows, as clients look them up: once, or for as long as a producer lives.
+
+The design document has a producer register watchers for four events: a broker comes, a broker goes, a topic is new, a topic that is
+there has other partitions. `BrokerDiscovery` watches the znodes of all four, in a thread of its own, and says what they are now.
+
+    watch fires, session renewed ──> read brokers and the topics in use ──> follow(found), again until the brokers say so too
+
+A broker hears of a change from the controller, later than ZooKeeper's watchers: hence the attempts.
+
+Nothing here writes a znode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.config.connect_string import ConnectString
+from ottla.coordination import znodes
+from ottla.coordination.errors import MalformedZnode, NoNode
+from ottla.coordination.interface import Coordination, SessionEvent, Watch, WatchedEvent
+from ottla.coordination.sessions import CoordinationSessions, OpenSession
+from ottla.coordination.zookeeper import ZooKeeperOptions, open_session
+from ottla.errors import BrokerNotAvailable, OttlaError
+from ottla.lifecycle import LoopThread, ThreadOffload
+from ottla.model import BrokerRegistration
+
+log: Final = logging.getLogger(__name__)
+
+_OPEN_SECONDS: Final = 30.0
+_CLOSE_SECONDS: Final = 30.0
+_ATTEMPTS: Final = 20
+_PAUSE_SECONDS: Final = 0.5
+
+
+def open_client_session(
+    connect: str, session_timeout_seconds: float | None = None, connection_timeout_seconds: float | None = None
+) -> OpenSession:
+    """Sessions of a client: unlike a broker's they do not make a chroot, which would hide that it is misspelt."""
+    seconds = ZooKeeperOptions(ConnectString.parse(connect))
+    options = ZooKeeperOptions(
+        seconds.connect,
+        session_timeout_seconds or seconds.session_timeout_seconds,
+        connection_timeout_seconds or seconds.connection_timeout_seconds,
+        makes_chroot=False,
+    )
+
+    async def opened() -> Coordination:
+        try:
+            return await open_session(options)
+        except NoNode:
+            raise BrokerNotAvailable(f"{connect}: there is no such chroot, so no cluster of brokers is there") from None
+
+    return opened
+
+
+async def brokers_in_zookeeper(session: Coordination, security_protocol: str, watch: Watch | None = None) -> str:
+    """`bootstrap.servers` of the brokers that are registered. The watch fires when one comes, goes, or registers anew.
+
+    Raises:
+        BrokerNotAvailable: there is none that listens by that protocol, or no cluster at that chroot.
+    """
+    found = []
+    for registration in await _registered(session, watch):
+        found += [end for end in registration.endpoints if end.security_protocol == security_protocol][:1]
+    if not found:
+        raise BrokerNotAvailable(f"{znodes.BROKER_IDS.pattern} has no broker that listens by {security_protocol}; is the chroot right?")
+    return ",".join(f"[{end.host}]:{end.port}" if ":" in end.host else f"{end.host}:{end.port}" for end in found)
+
+
+async def _registered(session: Coordination, watch: Watch | None) -> list[BrokerRegistration]:
+    found = []
+    with suppress(NoNode):
+        for name in sorted(await session.children(znodes.BROKER_IDS.pattern, watch)):
+            path = znodes.BROKER.path(name)
+            try:
+                found.append(znodes.decode_broker(path, (await session.get(path, watch))[0]))
+            except (NoNode, MalformedZnode) as error:
+                log.warning("broker %s is not asked: %s", name, error)
+    return found
+
+
+async def partition_count(session: Coordination, topic: str, watch: Watch) -> int:
+    """How many partitions a topic has, 0 if it is not there. The watch fires when that changes."""
+    path = znodes.TOPIC.path(topic)
+    try:
+        data, _ = await session.get(path, watch)
+        return len(znodes.decode_topic(path, data).replicas)
+    except NoNode:
+        await session.exists(path, watch)
+    except MalformedZnode as error:
+        log.warning("the topic %s is not read: %s", topic, error)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """What ZooKeeper says at one time.
+
+    Attributes:
+        bootstrap_servers: of the brokers that are registered.
+        partition_counts: of the topics in use that are there.
+    """
+
+    bootstrap_servers: str
+    partition_counts: Mapping[str, int]
+
+
+class BrokerDiscovery:
+    """Watches a cluster's brokers and topics in ZooKeeper until it is closed.
+
+    Args:
+        open_session: where sessions with ZooKeeper come from.
+        security_protocol: of the listeners that are looked for.
+
+    Raises:
+        BrokerNotAvailable: no broker is registered.
+        CoordinationError, TimeoutError: ZooKeeper cannot be reached.
+    """
+
+    def __init__(self, open_session: OpenSession, security_protocol: str = "PLAINTEXT") -> None:
+        self._security_protocol = security_protocol
+        self._topics: set[str] = set()
+        self._beside: Final = ThreadOffload(1, "ottla-producer-following")
+        self._thread: Final = LoopThread("ottla-producer-discovery")
+        self._sessions: CoordinationSessions
+        self._session: Coordination
+        self._changed: asyncio.Event
+        self._following: asyncio.Task[None] | None = None
+        try:
+            #: The brokers as it finds them.
+            self.bootstrap_servers: Final = self._thread.call(self._open(open_session), _OPEN_SECONDS)
+        except BaseException:
+            self._thread.close(_CLOSE_SECONDS)
+            self._beside.close()
+            raise
+
+    def follow(self, follow: Callable[[Discovered], bool]) -> None:
+        """From now on calls with what there is whenever it has changed, in a thread beside; again, after a pause, if it gives False."""
+
+        async def begin() -> None:
+            self._following = asyncio.create_task(self._keep_following(follow))
+
+        self._thread.call(begin(), _OPEN_SECONDS)
+
+    def uses(self, topic: str) -> None:
+        """Watches the topic too. Cheap when it does so already."""
+        if topic not in self._topics:
+            self._thread.call(self._add(topic), _OPEN_SECONDS)
+
+    def close(self) -> None:
+        """Ends the session and the thread. May be called twice."""
+
+        async def close() -> None:
+            await self._sessions.stop_renewing()
+            if self._following is not None:
+                self._following.cancel()
+                await asyncio.wait([self._following])
+            await self._sessions.close()
+
+        try:
+            with suppress(OttlaError):  # closed already, or a forked child
+                self._thread.call(close(), _CLOSE_SECONDS)
+        finally:
+            self._thread.close(_CLOSE_SECONDS)
+            self._beside.close()
+
+    # On the loop.
+
+    async def _open(self, open_session: OpenSession) -> str:
+        self._changed = asyncio.Event()
+        self._sessions = CoordinationSessions(open_session, lambda: None, self._renewed)
+        self._session = await self._sessions.open()
+        try:
+            servers = await brokers_in_zookeeper(self._session, self._security_protocol, self._watched)
+        except BaseException:
+            await asyncio.shield(self._session.close())
+            raise
+        self._session.on_session_event(self._happened)
+        self._sessions.keep()
+        return servers
+
+    async def _renewed(self, session: Coordination) -> None:
+        self._session = session
+        session.on_session_event(self._happened)
+        self._changed.set()
+
+    def _happened(self, event: SessionEvent) -> None:
+        if event is SessionEvent.CONNECTED:
+            self._changed.set()
+
+    def _watched(self, event: WatchedEvent) -> None:
+        self._changed.set()
+
+    async def _add(self, topic: str) -> None:
+        self._topics.add(topic)
+        self._changed.set()
+
+    async def _look(self) -> Discovered:
+        session = self._session
+        servers = await brokers_in_zookeeper(session, self._security_protocol, self._watched)
+        counts = {topic: await partition_count(session, topic, self._watched) for topic in sorted(self._topics)}
+        return Discovered(servers, {topic: count for topic, count in counts.items() if count})
+
+    async def _keep_following(self, follow: Callable[[Discovered], bool]) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                found = await self._look()
+                for _ in range(_ATTEMPTS):
+                    if await self._beside(follow, found) or self._changed.is_set():
+                        break
+                    await asyncio.sleep(_PAUSE_SECONDS)
+            except (OttlaError, OSError) as error:
+                # No broker, no ZooKeeper: what is known stays, and the next watch or the next session says more.
+                log.warning("brokers and topics in ZooKeeper: %s", error)
+                await asyncio.sleep(_PAUSE_SECONDS)

@@ -1,0 +1,620 @@
+"""The producer of the paper: messages of a topic, one or many at a time, synchronous or asynchronous.
+
+    with Producer(ProducerSettings(broker_list="127.0.0.1:9092")) as producer:
+        producer.send("clicks", [b"first", b"second"])
+        producer.send("clicks", b"third", key=b"alice")
+
+librdkafka sends them (docs/decisions/0023): it batches, compresses, retries in order and keeps idempotence and transactions. What is
+ours is the paper's interface to it. An asynchronous producer with a callback handler or an event handler has a queue and a thread of its
+own before librdkafka's; without them messages go to librdkafka's queue at once.
+
+A delivery that fails never vanishes: `result` raises it, or else `flush` and `close` do. Any thread may call; a forked child is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+from ottla.client.errors import ClientClosed, DeliveryFailed, InvalidPartition, QueueFull
+from ottla.client.partitioners import Partitioner
+from ottla.client.producer_handlers import CallbackHandler, EventHandler, ProducerRecord
+from ottla.clock import Clock, SystemClock
+from ottla.config.client import ProducerSettings
+from ottla.errors import ConfigurationError, OttlaError
+from ottla.model import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.client.discovery import BrokerDiscovery, Discovered
+
+log: Final = logging.getLogger(__name__)
+
+Encoder = Callable[[Any], bytes | None]
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+
+_CODECS: Final = {"0": "none", "1": "gzip", "2": "snappy"}
+_ASKING_SECONDS: Final = 30.0  # for metadata, and for a step of a transaction
+_COUNT_SECONDS: Final = 60.0  # as long is a topic's number of partitions taken to stay
+_PURGED: Final = -152  # KafkaError._PURGE_QUEUE: taken out of librdkafka's queue, and never sent
+_POLL_SECONDS: Final = 0.1
+_FOLLOWING_SECONDS: Final = 3.0  # for the brokers to answer what there is
+_CLOSE_SECONDS: Final = 60.0
+
+
+class Delivery:
+    """What becomes of the messages of one `send`."""
+
+    __slots__ = ("_error", "_expected", "_producer", "_written")
+
+    def __init__(self, producer: Producer, count: int) -> None:
+        self._producer = producer
+        self._expected = count  # those that are written, too
+        self._error: DeliveryFailed | None = None
+        self._written: list[tuple[str, int, int]] = []  # topic, partition and offset of each message that was written, as they came
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of them are written or have failed."""
+        return self.left == 0
+
+    @property
+    def left(self) -> int:
+        """How many are neither written nor have failed."""
+        return self._expected - len(self._written)
+
+    def result(self, timeout_seconds: float | None = None) -> list[tuple[TopicPartition, int]]:
+        """Waits until all of them are written, and gives partition and offset of each, in the order of the acknowledgements.
+
+        Raises:
+            DeliveryFailed: one of them at least is not written, or nobody knows.
+            TimeoutError: not in that time; it goes on all the same.
+        """
+        end = None if timeout_seconds is None else self._producer.monotonic() + timeout_seconds
+        while self.left:
+            left = _POLL_SECONDS if end is None else min(_POLL_SECONDS, end - self._producer.monotonic())
+            if left <= 0:
+                raise TimeoutError(f"{self.left} messages are not delivered after {timeout_seconds:g} s")
+            self._producer.poll(left)
+        if self._error is not None:
+            self._producer.seen(self)
+            raise self._error
+        return [(TopicPartition(topic, partition), offset) for topic, partition, offset in self._written]
+
+    def failed(self, error: DeliveryFailed, count: int = 1) -> None:
+        """So many messages are not written."""
+        self._error = self._error or error
+        self._expected -= count
+        self._producer.unseen(self)
+
+    def dropped(self, count: int = 1) -> None:
+        """So many messages are not to be written, or somebody else has."""
+        self._expected -= count
+
+    def grown(self, count: int) -> None:
+        """So many messages more belong to it."""
+        self._expected += count
+
+    def delivered(self, error: Any, message: Any) -> None:
+        """As librdkafka calls it, once for each message."""
+        if error is not None:
+            self.failed(DeliveryFailed(f"{message.topic()}: {error.str()}", error.code()))
+            return
+        self._written.append((message.topic(), message.partition(), message.offset()))
+
+    @property
+    def error(self) -> DeliveryFailed | None:
+        """The first failure."""
+        return self._error
+
+
+class Producer:
+    """Sends messages to the brokers of one cluster.
+
+    Args:
+        settings: where the brokers are, and how to send.
+        encoder, key_encoder: make bytes of values and keys; without them they are bytes or str already.
+        partitioner: chooses the partition; the Java client's hash of the key if None, any partition for a message without a key.
+        callback_handler, event_handler: for an asynchronous producer.
+        clock: measures timeouts.
+
+    Raises:
+        ConfigurationError: settings that contradict each other, or handlers of a synchronous producer.
+        BrokerNotAvailable: ZooKeeper knows no broker.
+        DeliveryFailed: the transactional id cannot be had.
+    """
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        *,
+        encoder: Encoder | None = None,
+        key_encoder: Encoder | None = None,
+        partitioner: Partitioner | None = None,
+        callback_handler: CallbackHandler | None = None,
+        event_handler: EventHandler | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        for _, error in settings.contradictions():
+            raise error
+        handlers = (callback_handler, event_handler)
+        self.settings: Final = settings
+        self._is_sync: Final = settings.producer_type == "sync"
+        if self._is_sync and any(handler is not None for handler in handlers):
+            raise ConfigurationError("callback.handler, event.handler: they are for producer.type=async")
+        self._encoder = encoder
+        self._key_encoder = key_encoder
+        self._partitioner = partitioner
+        self._process_id = os.getpid()
+        self._clock: Final = clock or SystemClock()
+        self._is_closed = False
+        self._unseen: set[Delivery] = set()
+        self._partition_counts: dict[str, tuple[int, float]] = {}
+        self._discovery: BrokerDiscovery | None = None
+        servers = settings.broker_list
+        if servers is None:
+            from ottla.client.discovery import BrokerDiscovery, open_client_session  # who has a broker list needs none of it
+
+            self._discovery = BrokerDiscovery(open_client_session(settings.zookeeper_connect or ""))
+            servers = self._discovery.bootstrap_servers
+        self._former: list[Any] = []  # clients of brokers that have all gone, until nothing is on its way
+        self._addresses = set(servers.split(","))
+        try:
+            self._client = self._connected(servers)
+        except BaseException:
+            self._end_discovery()
+            raise
+        self._sender = None
+        if self._discovery is not None:
+            self._discovery.follow(self._follow)
+        if any(handler is not None for handler in handlers):
+            self._sender = _Sender(settings, callback_handler or CallbackHandler(), event_handler, self._hand_over, self)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+        """A producer as a file of Kafka 0.7 or 0.8 describes it. Classes are `module:name`.
+
+        Raises:
+            ConfigurationError: a name that is unknown (with the nearest that is known), a value or a class that cannot be used.
+        """
+        settings = ProducerSettings.from_properties(properties)
+        made = {
+            "callback_handler": _loaded("callback.handler", settings.callback_handler),
+            "event_handler": _loaded("event.handler", settings.event_handler),
+            "encoder": _loaded("serializer.class", settings.serializer_class),
+            "partitioner": _loaded("partitioner.class", settings.partitioner_class),
+        }
+        return cls(settings, **{name: found() if isinstance(found, type) else found for name, found in made.items()})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def send(
+        self,
+        topic: str,
+        messages: Any,
+        *,
+        key: Any = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_ms: int = 0,
+        partition: int = -1,
+    ) -> Delivery:
+        """Sends one message, or a list or tuple of messages as a set. A synchronous producer returns when they are written.
+
+        Args:
+            key: of all of them; it chooses the partition.
+            timestamp_ms: 0 for now.
+            partition: -1 leaves the choice to the partitioner.
+
+        Raises:
+            DeliveryFailed: (sync) one of them at least is not written.
+            QueueFull: (async) there was no room within `queue.enqueue.timeout.ms`; those before it are sent.
+            InvalidPartition: the partitioner gave a number that no partition has.
+            ClientClosed: closed, or a forked child.
+            What encoder, partitioner and `before_enqueue` raise.
+        """
+        self._check_usable()
+        if self._discovery is not None:
+            self._discovery.uses(topic)
+        values = messages if isinstance(messages, list | tuple) else (messages,)
+        encoded_key = key if key is None or self._key_encoder is None else self._key_encoder(key)
+        delivery = Delivery(self, len(values))
+        left = len(values)
+        encoder, sender = self._encoder, self._sender
+        headers_given = tuple(headers)
+        is_plain = sender is None and self._partitioner is None
+        is_bare = is_plain and self._discovery is None and not headers_given and not timestamp_ms
+        told, produce = delivery.delivered, self._client.produce
+        try:
+            for value in values:
+                encoded = value if encoder is None else encoder(value)
+                if is_bare:  # what `_produce` does, without a call of Python for each message
+                    try:
+                        produce(topic, encoded, encoded_key, partition, told)
+                    except BufferError:
+                        self._produce(topic, encoded_key, encoded, headers_given, timestamp_ms, partition, delivery)
+                elif is_plain:
+                    self._produce(topic, encoded_key, encoded, headers_given, timestamp_ms, partition, delivery)
+                else:
+                    record = ProducerRecord(topic, encoded_key, encoded, headers_given, timestamp_ms, partition)
+                    if sender is None:
+                        self._hand_over(record, delivery)
+                    else:
+                        sender.put(record, delivery)
+                left -= 1
+        except BaseException:
+            delivery.dropped(left)
+            raise
+        self.poll(0)
+        if self._is_sync:
+            delivery.result()
+        return delivery
+
+    def flush(self, timeout_seconds: float = _CLOSE_SECONDS) -> None:
+        """Waits until everything is delivered.
+
+        Raises:
+            DeliveryFailed: something is not written, and no `result` has said so.
+            TimeoutError: not in that time.
+        """
+        self._check_usable()
+        end = self._clock.monotonic() + timeout_seconds
+        if self._sender is not None:
+            self._sender.flush(timeout_seconds)
+        if left := sum(client.flush(max(0.0, end - self._clock.monotonic())) for client in self._clients()):
+            raise TimeoutError(f"{left} messages are not delivered after {timeout_seconds:g} s")
+        if self._unseen:
+            errors = [delivery.error for delivery in self._unseen if delivery.error is not None]
+            self._unseen.clear()
+            raise DeliveryFailed(f"{len(errors)} sends have failed; one of them: {errors[0]}", errors[0].code)
+
+    def close(self, timeout_seconds: float = _CLOSE_SECONDS) -> None:
+        """Delivers what is on its way and closes. A second call does nothing. Raises as `flush`."""
+        if self._is_closed or os.getpid() != self._process_id:
+            return
+        try:
+            if self._sender is not None:
+                self._sender.close(timeout_seconds)
+            self.flush(timeout_seconds)
+        finally:
+            self._is_closed = True
+            self._end_discovery()
+            for client in self._clients():
+                if client.flush(0):
+                    client.purge()
+                    client.flush(1)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """A transaction: what is sent in here is written as a whole, or not at all when something raises.
+
+        Raises:
+            DeliveryFailed: it cannot be begun or committed; then it is aborted, if it was not before.
+        """
+        from confluent_kafka import KafkaException
+
+        if self.settings.transactional_id is None:
+            raise ConfigurationError("transactional.id: a transaction needs one")
+        self._check_usable()
+        try:
+            self._client.begin_transaction()
+            try:
+                yield self
+                self.flush()
+                self._client.commit_transaction(_ASKING_SECONDS)
+            except BaseException:
+                self._client.purge()
+                self._client.flush(_ASKING_SECONDS)
+                self._unseen.clear()  # whoever aborts knows that nothing of it is written
+                self._client.abort_transaction(_ASKING_SECONDS)
+                raise
+        except KafkaException as error:
+            raise DeliveryFailed(f"transaction of {self.settings.transactional_id}: {error.args[0].str()}", error.args[0].code()) from error
+
+    # For deliveries and the sender.
+
+    def poll(self, timeout_seconds: float) -> None:
+        """Hears of deliveries."""
+        for client in self._former:
+            client.poll(0)
+        self._client.poll(timeout_seconds)
+
+    def monotonic(self) -> float:
+        """What timeouts are measured with."""
+        return self._clock.monotonic()
+
+    def unseen(self, delivery: Delivery) -> None:
+        """The delivery has failed and nobody knows yet."""
+        self._unseen.add(delivery)
+
+    def seen(self, delivery: Delivery) -> None:
+        """Its failure was raised."""
+        self._unseen.discard(delivery)
+
+    def _hand_over(self, record: ProducerRecord, delivery: Delivery) -> None:
+        """Gives one message to librdkafka."""
+        partition = record.partition
+        if partition < 0 and self._partitioner is not None:
+            count = self._partition_count(record.topic)
+            partition = self._partitioner(record.key, count)
+            if not isinstance(partition, int) or not 0 <= partition < count:
+                raise InvalidPartition(f"the partitioner gives {partition!r} for {record.topic}, which has {count} partitions")
+        self._produce(record.topic, record.key, record.value, record.headers, record.timestamp_ms, partition, delivery)
+
+    def _produce(
+        self,
+        topic: str,
+        key: Any,
+        value: Any,
+        headers: Headers,
+        timestamp_ms: int,
+        partition: int,
+        delivery: Delivery,
+    ) -> None:
+        told: Callable[[Any, Any], None] = delivery.delivered
+        if self._discovery is not None:
+            told = partial(self._delivered, delivery, (topic, key, value, headers, timestamp_ms, partition))
+        end: float | None = None
+        while True:
+            try:
+                if headers:
+                    self._client.produce(topic, value, key, partition, told, timestamp=timestamp_ms, headers=list(headers))
+                else:
+                    self._client.produce(topic, value, key, partition, told, timestamp=timestamp_ms)
+                return
+            except BufferError:
+                timeout_ms = -1 if self._is_sync else self.settings.queue_enqueue_timeout_ms
+                now = self._clock.monotonic()
+                end = now + timeout_ms / 1000 if end is None else end
+                if timeout_ms >= 0 and now >= end:
+                    raise QueueFull(f"the queue has {self.settings.queue_size} messages, for {timeout_ms} ms by now") from None
+                self._client.poll(_POLL_SECONDS if timeout_ms < 0 else min(_POLL_SECONDS, end - now))
+
+    def _partition_count(self, topic: str) -> int:
+        from confluent_kafka import KafkaException
+
+        count, until = self._partition_counts.get(topic, (0, 0.0))
+        now = self._clock.monotonic()
+        if now >= until:
+            try:
+                found = self._client.list_topics(topic, _ASKING_SECONDS).topics[topic]
+            except KafkaException as error:
+                raise DeliveryFailed(f"{topic}: {error.args[0].str()}", error.args[0].code()) from error
+            if found.error is not None:
+                raise DeliveryFailed(f"{topic}: {found.error.str()}", found.error.code())
+            count = len(found.partitions)
+            self._partition_counts[topic] = (count, now + _COUNT_SECONDS)
+        return count
+
+    # Brokers that come and go, in the discovery's thread.
+
+    def _follow(self, found: Discovered) -> bool:
+        """Has librdkafka ask the brokers, and gives whether they say what ZooKeeper does."""
+        from confluent_kafka import KafkaException
+
+        self._former = [client for client in self._former if len(client)]
+        registered = set(found.bootstrap_servers.split(","))
+        try:
+            metadata = self._client.list_topics(timeout=_FOLLOWING_SECONDS)
+        except KafkaException as error:
+            log.info("%s: the brokers do not say what there is: %s", self.settings.client_id, error.args[0].str())
+            if not registered & self._addresses:
+                self._move(found.bootstrap_servers)
+            return False
+        self._addresses |= {f"{broker.host}:{broker.port}" for broker in metadata.brokers.values()}
+        counts = {name: len(metadata.topics[name].partitions) for name in found.partition_counts if name in metadata.topics}
+        until = self._clock.monotonic() + _COUNT_SECONDS
+        self._partition_counts = {name: (count, until) for name, count in counts.items() if count}
+        return counts == found.partition_counts and registered <= self._addresses
+
+    def _move(self, servers: str) -> None:
+        """All brokers have other addresses than any that librdkafka knows, and it can be given none: another client begins there."""
+        if self.settings.transactional_id is not None:
+            log.error("%s: all brokers have moved to %s; a transactional producer has to be opened again", self.settings.client_id, servers)
+            return
+        log.warning("%s: all brokers have moved; going on with %s", self.settings.client_id, servers)
+        former, self._client = self._client, self._connected(servers)
+        self._former.append(former)
+        self._addresses = set(servers.split(","))
+        former.purge(in_queue=True, in_flight=False, blocking=False)
+
+    def _delivered(self, delivery: Delivery, sent: tuple[str, Any, Any, Headers, int, int], error: Any, message: Any) -> None:
+        """As `Delivery.delivered`; what never left a client whose brokers have all moved is sent by its successor."""
+        if error is not None and error.code() == _PURGED and self._former and not self._is_closed:
+            self._produce(*sent, delivery)
+        else:
+            delivery.delivered(error, message)
+
+    def _clients(self) -> list[Any]:
+        return [*self._former, self._client]
+
+    def _end_discovery(self) -> None:
+        if self._discovery is not None:
+            self._discovery.close()
+
+    def _connected(self, servers: str) -> Any:
+        import confluent_kafka
+
+        settings = self.settings
+        is_idempotent = settings.enable_idempotence or settings.transactional_id is not None
+        properties: dict[str, Any] = {
+            "bootstrap.servers": servers,
+            "client.id": settings.client_id,
+            "acks": settings.request_required_acks,
+            "enable.idempotence": is_idempotent,
+            "compression.type": _CODECS.get(settings.compression_codec, settings.compression_codec),
+            "message.timeout.ms": settings.message_timeout_ms,
+            "partitioner": "murmur2_random",
+            "linger.ms": 0 if self._is_sync else min(settings.queue_buffering_max_ms, settings.message_timeout_ms - 1),
+            "batch.num.messages": 10_000 if self._is_sync else settings.batch_size,
+            "queue.buffering.max.messages": 100_000 if self._is_sync else settings.queue_size,
+        }
+        if settings.transactional_id is not None:
+            properties["transactional.id"] = settings.transactional_id
+            properties["transaction.timeout.ms"] = max(60_000, settings.message_timeout_ms)
+        try:
+            client = confluent_kafka.Producer(properties, logger=log)
+            if settings.transactional_id is not None:
+                client.init_transactions(_ASKING_SECONDS)
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].code() == confluent_kafka.KafkaError._INVALID_ARG:
+                raise ConfigurationError(error.args[0].str()) from error
+            raise DeliveryFailed(f"transactional.id: {error.args[0].str()}", error.args[0].code()) from error
+        return client
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._process_id:
+            raise ClientClosed(f"the producer belongs to process {self._process_id}, of which this is a forked child")
+        if self._is_closed:
+            raise ClientClosed("the producer is closed")
+
+
+class _Sender:
+    """The queue of an asynchronous producer with handlers, and the thread that empties it."""
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        callbacks: CallbackHandler,
+        events: EventHandler | None,
+        hand_over: Callable[[ProducerRecord, Delivery], None],
+        producer: Producer,
+    ) -> None:
+        self._settings = settings
+        self._callbacks = callbacks
+        self._events = events
+        self._hand_over = hand_over
+        self._producer = producer
+        self._queue: deque[tuple[ProducerRecord, Delivery]] = deque()
+        self._changed = threading.Condition()
+        self._is_hurried = self._is_closing = self._is_busy = False
+        callbacks.init(settings)
+        self._thread = threading.Thread(target=self._run, name="ottla-producer", daemon=True)
+        self._thread.start()
+
+    def put(self, record: ProducerRecord, delivery: Delivery) -> None:
+        """Enqueues a message. Raises QueueFull."""
+        changed = self._callbacks.before_enqueue(record)
+        if changed is None:
+            delivery.dropped()
+            return
+        timeout_ms = self._settings.queue_enqueue_timeout_ms
+        with self._changed:
+            is_added = self._changed.wait_for(
+                lambda: len(self._queue) < self._settings.queue_size, None if timeout_ms < 0 else timeout_ms / 1000
+            )
+            if is_added:
+                self._queue.append((changed, delivery))
+                if len(self._queue) in (1, self._settings.batch_size):
+                    self._changed.notify_all()
+        self._callbacks.after_enqueue(changed, is_added)
+        if not is_added:
+            raise QueueFull(f"the queue has {self._settings.queue_size} messages, for {timeout_ms} ms by now")
+
+    def flush(self, timeout_seconds: float) -> None:
+        """Waits until the queue is empty. Raises TimeoutError."""
+        with self._changed:
+            self._is_hurried = True
+            self._changed.notify_all()
+            is_empty = self._changed.wait_for(lambda: not self._queue and not self._is_busy, timeout_seconds)
+            self._is_hurried = False
+        if not is_empty:
+            raise TimeoutError(f"{len(self._queue)} messages are in the queue after {timeout_seconds:g} s")
+
+    def close(self, timeout_seconds: float) -> None:
+        """Empties the queue and ends the thread. Raises TimeoutError."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout_seconds)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the producer's thread did not end within {timeout_seconds:g} s")
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            self._send(batch)
+            with self._changed:
+                self._is_busy = False
+                self._changed.notify_all()
+        try:
+            last = self._callbacks.last_batch_before_close()
+            if last:
+                delivery = Delivery(self._producer, len(last))
+                self._deliver(last, {id(record): delivery for record in last})
+            self._callbacks.close()
+        except Exception:
+            log.exception("the callback handler failed at the producer's close")
+
+    def _next_batch(self) -> list[tuple[ProducerRecord, Delivery]]:
+        """What goes together: when there is enough, or the first has waited long enough. Nothing at the end."""
+        size, seconds = self._settings.batch_size, self._settings.queue_buffering_max_ms / 1000
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._queue) or self._is_closing)
+            self._changed.wait_for(lambda: len(self._queue) >= size or self._is_closing or self._is_hurried, seconds)
+            batch = [self._queue.popleft() for _ in range(min(size, len(self._queue)))]
+            self._is_busy = bool(batch)
+            self._changed.notify_all()
+        return batch
+
+    def _send(self, batch: list[tuple[ProducerRecord, Delivery]]) -> None:
+        deliveries: dict[int, Delivery] = {}
+        records: list[ProducerRecord] = []
+        try:
+            for record, delivery in batch:
+                found = self._callbacks.after_dequeuing(record)
+                delivery.grown(len(found) - 1)
+                deliveries.update((id(changed), delivery) for changed in found)
+                records += found
+            self._deliver(self._callbacks.before_sending(records), deliveries)
+        except Exception as error:
+            # Of whoever wrote the handler. The batch has failed, and the thread goes on with the next.
+            failure = DeliveryFailed(f"a handler raised {type(error).__name__}: {error}", -1)
+            failure.__cause__ = error
+            for delivery in {id(delivery): delivery for _, delivery in batch}.values():
+                count = sum(one is delivery for _, one in batch)
+                delivery.failed(failure, min(count, delivery.left))
+
+    def _deliver(self, records: Sequence[ProducerRecord], deliveries: dict[int, Delivery]) -> None:
+        added = Delivery(self._producer, 0)
+        kept = set()
+        if self._events is not None:
+            self._events.handle(records)
+        for record in records:
+            delivery = deliveries.get(id(record))
+            if delivery is None:
+                delivery = added
+                added.grown(1)
+            else:
+                kept.add(id(record))
+            if self._events is not None:
+                delivery.dropped()
+                continue
+            try:
+                self._hand_over(record, delivery)
+            except (OttlaError, ValueError, TypeError) as error:
+                failure = DeliveryFailed(f"{record.topic}: {type(error).__name__}: {error}", -1)
+                failure.__cause__ = error
+                delivery.failed(failure)
+        for key, delivery in deliveries.items():
+            if key not in kept:
+                delivery.dropped()
+
+
+def _loaded(name: str, place: str | None) -> Any:
+    if place is None:
+        return None
+    module, _, attribute = place.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"{name} = {place!r}: {error or 'it is module:name'}") from error
