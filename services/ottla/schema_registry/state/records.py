@@ -1,0 +1,249 @@
+"""The records of `_schemas`, in Confluent's bytes.
+
+    {"keytype":"SCHEMA","subject":"s","version":1,"magic":1}  {"subject":"s","version":1,"id":7,"schema":"\\"int\\"","deleted":false}
+    {"keytype":"CONFIG","subject":"s","magic":0}              {"subject":"s","compatibilityLevel":"FULL"}
+    {"keytype":"MODE","magic":0}                              {"mode":"IMPORT"}
+    {"keytype":"CONTEXT","tenant":"default","context":".c","magic":0}  {"tenant":"default","context":".c"}
+    {"keytype":"DELETE_SUBJECT","subject":"s","magic":0}      {"subject":"s","version":2}: all versions up to that one, softly
+    {"keytype":"CLEAR_SUBJECT","subject":":.c:","magic":0}    {"subject":":.c:"}: what is softly deleted in there is gone
+    {"keytype":"NOOP","magic":0}                              nothing
+
+A key is compared byte by byte when the topic is compacted, so fields stand in Confluent's order and without blanks. A null as value
+removes what the key stands for. The top scope has no subject in its key; keys of older releases have a null there and are read too.
+
+Source: `SchemaKey.java` and the classes beside it in confluentinc/schema-registry.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from ottla.errors import OttlaError
+from ottla.schema_registry.state import names
+from ottla.schema_registry.state.schemas import (
+    AVRO,
+    CONFIG_FIELDS,
+    Json,
+    Schema,
+    Version,
+    config_of,
+    metadata_of,
+    references_of,
+    rule_set_of,
+)
+
+TENANT: Final = "default"
+_MAGIC: Final = {"SCHEMA": (0, 1)}  # others: 0
+
+
+class UnreadableRecord(OttlaError):
+    """A record of the topic is not one that a registry writes; it says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as bytes; no value is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PutVersion:
+    """A version of a subject is there, or is softly deleted, or not any more."""
+
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveVersion:
+    """A version of a subject is gone for good."""
+
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutConfig:
+    """The config of a scope; None: it has none."""
+
+    scope: str
+    config: Json | None
+
+
+@dataclass(frozen=True, slots=True)
+class PutMode:
+    """The mode of a scope; None: it has none."""
+
+    scope: str
+    mode: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PutContext:
+    """A context is there, or is gone."""
+
+    context: str
+    is_there: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSubject:
+    """The versions of a subject up to one are softly deleted."""
+
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClearSubjects:
+    """What is softly deleted in a scope is gone for good."""
+
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noop:
+    """Nothing; it is written so that somebody can see it arrive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """A record of something that this registry does not have (associations), or the tombstone of a marker."""
+
+    key: bytes
+
+
+Change: TypeAlias = PutVersion | RemoveVersion | PutConfig | PutMode | PutContext | DeleteSubject | ClearSubjects | Noop | Ignored
+
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+NOOP_KEY: Final = b'{"keytype":"NOOP","magic":0}'
+
+
+def _dumped(value: Json) -> bytes:
+    return _ENCODER.encode(value).encode()
+
+
+def encode(change: Change) -> Record:
+    """A change as a record.
+
+    Raises:
+        AssertionError: of what is only read.
+    """
+    match change:
+        case PutVersion(version):
+            return Record(_schema_key(version.subject, version.version), _dumped(_schema_value(version)))
+        case RemoveVersion(subject, number):
+            return Record(_schema_key(subject, number), None)
+        case PutConfig(scope, config):
+            return Record(_scope_key("CONFIG", scope), None if config is None else _dumped(_scoped(scope) | dict(config)))
+        case PutMode(scope, mode):
+            return Record(_scope_key("MODE", scope), None if mode is None else _dumped(_scoped(scope) | {"mode": mode}))
+        case PutContext(context, is_there):
+            value = {"tenant": TENANT, "context": context}
+            return Record(_dumped({"keytype": "CONTEXT", **value, "magic": 0}), _dumped(value) if is_there else None)
+        case DeleteSubject(subject, number):
+            return Record(_scope_key("DELETE_SUBJECT", subject), _dumped({"subject": subject, "version": number}))
+        case ClearSubjects(scope):
+            return Record(_scope_key("CLEAR_SUBJECT", scope), _dumped(_scoped(scope)))
+        case Noop():
+            return Record(NOOP_KEY, None)
+    raise AssertionError(change)
+
+
+def _schema_key(subject: str, version: int) -> bytes:
+    return _dumped({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})
+
+
+def _scope_key(keytype: str, scope: str) -> bytes:
+    return _dumped({"keytype": keytype, **_scoped(scope), "magic": 0})
+
+
+def _scoped(scope: str) -> dict[str, Any]:
+    return {} if scope == names.TOP else {"subject": scope}
+
+
+def _schema_value(version: Version) -> Json:
+    schema = version.schema
+    value: dict[str, Any] = {"subject": version.subject, "version": version.version, "id": version.id}
+    if schema.schema_type != AVRO:  # as in 7.x: a schema without a type is Avro
+        value["schemaType"] = schema.schema_type
+    if schema.references:
+        value["references"] = [reference.as_json() for reference in schema.references]
+    if schema.metadata is not None:
+        value["metadata"] = schema.metadata
+    if schema.rule_set is not None:
+        value["ruleSet"] = schema.rule_set
+    return value | {"schema": schema.text, "deleted": version.is_deleted}
+
+
+def decode(key: bytes | None, value: bytes | None, timestamp_ms: int) -> Change:
+    """What a record says.
+
+    Raises:
+        UnreadableRecord: nothing that could be understood.
+    """
+    try:
+        fields = _object(key)
+        return _decoded(fields, key or b"", value, timestamp_ms)
+    except (ValueError, KeyError, TypeError, OttlaError) as error:
+        raise UnreadableRecord(f"key {(key or b'')[:200]!r}: {error!r}") from error
+
+
+def _object(text: bytes | None) -> Json:
+    found = json.loads(text or b"")
+    if not isinstance(found, dict):
+        raise ValueError("not an object")
+    return found
+
+
+def _decoded(key: Json, key_bytes: bytes, value: bytes | None, timestamp_ms: int) -> Change:
+    keytype = key["keytype"]
+    if key["magic"] not in _MAGIC.get(keytype, (0,)):
+        raise ValueError(f"magic {key['magic']}")
+    if keytype == "NOOP":
+        return Noop()
+    scope = key.get("subject") or names.TOP
+    match keytype:
+        case "SCHEMA":
+            subject, version = str(key["subject"]), int(key["version"])
+            return (
+                RemoveVersion(subject, version)
+                if value is None
+                else PutVersion(_version_of(subject, version, _object(value), timestamp_ms))
+            )
+        case "CONFIG":
+            return PutConfig(scope, None if value is None else _config_of(_object(value)))
+        case "MODE":
+            return PutMode(scope, None if value is None else str(_object(value)["mode"]))
+        case "CONTEXT":
+            return PutContext(str(key["context"]), value is not None)
+    if value is not None and keytype == "DELETE_SUBJECT":
+        return DeleteSubject(str(key["subject"]), int(_object(value)["version"]))
+    if value is not None and keytype == "CLEAR_SUBJECT":
+        return ClearSubjects(scope)
+    if keytype in ("ASSOC", "DELETE_SUBJECT", "CLEAR_SUBJECT"):
+        return Ignored(key_bytes)
+    raise ValueError(f"keytype {keytype!r}")
+
+
+def _config_of(value: Json) -> Json:
+    config = config_of(value, is_new=False)
+    return {field: config[field] for field in CONFIG_FIELDS if config.get(field) is not None}
+
+
+def _version_of(subject: str, number: int, value: Json, timestamp_ms: int) -> Version:
+    fingerprint = value.get("md5")
+    schema = Schema.of(
+        str(value.get("schemaType") or AVRO),
+        str(value["schema"]),
+        references_of(value.get("references")),
+        metadata_of(value.get("metadata")),
+        rule_set_of(value.get("ruleSet"), is_new=False),
+        base64.b64decode(fingerprint) if fingerprint else None,
+    )
+    return Version(subject, number, int(value["id"]), schema, bool(value.get("deleted")), timestamp_ms)

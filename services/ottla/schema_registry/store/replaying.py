@@ -1,0 +1,497 @@
+"""Reads `_schemas` into the state, and writes to it while this node leads.
+
+A write is decided against the state, written, and answered after the replay has taken it: so what is answered is what every node will say.
+Registrations that come while others are being written are decided together and written as one batch; those that were answered together
+mostly come again, so the next batch waits a moment for as many. Anything else is decided alone, when nothing is under way. Before its
+first write a leader raises the epoch of the producer, which makes the partition refuse the former one, and writes a NOOP: what stood
+before that is complete once the NOOP comes back.
+
+A write whose outcome is not known is answered with an error and may have taken place. The next one raises the epoch again first, so that
+what was under way has either arrived before the NOOP or never will.
+
+A topic that was deleted, made again or cut is an error in the log, and nothing is written any more: reads go on from memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+from ottla.errors import ApiError, InvalidProducerEpoch, OttlaError, ProducerFenced, RequestTimedOut
+from ottla.metrics.cells import Histogram
+from ottla.schema_registry.state import decisions
+from ottla.schema_registry.state.decisions import Batch, Draft, Registered, Registration, Stale
+from ottla.schema_registry.state.drafts import Drafts
+from ottla.schema_registry.state.errors import LeaderUnknown, RegistryError, StoreFailed, StoreTimedOut
+from ottla.schema_registry.state.records import Change, Record
+from ottla.schema_registry.state.replay import EPOCH_HEADER, State
+from ottla.schema_registry.state.schemas import Version
+
+log: Final = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+BATCH_RECORDS: Final = 1_000
+BATCH_BYTES: Final = 512 * 1024
+# A registration that finds its subject changed each time; every one of those changes was somebody's success.
+ATTEMPTS: Final = 1_000
+NOOP_SECONDS: Final = 3600.0
+WAITING_WRITES: Final = 10_000
+# For as long a batch waits for those who were just answered; a batch takes as long by itself.
+GATHER_SECONDS: Final = 0.002
+_PAUSE_SECONDS: Final = 0.5
+# So many records are applied in one stretch before others on the loop get their turn.
+_STRETCH: Final = 500
+
+
+class TopicChanged(OttlaError):
+    """The topic is not the one that was read: it was deleted, made again, or cut."""
+
+
+class Fenced(OttlaError):
+    """Another node has led since."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A record as it stands in the topic."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a fetch gave: records, and the offset to go on from, which gaps and control records move too."""
+
+    records: Sequence[TopicRecord]
+    next_offset: int
+
+
+class Topic(Protocol):
+    """`_schemas`: one partition."""
+
+    async def open(self) -> tuple[str, str, int, int]:
+        """Cluster id, topic id, first and next offset of the topic, which is made if it is missing.
+
+        Raises:
+            OttlaError: it cannot be used; says why.
+        """
+        ...
+
+    async def fetch(self, offset: int) -> Fetched:
+        """Records from an offset on; waits a moment for some.
+
+        Raises:
+            TopicChanged: it is another topic, or it ends before the offset.
+            ApiError, OSError: not now.
+        """
+        ...
+
+    async def begin(self) -> int:
+        """Raises the epoch of the producer: what a former one has under way is refused from now on.
+
+        Returns:
+            The offset after the last record that any former one has written.
+        """
+        ...
+
+    async def append(self, records: Sequence[Record]) -> int:
+        """Writes records as one batch and gives the first one's offset.
+
+        Raises:
+            ProducerFenced, InvalidProducerEpoch: another one has begun.
+            ApiError, OSError: it was not written, or that is not known.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Ends connections."""
+        ...
+
+
+@dataclass(slots=True)
+class _Write:
+    """A write that waits for its turn: a draft, or a decision."""
+
+    done: asyncio.Future[Any]
+    draft: Draft | None = None
+    decide: Callable[[State], tuple[Any, Sequence[Change]]] | None = None
+
+
+class Store:
+    """The state, fed by the topic.
+
+    Args:
+        topic: which.
+        drafts: reads schemas.
+        state: what a snapshot had, or an empty one.
+        timeout_seconds: for a write, and for records that are waited for.
+    """
+
+    def __init__(self, topic: Topic, drafts: Drafts, state: State, timeout_seconds: float) -> None:
+        self.state = state
+        self.drafts = drafts
+        self.fault = ""  # why nothing is written any more
+        self.write_seconds = Histogram()
+        self.written_count = self.batch_count = 0
+        self._topic = topic
+        self._timeout_seconds = timeout_seconds
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._queue: deque[_Write] = deque()
+        self._queued = asyncio.Event()
+        self._wanted = 1  # so many writes in the queue wake the writer
+        self._epoch: int | None = None
+        self._has_begun = False
+        self._fenced: Callable[[str], None] = lambda _: None
+        self._replaying: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self.log_end = 0  # as it was when the topic was opened
+
+    # Reading.
+
+    def start(self) -> None:
+        """Replays from now on."""
+        self._replaying = asyncio.ensure_future(self._replay())
+
+    async def close(self) -> None:
+        """Ends reading and writing."""
+        await self.abdicate("the node stops")
+        if self._replaying is not None:
+            self._replaying.cancel()
+            await asyncio.wait([self._replaying])
+        for _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(StoreFailed("the node stops"))
+        self._waiters.clear()
+
+    async def wait_for(self, offset: int, timeout_seconds: float | None = None) -> None:
+        """Waits until all records before an offset are replayed.
+
+        Raises:
+            StoreTimedOut: they are not, in time.
+        """
+        if self.state.next_offset >= offset:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((offset, waiter))
+        try:
+            async with asyncio.timeout(timeout_seconds or self._timeout_seconds):
+                await waiter
+        except TimeoutError:
+            raise StoreTimedOut(
+                f"offset {offset} is not replayed after {timeout_seconds or self._timeout_seconds:g} s, only {self.state.next_offset}"
+            ) from None
+        finally:
+            self._waiters = [waiting for waiting in self._waiters if waiting[1] is not waiter]
+
+    async def wait_for_ever(self, offset: int) -> None:
+        """As `wait_for`, for as long as it takes."""
+        while self.state.next_offset < offset:
+            with contextlib.suppress(StoreTimedOut):
+                await self.wait_for(offset, NOOP_SECONDS)
+
+    async def _replay(self) -> None:
+        complaint = ""
+        while True:
+            try:
+                fetched = await self._topic.fetch(self.state.next_offset)
+                if complaint:
+                    log.info("reading the topic again")
+                    complaint = ""
+                await self._apply(fetched)
+            except TopicChanged as error:
+                self._break(str(error))
+                return
+            except (ApiError, OSError) as error:
+                if complaint != repr(error):
+                    complaint = repr(error)
+                    log.warning("the topic cannot be read from offset %d, trying again: %s", self.state.next_offset, error or complaint)
+                await asyncio.sleep(_PAUSE_SECONDS)
+            except Exception as error:  # where the task ends
+                log.exception("the replay ends")
+                self._break(repr(error))
+                return
+
+    async def _apply(self, fetched: Fetched) -> None:
+        state = self.state
+        for index, record in enumerate(fetched.records):
+            state.apply(record.offset, record.timestamp_ms, record.key, record.value, record.headers)
+            if index % _STRETCH == _STRETCH - 1:
+                self._wake()
+                await asyncio.sleep(0)
+        state.next_offset = max(state.next_offset, fetched.next_offset)
+        self._wake()
+
+    def _wake(self) -> None:
+        for offset, waiter in self._waiters:
+            if offset <= self.state.next_offset and not waiter.done():
+                waiter.set_result(None)
+
+    def _break(self, reason: str) -> None:
+        if not self.fault:
+            self.fault = reason
+            log.error("nothing is written any more, and reads are answered from memory: %s", reason)
+        self._refuse_queue(StoreFailed(reason))
+
+    # Writing.
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether this node leads and may write."""
+        return self._epoch is not None and not self.fault
+
+    async def lead(self, epoch: int, fenced: Callable[[str], None]) -> None:
+        """Begins to write.
+
+        Args:
+            epoch: of the leader's term. A higher one is taken where the topic has records of a higher one.
+            fenced: called with the reason when another leader has taken the topic over.
+
+        Raises:
+            OttlaError, OSError: it cannot be written.
+        """
+        await self.abdicate("another term begins")
+        self._fenced = fenced
+        self._epoch = epoch
+        try:
+            await self._begin(is_first=True)
+            if self._epoch is None:
+                raise LeaderUnknown("the term ended while it began")
+        except BaseException:
+            self._epoch = None
+            self._refuse_queue(LeaderUnknown("Leader not known: this node cannot lead"))
+            raise
+        self._writing = asyncio.ensure_future(self._write())
+        log.info("leading with epoch %d from offset %d", self._epoch, self.state.next_offset)
+
+    async def abdicate(self, reason: str) -> None:
+        """Writes nothing any more; what waits is refused. A batch that is under way is waited for."""
+        self._epoch = None
+        self._refuse_queue(LeaderUnknown(f"Leader not known: {reason}"))
+        # Kept until it has ended: a term may begin while another caller waits for it, and two writers would give one id twice.
+        writing = self._writing
+        if writing is not None:
+            self._queued.set()
+            done, _ = await asyncio.wait([writing], timeout=self._timeout_seconds)
+            if not done:
+                writing.cancel()
+                await asyncio.wait([writing])
+            if self._writing is writing:
+                self._writing = None
+
+    async def register(self, request: Registration) -> Version:
+        """Registers a schema, and waits until it is replayed.
+
+        Raises:
+            RegistryError: it is refused, or could not be written.
+        """
+        for _ in range(ATTEMPTS):
+            draft = await self.drafts.draft(self.state, request)
+            found = decisions.existing(self.state, draft) if self.state.versions(request.subject) is draft.seen else None
+            if found is not None:
+                return found
+            with contextlib.suppress(Stale):
+                registered: Registered = await self._queue_up(_Write(_future(), draft=draft))
+                return registered.version
+        raise StoreTimedOut(f"{request.subject} changed {ATTEMPTS} times while it was looked at")
+
+    async def change(self, decide: Callable[[State], tuple[T, Sequence[Change]]]) -> T:
+        """Writes what a decision says, and waits until it is replayed.
+
+        Raises:
+            RegistryError: it is refused, or could not be written.
+        """
+        answer: T = await self._queue_up(_Write(_future(), decide=decide))
+        return answer
+
+    async def _queue_up(self, write: _Write) -> Any:
+        if self.fault:
+            raise StoreFailed(self.fault)
+        if self._epoch is None:
+            raise LeaderUnknown("Leader not known.")
+        if len(self._queue) >= WAITING_WRITES:
+            raise StoreTimedOut(f"{WAITING_WRITES} writes are waiting already")
+        self._queue.append(write)
+        if len(self._queue) >= self._wanted:
+            self._queued.set()
+        return await write.done
+
+    async def _begin(self, *, is_first: bool) -> None:
+        """Makes this node the only writer, and its state complete.
+
+        Args:
+            is_first: whether the term begins. Otherwise another node that has led meanwhile is not to be disturbed.
+        """
+        self._has_begun = False
+        if not is_first:
+            self._check_epoch(self._epoch)
+        async with asyncio.timeout(self._timeout_seconds):
+            await self.wait_for(await self._topic.begin())
+            if not is_first:
+                self._check_epoch(self._epoch)
+            if self._epoch is not None and self.state.epoch > self._epoch:
+                log.info(
+                    "epoch %d instead of %d, as the topic has records of epoch %d", self.state.epoch + 1, self._epoch, self.state.epoch
+                )
+                self._epoch = self.state.epoch + 1
+            offset = await self._append([decisions.noop(self.state)])
+            await self.wait_for(offset + 1)
+        self._has_begun = True
+
+    def _check_epoch(self, epoch: int | None) -> None:
+        if epoch is not None and self.state.epoch > epoch:
+            raise Fenced(f"the topic has records of epoch {self.state.epoch}, and this node leads with {epoch}")
+
+    async def _append(self, records: Sequence[Record]) -> int:
+        header = EPOCH_HEADER, str(self._epoch).encode()
+        expected = self.state.next_offset
+        offset = await self._topic.append([Record(record.key, record.value, (*record.headers, header)) for record in records])
+        if offset < expected:
+            raise TopicChanged(f"the topic has given offset {offset}, and {expected} records were read before: it was cut or made again")
+        return offset
+
+    async def _write(self) -> None:
+        loop = asyncio.get_running_loop()
+        noop_due = loop.time() + NOOP_SECONDS
+        while self._epoch is not None and not self.fault:
+            if not self._queue:
+                self._queued.clear()
+                try:
+                    async with asyncio.timeout_at(noop_due):
+                        await self._queued.wait()
+                except TimeoutError:  # the broker forgets a producer that is silent for long
+                    self._queue.append(_Write(_future(), decide=lambda state: (None, ())))
+                    self._has_begun = False
+                continue
+            writes: list[tuple[_Write, Any]] = []
+            try:
+                if not self._has_begun:
+                    await self._begin(is_first=False)
+                    noop_due = loop.time() + NOOP_SECONDS
+                began, epoch = loop.time(), self._epoch
+                records, writes = self._decide()
+                if records:
+                    async with asyncio.timeout(self._timeout_seconds):
+                        offset = await self._append(records)
+                    await self.wait_for(offset + len(records))
+                    # What was written after the NOOP of another leader is in the topic, and every replay drops it.
+                    self._check_epoch(epoch)
+                    self.write_seconds.observe(loop.time() - began)
+                    self.batch_count += 1
+                    self.written_count += len(records)
+                for write, answer in writes:
+                    self._answer(write, answer)
+                await self._gather(min(len(writes) + len(self._queue), BATCH_RECORDS))
+            except (ProducerFenced, InvalidProducerEpoch, Fenced) as error:
+                self._epoch = None
+                refusal = LeaderUnknown("Leader not known: another node leads")
+                self._fail_all(writes, refusal)
+                self._refuse_queue(refusal)
+                self._fenced(f"another node writes to the topic: {error}")
+                return
+            except TopicChanged as error:
+                self._fail_all(writes, StoreFailed(str(error)))
+                self._break(str(error))
+                return
+            except (TimeoutError, RequestTimedOut, StoreTimedOut) as error:
+                self._failed(writes, StoreTimedOut(f"the topic did not take the write in time: {error or 'no answer'}"))
+            except (ApiError, OSError, RegistryError) as error:
+                self._failed(writes, StoreFailed(f"the topic did not take the write: {error}"))
+                await asyncio.sleep(_PAUSE_SECONDS / 5)
+            except Exception as error:  # where writes end
+                log.exception("a write failed in a way that was not foreseen")
+                self._failed(writes, StoreFailed(repr(error)))
+
+    async def _gather(self, wanted: int) -> None:
+        """Waits a moment until so many writes are in the queue."""
+        if wanted <= max(1, len(self._queue)):
+            return
+        self._wanted = wanted
+        self._queued.clear()
+        try:
+            async with asyncio.timeout(GATHER_SECONDS):
+                await self._queued.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._wanted = 1
+
+    def _failed(self, writes: Sequence[tuple[_Write, Any]], error: RegistryError) -> None:
+        """Refuses what was under way; where that could not even begin, what waits."""
+        self._has_begun = False
+        log.warning("%s", error)
+        if writes:
+            self._fail_all(writes, error)
+        else:
+            self._refuse_queue(error)
+
+    def _refuse_queue(self, error: RegistryError) -> None:
+        for write in self._queue:
+            _fail(write, error)
+        self._queue.clear()
+
+    @staticmethod
+    def _fail_all(writes: Sequence[tuple[_Write, Any]], error: RegistryError) -> None:
+        for write, _ in writes:
+            _fail(write, error)
+
+    def _decide(self) -> tuple[list[Record], list[tuple[_Write, Any]]]:
+        """Decides what waits: one decision, or as many registrations as fit into a batch."""
+        records: list[Record] = []
+        writes: list[tuple[_Write, Any]] = []
+        batch, size = Batch(), 0
+        while self._queue and len(records) < BATCH_RECORDS and size < BATCH_BYTES:
+            write = self._queue[0]
+            if write.draft is None and writes:
+                break
+            self._queue.popleft()
+            if write.done.done():  # the client has gone
+                continue
+            try:
+                if write.draft is not None:
+                    registered = decisions.register(self.state, write.draft, batch)
+                    batch.note(self.state, registered)
+                    changes, answer = registered.changes, registered
+                else:
+                    assert write.decide is not None
+                    answer, changes = write.decide(self.state)  # type: ignore[assignment]
+            except (RegistryError, Stale) as error:
+                _fail(write, error)
+                continue
+            added = decisions.records_of(self.state, changes, batch)
+            records += added
+            size += sum(len(record.key) + len(record.value or b"") for record in added)
+            writes.append((write, answer))
+            if write.draft is None:
+                break
+        return records, writes
+
+    def _answer(self, write: _Write, answer: Any) -> None:
+        if write.done.done():
+            return
+        if isinstance(answer, Registered):
+            version = answer.version
+            found = self.state.version(version.subject, version.version)
+            if found is None or found.id != version.id or not found.schema.is_same_definition(version.schema):
+                _fail(write, StoreFailed(f"{version.subject}/{version.version} was written, and another record came in between"))
+                return
+            answer = Registered(found)
+        write.done.set_result(answer)
+
+
+def _future() -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().create_future()
+
+
+def _fail(write: _Write, error: Exception) -> None:
+    if not write.done.done():
+        write.done.set_exception(error)

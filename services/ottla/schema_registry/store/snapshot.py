@@ -1,0 +1,136 @@
+"""What a state was at an offset, in a file, so that a start reads the rest of the topic only.
+
+The first line says what the file is of: format, cluster, topic, its id, the offset of the next record, the epoch, the highest ids, and the
+SHA-256 of what follows. Then the records that would make the state, one a line: timestamp, tab, key, tab, value. JSON has no tab and no
+newline in it. A file that does not fit is dropped, with the reason: then the topic is read from its beginning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ottla.errors import OttlaError
+from ottla.schema_registry.state.records import Change, PutConfig, PutContext, PutMode, PutVersion, encode
+from ottla.schema_registry.state.replay import HIGHEST_IDS_HEADER, Image, State
+
+log: Final = logging.getLogger(__name__)
+
+FORMAT: Final = 1
+MAX_BYTES: Final = 1 << 32
+
+
+class UnfitSnapshot(OttlaError):
+    """The file is torn, or of another topic; it says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which topic a snapshot is of."""
+
+    cluster_id: str
+    topic: str
+    topic_id: str
+
+
+def file_of(directory: Path, topic: str) -> Path:
+    """Where the snapshot of a topic is."""
+    return directory / f"{topic}.snapshot"
+
+
+def write(path: Path, identity: Identity, image: Image) -> int:
+    """Writes a snapshot in the place of the former one, and gives its size. To be called beside the loop.
+
+    Raises:
+        OSError: it cannot be written; the former one is still there.
+    """
+    changes: list[tuple[int, Change]] = [(0, PutContext(context, True)) for context in image.contexts]
+    changes += [(0, PutConfig(scope, config)) for scope, config in image.configs.items()]
+    changes += [(0, PutMode(scope, mode)) for scope, mode in image.modes.items()]
+    changes += [(version.timestamp_ms, PutVersion(version)) for versions in image.subjects for version in versions]
+    # A schema's first version comes first, or the id would belong to a later one; what conflicts with it comes last.
+    changes += [(conflict.version.timestamp_ms, PutVersion(conflict.version)) for conflict in image.conflicts]
+    lines = []
+    for timestamp_ms, change in changes:
+        record = encode(change)
+        lines.append(b"%d\t%s\t%s\n" % (timestamp_ms, record.key, record.value or b""))
+    body = b"".join(lines)
+    head = {
+        "format": FORMAT,
+        "cluster_id": identity.cluster_id,
+        "topic": identity.topic,
+        "topic_id": identity.topic_id,
+        "next_offset": image.next_offset,
+        "epoch": image.epoch,
+        "highest_ids": image.highest_ids,
+        "sha256": hashlib.sha256(body).hexdigest(),
+    }
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with unfinished.open("wb") as file:
+            file.write(json.dumps(head).encode() + b"\n")
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise
+    return len(body)
+
+
+def read(path: Path, identity: Identity, first_offset: int, next_offset: int, default_level: str) -> State:
+    """The state of a snapshot. To be called beside the loop.
+
+    Args:
+        first_offset, next_offset: where the topic begins and ends now.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UnfitSnapshot: it is not one of this topic, or not whole.
+    """
+    if path.stat().st_size > MAX_BYTES:
+        raise UnfitSnapshot(f"it is larger than {MAX_BYTES} bytes")
+    first, _, body = path.read_bytes().partition(b"\n")
+    try:
+        head: dict[str, Any] = json.loads(first)
+        found = Identity(head["cluster_id"], head["topic"], head["topic_id"])
+        offset, epoch, digest = int(head["next_offset"]), int(head["epoch"]), head["sha256"]
+        is_known = head["format"] == FORMAT
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnfitSnapshot(f"its first line cannot be read: {error!r}") from None
+    if not is_known:
+        raise UnfitSnapshot(f"it is of format {head['format']}")
+    if found != identity:
+        raise UnfitSnapshot(f"it is of {found}, and the topic is {identity}")
+    if hashlib.sha256(body).hexdigest() != digest:
+        raise UnfitSnapshot("its checksum is wrong: it is torn")
+    if not first_offset <= offset <= next_offset:
+        raise UnfitSnapshot(f"it goes to offset {offset}, and the topic has [{first_offset}, {next_offset})")
+    state = State(default_level)
+    highest = json.dumps(head["highest_ids"]).encode()
+    for index, line in enumerate(body.splitlines()):
+        timestamp, key, value = line.split(b"\t")
+        state.apply(index, int(timestamp), key, value or None, {})
+    state.apply(offset - 1, 0, b'{"keytype":"NOOP","magic":0}', None, {HIGHEST_IDS_HEADER: highest})
+    state.next_offset, state.epoch = offset, epoch
+    return state
+
+
+def read_or_none(path: Path, identity: Identity, first_offset: int, next_offset: int, default_level: str) -> State | None:
+    """As `read`; None, and a line in the log, where there is none that fits."""
+    try:
+        return read(path, identity, first_offset, next_offset, default_level)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnfitSnapshot, ValueError) as error:
+        log.warning("%s is not used, and the topic is read from its beginning: %s", path, error)
+        return None
