@@ -1,0 +1,245 @@
+"""The REST API and the page.
+
+Errors are problem bodies (RFC 9457). What is a list is CSV where `Accept` asks for `text/csv`. Times are milliseconds since the epoch or
+ISO 8601; a window is named by where it begins.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from ottla.audit_counter.canary.runner import Canary, fields_of_canary
+from ottla.audit_counter.rest.document import openapi
+from ottla.audit_counter.service import AuditCounter, fields_of_verdict
+from ottla.audit_counter.store import StoreFailed
+from ottla.clock import Clock
+
+_DAY_MS: Final = 86_400_000
+_MOST_DAYS: Final = 31
+_LONGEST_WAIT_SECONDS: Final = 15.0  # below the deadline of a connection
+
+
+class AuditApplication:
+    """What answers.
+
+    Args:
+        clock: for the default of `to`.
+        canary: None where it is off.
+    """
+
+    def __init__(self, counter: AuditCounter, clock: Clock, canary: Canary | None = None) -> None:
+        self._counter = counter
+        self._clock = clock
+        self._canary = canary
+        self.application = Starlette(
+            routes=[
+                Route("/", self._page),
+                Route("/v1/openapi.json", self._openapi),
+                Route("/v1/status", self._status),
+                Route("/v1/topics", self._topics),
+                Route("/v1/topics/{topic}/windows", self._windows),
+                Route("/v1/topics/{topic}/edges", self._edges),
+                Route("/v1/topics/{topic}/missing", self._missing),
+                Route("/v1/topics/{topic}/verify", self._verify),
+                Route("/v1/sessions", self._sessions),
+                Route("/v1/canary", self._canary_standing),
+                Route("/v1/events", self._events),
+            ],
+            exception_handlers={HTTPException: _problem, StoreFailed: _store_failed},
+        )
+
+    async def _page(self, request: Request) -> Response:
+        return HTMLResponse(_page_text(), headers={"content-security-policy": "default-src 'self' 'unsafe-inline'"})
+
+    async def _openapi(self, request: Request) -> Response:
+        return JSONResponse(openapi())
+
+    async def _status(self, request: Request) -> Response:
+        counter, standing = self._counter, await self._counter.standing()
+        return JSONResponse(
+            {
+                "is_active": counter.is_active,
+                "is_caught_up": counter.is_caught_up,
+                "epoch": standing.epoch,
+                "window_ms": counter.settings.window_ms,
+                "lag": counter.progress.lag,
+                "sessions": dict(standing.sessions),
+                **standing.counters,
+            }
+        )
+
+    async def _topics(self, request: Request) -> Response:
+        standing = await self._counter.standing()
+        rows = []
+        for topic in sorted(standing.topics):
+            counts: dict[str, int] = {}
+            missing = surplus = 0
+            for name, _, _, verdict, windows, lost, doubled, _ in standing.verdicts:
+                if name == topic:
+                    counts[verdict] = counts.get(verdict, 0) + windows
+                    missing, surplus = missing + lost, surplus + doubled
+            messages = {tier: count for name, tier, count in standing.totals if name == topic}
+            rows.append({"topic": topic, "missing": missing, "surplus": surplus, "verdicts": counts, "messages": messages})
+        return _listed(request, rows)
+
+    async def _windows(self, request: Request) -> Response:
+        topic = await self._topic(request)
+        from_ms, to_ms = self._between(request)
+        rows = [
+            {
+                "window": start_ms,
+                "tier": tier,
+                "attempted": tally.attempted,
+                "acknowledged": tally.acknowledged,
+                "failed": tally.failed,
+                "count": tally.count,
+                "bytes": tally.size,
+                "latency_p50_ms": tally.latencies.quantile(0.5),
+                "latency_p99_ms": tally.latencies.quantile(0.99),
+                "latency_p999_ms": tally.latencies.quantile(0.999),
+            }
+            for start_ms, tier, tally in await self._counter.tiers(topic, from_ms, to_ms, request.query_params.get("tier"))
+        ]
+        return _listed(request, rows)
+
+    async def _edges(self, request: Request) -> Response:
+        topic = await self._topic(request)
+        summary = await self._counter.summary(topic, *self._between(request))
+        return _listed(request, [{"window": start_ms, **fields_of_verdict(said)} for start_ms, said in summary.verdicts])
+
+    async def _missing(self, request: Request) -> Response:
+        topic = await self._topic(request)
+        window, edge = self._time(request, "window", None), request.query_params.get("edge")
+        if edge is None:
+            raise HTTPException(400, "edge is not given: upstream->downstream")
+        summary = await self._counter.summary(topic, window, window + 1)
+        for _, said in summary.verdicts:
+            if said.edge == edge:
+                if not summary.is_known:
+                    raise HTTPException(409, f"window {window} is not known yet: {said.reason}")
+                return _listed(request, fields_of_verdict(said)["named"])  # type: ignore[arg-type]
+        raise HTTPException(404, f"nothing is said of {edge} in window {window}")
+
+    async def _verify(self, request: Request) -> Response:
+        topic = request.path_params["topic"]
+        tiers = tuple(filter(None, request.query_params.get("tiers", "").split(",")))
+        try:
+            wait_seconds = min(max(float(request.query_params.get("wait", "0")), 0.0), _LONGEST_WAIT_SECONDS)
+        except ValueError:
+            raise HTTPException(400, "wait is not a number of seconds") from None
+        found = await self._counter.summary(topic, *self._between(request), tiers, wait_seconds)
+        verdicts = [{"window": start_ms, **fields_of_verdict(said)} for start_ms, said in found.verdicts]
+        return JSONResponse(
+            {"verdict": str(found.verdict), "exit_code": found.exit_code, "windows": found.windows, "edges": verdicts, "topic": topic}
+        )
+
+    async def _sessions(self, request: Request) -> Response:
+        rows = [
+            {
+                "session": session.session,
+                "tier": session.tier,
+                "topic": session.topic,
+                "host": session.host,
+                "application": session.application,
+                "records": session.next_sequence,
+                "watermark": session.watermark_ms,
+                "state": "final" if session.is_final else "dead" if session.is_dead else "open",
+                "gaps": len(session.gaps),
+            }
+            for session in await self._counter.sessions()
+        ]
+        return _listed(request, rows)
+
+    async def _canary_standing(self, request: Request) -> Response:
+        return JSONResponse(fields_of_canary(self._canary))
+
+    async def _events(self, request: Request) -> Response:
+        wanted = request.query_params.get("topic")
+
+        async def events() -> AsyncIterator[str]:
+            yield "retry: 2000\n\n"
+            async for event in self._counter.watch():
+                if wanted in (None, event.topic):
+                    data = {"topic": event.topic, "window": event.start_ms, **fields_of_verdict(event.verdict)}
+                    yield f"event: verdict\ndata: {json.dumps(data)}\n\n"
+
+        return StreamingResponse(events(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+    async def _topic(self, request: Request) -> str:
+        topic: str = request.path_params["topic"]
+        if topic not in (await self._counter.standing()).topics:
+            raise HTTPException(404, f"nothing was said of topic {topic}")
+        return topic
+
+    def _between(self, request: Request) -> tuple[int, int]:
+        """The last hour, unless it is said otherwise."""
+        to_ms = self._time(request, "to", self._clock.time_ms() + self._counter.settings.window_ms)
+        from_ms = self._time(request, "from", to_ms - 3_600_000)
+        if not from_ms < to_ms:
+            raise HTTPException(400, f"from = {from_ms} is not before to = {to_ms}")
+        if to_ms - from_ms > _MOST_DAYS * _DAY_MS:
+            raise HTTPException(400, f"more than {_MOST_DAYS} days")
+        return from_ms, to_ms
+
+    def _time(self, request: Request, name: str, default: int | None) -> int:
+        text = request.query_params.get(name)
+        if text is None:
+            if default is None:
+                raise HTTPException(400, f"{name} is not given")
+            return default
+        if text.isascii() and text.isdigit() and len(text) < 16:
+            return int(text)
+        try:
+            moment = datetime.fromisoformat(text)
+            return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+        except (ValueError, OverflowError):
+            raise HTTPException(400, f"{name} = {text[:50]!r} is neither milliseconds nor ISO 8601") from None
+
+
+def _listed(request: Request, rows: Sequence[Mapping[str, Any]]) -> Response:
+    if "text/csv" not in request.headers.get("accept", ""):
+        return JSONResponse(list(rows))
+    sink = io.StringIO()
+    writer = csv.writer(sink)
+    if rows:
+        writer.writerow(rows[0])
+        writer.writerows([_cell(value) for value in row.values()] for row in rows)
+    return Response(sink.getvalue(), media_type="text/csv")
+
+
+def _cell(value: object) -> object:
+    """A cell that no spreadsheet takes for a formula: hosts and topics are named by strangers."""
+    if isinstance(value, (list, dict)):
+        return json.dumps(value)
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    body = {"type": "about:blank", "title": _TITLES.get(error.status_code, "Error"), "status": error.status_code, "detail": error.detail}
+    return JSONResponse(body, error.status_code, media_type="application/problem+json", headers=error.headers)
+
+
+async def _store_failed(request: Request, error: Exception) -> Response:
+    return await _problem(request, HTTPException(503, str(error)))
+
+
+_TITLES: Final = {400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict", 503: "Service Unavailable"}
+
+
+@cache
+def _page_text() -> str:
+    return (files("ottla.audit_counter.rest") / "page.html").read_text(encoding="utf-8")

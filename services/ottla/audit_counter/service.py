@@ -1,0 +1,625 @@
+"""The counter at work: reads `__audit`, judges what changed, looks into the log where there is doubt, and tells who watches.
+
+One task reads and judges; one reads logs, of a window at a time, so that a doubt never keeps the audit from being read. The store is
+asked in its own thread, logs are decoded in another. Whoever is active writes verdicts to `__audit_verdicts` and reads logs; a standby
+does the rest, with a file of its own, so that it has everything when it becomes active.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from ottla.audit_counter.books import LOG, PRODUCER, Books
+from ottla.audit_counter.store import Read, Store, Window
+from ottla.audit_counter.verdicts import NOT_KNOWN, WRONG, EdgeVerdict, Runs, Verdict, judge, revised, with_runs
+from ottla.audit_counter.windows import SessionStanding, watermark_of
+from ottla.clock import Clock
+from ottla.errors import ApiError, InvalidRecord, OttlaError, TopicAlreadyExists, UnknownTopicOrPartition
+from ottla.lifecycle import Offload
+from ottla.metrics.cells import Histogram
+from ottla.model import TopicPartition
+from ottla.protocol.list_offsets_client import EARLIEST, LATEST
+from ottla.record.audit_records import TOPIC, VERDICTS_TOPIC, Tally, decode, tally_columns
+from ottla.record.columnar import Columns, read_columns
+from ottla.record.digests import Identities, contents_of_columns, find_run, place_of, placed
+from ottla.record.records import Record, build_batch
+from ottla.wire.admin import NewTopic, create_topics
+from ottla.wire.cluster import Cluster
+from ottla.wire.fetching import Fetched, Fetcher, FetchSettings
+from ottla.wire.offsets import list_offsets
+from ottla.wire.producing import BatchProducer
+
+log: Final = logging.getLogger(__name__)
+
+_POLL_SECONDS: Final = 0.5
+_HOUSEKEEPING_SECONDS: Final = 1.0
+_PURGE_SECONDS: Final = 60.0
+_WATCHER_EVENTS: Final = 1_000
+_MOST_DOUBTS: Final = 10_000
+_VERDICTS_AT_ONCE: Final = 500
+# A log that nobody writes to any more still has to be read to its end.
+_LOG_SECONDS: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class CounterSettings:
+    """How the counter works.
+
+    Attributes:
+        expected: tiers whose silence is told.
+        verify: `never`, on `doubt`, or `records`: whether logs are read.
+        session_timeout_ms: after which a session that says nothing is taken for dead.
+    """
+
+    window_ms: int = 60_000
+    expected: tuple[str, ...] = (PRODUCER, "broker")
+    verify: str = "doubt"
+    session_timeout_ms: int = 60_000
+    partitions: int = 8
+    replication_factor: int = -1
+    retention_ms: int = 168 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A verdict that is new or other than it was."""
+
+    topic: str
+    start_ms: int
+    verdict: EdgeVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is said of a topic between two times."""
+
+    topic: str
+    from_ms: int
+    to_ms: int
+    windows: int
+    verdicts: tuple[tuple[int, EdgeVerdict], ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of them; PENDING of nothing at all."""
+        if not self.windows or not self.verdicts:
+            return Verdict.PENDING
+        order = list(Verdict)
+        return max((said.verdict for _, said in self.verdicts), key=order.index)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether nothing of it is to be waited for."""
+        return bool(self.windows and self.verdicts) and not {said.verdict for _, said in self.verdicts} & {
+            Verdict.PENDING,
+            Verdict.UNAUDITED,
+        }
+
+    @property
+    def exit_code(self) -> int:
+        """0 all is there, 1 something is lost, doubled or another, 3 not known."""
+        found = {said.verdict for _, said in self.verdicts}
+        return 1 if found & WRONG else 3 if not found or not self.windows or found & NOT_KNOWN else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where the counter stands.
+
+    Attributes:
+        totals: topic, tier, messages.
+        verdicts: topic, both ends, verdict, windows, missing, too much, where the first begins.
+        sessions: that report, by the kind of tier.
+        counters: of audit records since the start.
+    """
+
+    epoch: int
+    topics: tuple[str, ...]
+    totals: tuple[tuple[str, str, int], ...]
+    verdicts: tuple[tuple[str, str, str, str, int, int, int, int], ...]
+    sessions: Mapping[str, int]
+    counters: Mapping[str, int]
+
+    @property
+    def records(self) -> int:
+        """Audit records that were counted."""
+        return self.counters["records"]
+
+    @property
+    def quarantined(self) -> int:
+        """Records that were none."""
+        return self.counters["quarantined"]
+
+
+@dataclass(slots=True)
+class Progress:
+    """What there is to measure."""
+
+    judged: int = 0
+    logs_read: int = 0
+    log_records: int = 0
+    log_failures: int = 0
+    verdict_seconds: Histogram = field(default_factory=Histogram)
+    lag: int = 0
+
+
+class AuditCounter:
+    """The counter.
+
+    Args:
+        cluster: whose topics are audited; closed by whoever made it.
+        in_store: runs what asks the store, in its one thread.
+        beside: runs what decodes logs.
+    """
+
+    def __init__(self, cluster: Cluster, store: Store, settings: CounterSettings, clock: Clock, in_store: Offload, beside: Offload) -> None:
+        self._cluster = cluster
+        self._store = store
+        self.settings = settings
+        self._clock = clock
+        self._in_store = in_store
+        self._beside = beside
+        self._epoch = store.epoch
+        self.is_active = False
+        self.is_caught_up = False
+        self._caught_up = asyncio.Event()
+        self.progress = Progress()
+        self._open: dict[str, set[int]] = {}
+        self._reporting: dict[str, frozenset[str]] = {}
+        self._doubts: OrderedDict[Window, None] = OrderedDict()
+        self._doubted = asyncio.Event()
+        self._watchers: set[asyncio.Queue[Event | None]] = set()
+        self._changed = asyncio.Condition()
+        self._unwritten: list[Event] = []
+        self._read_to: dict[int, int] = {}
+
+    async def run(self) -> None:
+        """Works until it is cancelled.
+
+        Raises:
+            StoreFailed: the file fails.
+            OttlaError, OSError: `__audit` cannot be had.
+        """
+        next_offsets = await self._prepare()
+        self._read_to.update(next_offsets)
+        async with AsyncExitStack() as stack:
+            fetcher = await stack.enter_async_context(
+                Fetcher(self._cluster, FetchSettings(read_committed=True), out_of_range=lambda partition, offset: EARLIEST)
+            )
+            for partition in range(len((await self._cluster.topic(TOPIC)).partitions)):
+                fetcher.assign(TopicPartition(TOPIC, partition), next_offsets.get(partition, EARLIEST))
+            tasks = [asyncio.ensure_future(work) for work in (self._read(fetcher), self._look_into_logs(), self._write_verdicts())]
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+                for watcher in self._watchers:
+                    _offer(watcher, None)
+
+    async def _prepare(self) -> Mapping[int, int]:
+        settings = self.settings
+        wanted = [
+            NewTopic(TOPIC, settings.partitions, settings.replication_factor, {"retention.ms": str(7 * 86_400_000)}),
+            NewTopic(VERDICTS_TOPIC, 1, settings.replication_factor, {"cleanup.policy": "compact"}),
+        ]
+        refused = await create_topics(self._cluster, wanted)
+        for name, error in refused.items():
+            if not isinstance(error, TopicAlreadyExists):
+                raise type(error)(f"{name}: {error}")
+        while True:
+            with suppress(UnknownTopicOrPartition):
+                topic = await self._cluster.topic(TOPIC)
+                break
+        found = await self._in_store(self._store.next_offsets, str(topic.topic_id))
+        await self._in_store(self._store.heard_all, self._clock.time_ms())
+        for topic_name, start_ms, _ in await self._in_store(self._store.verdicts, kinds=(Verdict.PENDING, Verdict.UNAUDITED)):
+            self._open.setdefault(topic_name, set()).add(start_ms)
+        return found
+
+    # Reading.
+
+    async def _read(self, fetcher: Fetcher) -> None:
+        looked_at = purged_at = self._clock.monotonic()
+        while True:
+            fetched = await fetcher.poll(_POLL_SECONDS)
+            began = self._clock.monotonic()
+            changed: set[Window] = set()
+            if fetched:
+                self.is_caught_up = False
+                next_offsets = {one.partition.partition: one.next_offset for one in fetched}
+                changed = await self._in_store(self._store.apply, _records_of(fetched), next_offsets, self._clock.time_ms())
+            self.progress.lag = sum(
+                max(0, fetcher.watermarks(partition)[2] - offset) for partition, offset in fetcher.assigned.items() if offset >= 0
+            )
+            if began - looked_at >= _HOUSEKEEPING_SECONDS and not self.progress.lag:
+                looked_at = began
+                heard_before = self._clock.time_ms() - self.settings.session_timeout_ms
+                changed |= {(topic, -1) for topic, _ in await self._in_store(self._store.silent_sessions, heard_before)}
+            if changed:
+                await self._judge(changed)
+            if fetched:
+                self._read_to.update(next_offsets)
+                async with self._changed:
+                    self._changed.notify_all()
+            if changed:
+                self.progress.verdict_seconds.observe(self._clock.monotonic() - began)
+            self.is_caught_up = not self.progress.lag
+            if self.is_caught_up:
+                self._caught_up.set()
+            if began - purged_at >= _PURGE_SECONDS:
+                purged_at = began
+                await self._in_store(self._store.purge, self._clock.time_ms())
+                oldest = self._clock.time_ms() - self.settings.retention_ms - self.settings.window_ms
+                self._open = {topic: {start for start in starts if start >= oldest} for topic, starts in self._open.items()}
+                await self._in_store(self._store.drop_sketches, self._clock.time_ms() - 10 * self.settings.window_ms)
+
+    async def _judge(self, changed: Iterable[Window], runs: Runs | None = None) -> None:
+        """Judges windows again, and those of the same topics that were not known yet; a start of -1 is no window.
+
+        Args:
+            runs: of logs that were read.
+        """
+        topics: dict[str, set[int]] = {}
+        for topic, start_ms in changed:
+            wanted = topics.setdefault(topic, set())
+            if start_ms >= 0:
+                wanted.add(start_ms)
+        for topic, starts in topics.items():
+            starts |= self._open.get(topic, set())
+            events, unread = await self._in_store(self._judge_in_store, topic, sorted(starts), runs)
+            for event in events:
+                for watcher in list(self._watchers):
+                    _offer(watcher, event)
+            if self.is_active:
+                self._unwritten += events
+            for start_ms in unread:
+                if len(self._doubts) < _MOST_DOUBTS:
+                    self._doubts[topic, start_ms] = None
+        if self._doubts:
+            self._doubted.set()
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _judge_in_store(self, topic: str, starts: list[int], runs: Runs | None) -> tuple[list[Event], list[int]]:
+        """What is new, and the windows whose logs should be read."""
+        store, events, unread = self._store, [], []
+        open_windows = self._open.setdefault(topic, set())
+        known = {(start_ms, said.edge): said for _, start_ms, said in store.verdicts(topic, starts[0], starts[-1] + 1)} if starts else {}
+        for start_ms in starts:
+            books = store.books(topic, start_ms)
+            if books.reporting - self._reporting.get(topic, frozenset()):
+                self._reporting[topic] = books.reporting
+                # A tier that begins to report makes verdicts of silence old.
+                silent = store.verdicts(topic, kinds=(Verdict.UNAUDITED,))
+                open_windows |= {window for _, window, _ in silent}
+            judged = judge(books, self.settings.expected)
+            if runs is not None:
+                judged = [with_runs(verdict, books, runs) for verdict in judged]
+            said = [revised(known.get((start_ms, verdict.edge)), verdict) for verdict in judged]
+            self.progress.judged += 1
+            new = [verdict for verdict in said if known.get((start_ms, verdict.edge)) != verdict]
+            if new or not known:
+                store.put_verdicts(topic, start_ms, said)
+                events += [Event(topic, start_ms, verdict) for verdict in new]
+            if any(verdict.verdict is Verdict.PENDING for verdict in said) or self._waits_for_producers(books):
+                open_windows.add(start_ms)
+            else:
+                open_windows.discard(start_ms)
+            if books.repeated is None:
+                is_wanted = self._is_log_wanted(books, said)
+            else:  # it is read once more for what tiers have said since that no sketch can name
+                is_wanted = runs is None and any(verdict.is_unnamed for verdict in new)
+            if is_wanted:
+                unread.append(start_ms)
+        return events, unread
+
+    def _waits_for_producers(self, books: Books) -> bool:
+        """Whether the log will be read once all producers are through with the window, or dead: until then it may not report at all."""
+        sessions = books.sessions.get(PRODUCER, ())
+        return self.settings.verify == "records" and books.repeated is None and bool(sessions) and watermark_of(sessions) < books.end_ms
+
+    def _is_log_wanted(self, books: Books, said: list[EdgeVerdict]) -> bool:
+        if self.settings.verify == "doubt":
+            return any(verdict.verdict in WRONG for verdict in said)
+        sessions = books.sessions.get(PRODUCER, ())
+        return self.settings.verify == "records" and bool(sessions) and watermark_of(sessions) >= books.end_ms
+
+    # The log.
+
+    async def _look_into_logs(self) -> None:
+        while True:
+            await self._doubted.wait()
+            if not self.is_active or not self._doubts:
+                self._doubted.clear()
+                continue
+            topic, start_ms = self._doubts.popitem(last=False)[0]
+            try:
+                await self.read_log(topic, start_ms, start_ms + self.settings.window_ms)
+            except (OttlaError, OSError) as error:
+                self.progress.log_failures += 1
+                log.warning("%s, window %d: its log cannot be read: %s", topic, start_ms, error)
+
+    async def read_log(self, topic: str, from_ms: int, to_ms: int) -> None:
+        """Counts the log's records of windows that begin in [from_ms, to_ms) and judges these again.
+
+        Raises:
+            OttlaError, OSError: it cannot be read.
+        """
+        width = self.settings.window_ms
+        starts = list(range(from_ms - from_ms % width, to_ms, width))
+        bounds: dict[int, list[int]] = {}
+        for start_ms in starts:
+            books = await self._in_store(self._store.books, topic, start_ms)
+            for tier in books.tallies:
+                for partition, tally in books.by_partition(tier).items():
+                    if tally.first_offset >= 0 and tier != LOG:
+                        known = bounds.setdefault(partition, [tally.first_offset, tally.last_offset + 1])
+                        known[:] = min(known[0], tally.first_offset), max(known[1], tally.last_offset + 1)
+        counts, ends = await self._count_log(topic, set(starts), starts[0], starts[-1] + width, bounds)
+        repeated = await self._beside(counts.repeated)
+        await self._in_store(self._store.put_log, topic, counts.windows, ends, repeated)
+        self.progress.logs_read += 1
+        await self._judge({(topic, start_ms) for start_ms in starts}, counts)
+
+    async def _count_log(
+        self, topic: str, starts: set[int], from_ms: int, to_ms: int, bounds: Mapping[int, list[int]]
+    ) -> tuple[_LogCount, dict[int, int]]:
+        cluster = self._cluster
+        partitions = [TopicPartition(topic, number) for number in (await cluster.topic(topic)).partitions]
+        ends = {
+            key: found.offset
+            for key, found in (await list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=True)).items()
+        }
+        begins = await list_offsets(cluster, dict.fromkeys(partitions, from_ms))
+        behind = await list_offsets(cluster, dict.fromkeys(partitions, to_ms))
+        earliest = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
+        counts = _LogCount(starts, self.settings.window_ms)
+        async with Fetcher(cluster, FetchSettings(read_committed=True)) as fetcher:
+            stops: dict[TopicPartition, int] = {}
+            for key in partitions:
+                first, last = bounds.get(key.partition, (ends[key], 0))
+                begin = max(earliest[key].offset, min(first, begins[key].offset if begins[key].offset >= 0 else ends[key]))
+                stop = min(ends[key], max(last, behind[key].offset if behind[key].offset >= 0 else ends[key]))
+                if begin < stop:
+                    stops[key] = stop
+                    fetcher.assign(key, begin)
+            deadline = self._clock.monotonic() + _LOG_SECONDS
+            while stops:
+                for fetched in await fetcher.poll(_POLL_SECONDS):
+                    if fetched.partition not in stops:
+                        continue
+                    self.progress.log_records += await self._beside(counts.take, fetched, stops[fetched.partition])
+                    if fetched.next_offset >= stops[fetched.partition]:
+                        del stops[fetched.partition]
+                        fetcher.unassign(fetched.partition)
+                    deadline = self._clock.monotonic() + _LOG_SECONDS
+                if self._clock.monotonic() > deadline:
+                    raise TimeoutError(f"nothing came of {sorted(stops)} for {_LOG_SECONDS:.0f} s")
+        return counts, {key.partition: end for key, end in ends.items()}
+
+    # What is asked.
+
+    async def standing(self) -> Standing:
+        """Where the counter stands."""
+        return await self._in_store(self._standing)
+
+    def _standing(self) -> Standing:
+        store = self._store
+        sessions = [session for session in store.sessions() if not session.is_final and not session.is_dead]
+        return Standing(
+            store.epoch,
+            tuple(store.topics()),
+            tuple(store.totals()),
+            tuple(store.verdict_counts()),
+            dict(collections.Counter(session.tier.partition(":")[0] for session in sessions)),
+            dataclasses.asdict(store.counters),
+        )
+
+    async def tiers(self, topic: str, from_ms: int, to_ms: int, tier: str | None = None) -> list[tuple[int, str, Tally]]:
+        """What tiers had of windows that begin in [from_ms, to_ms)."""
+        return await self._in_store(self._store.tiers, topic, from_ms, to_ms, tier)
+
+    async def sessions(self) -> list[SessionStanding]:
+        """What every session has said."""
+        return await self._in_store(self._store.sessions)
+
+    async def summary(self, topic: str, from_ms: int, to_ms: int, tiers: tuple[str, ...] = (), wait_seconds: float = 0.0) -> Summary:
+        """What is said of windows that begin in [from_ms, to_ms), once it is known or the time is up.
+
+        Args:
+            tiers: only edges between these; none are all.
+        """
+        deadline = self._clock.monotonic() + wait_seconds
+        while True:
+            found = await self._in_store(self._summary, topic, from_ms, to_ms, tiers)
+            left = deadline - self._clock.monotonic()
+            if left <= 0 or (found.is_known and self.is_caught_up):
+                return found
+            async with self._changed:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), min(left, 1.0))
+
+    def _summary(self, topic: str, from_ms: int, to_ms: int, tiers: tuple[str, ...]) -> Summary:
+        verdicts = tuple(
+            (start_ms, said)
+            for _, start_ms, said in self._store.verdicts(topic, from_ms, to_ms)
+            if not tiers or (said.upstream in tiers and said.downstream in tiers)
+        )
+        return Summary(topic, from_ms, to_ms, len(self._store.windows_of(topic, from_ms, to_ms)), verdicts)
+
+    async def wait_caught_up(self) -> None:
+        """Waits until all of `__audit` was read once."""
+        await self._caught_up.wait()
+
+    async def wait_read(self, timeout_seconds: float) -> None:
+        """Waits until all that is in `__audit` by now was read and judged.
+
+        Raises:
+            TimeoutError: it was not by then.
+        """
+        async with asyncio.timeout(timeout_seconds):
+            await self._caught_up.wait()
+            partitions = [TopicPartition(TOPIC, number) for number in (await self._cluster.topic(TOPIC)).partitions]
+            ends = await list_offsets(self._cluster, dict.fromkeys(partitions, LATEST), read_committed=True)
+            async with self._changed:
+                await self._changed.wait_for(lambda: all(self._read_to.get(key.partition, 0) >= end.offset for key, end in ends.items()))
+
+    async def watch(self) -> AsyncIterator[Event]:
+        """Verdicts as they change; ends with the counter, and with a reader that is too slow."""
+        queue: asyncio.Queue[Event | None] = asyncio.Queue(_WATCHER_EVENTS)
+        self._watchers.add(queue)
+        try:
+            while (event := await queue.get()) is not None:
+                yield event
+        finally:
+            self._watchers.discard(queue)
+
+    # The topic of verdicts.
+
+    @property
+    def epoch(self) -> int:
+        """The last term of an active counter that this one has heard of."""
+        return self._epoch
+
+    async def activate(self, epoch: int) -> None:
+        """This counter writes from now on.
+
+        Raises:
+            StoreFailed: its file knows of a later term.
+        """
+        await self._in_store(self._store.raise_epoch, epoch)
+        self._epoch = epoch
+        self.is_active = True
+        self._doubted.set()
+
+    def stand_by(self) -> None:
+        """Another counter writes."""
+        self.is_active = False
+        self._unwritten.clear()
+
+    async def _write_verdicts(self) -> None:
+        async with BatchProducer(self._cluster) as producer:
+            while True:
+                async with self._changed:
+                    await self._changed.wait_for(lambda: bool(self._unwritten))
+                while self._unwritten:
+                    some, self._unwritten = self._unwritten[:_VERDICTS_AT_ONCE], self._unwritten[_VERDICTS_AT_ONCE:]
+                    now_ms = self._clock.time_ms()
+                    records = [Record(index, now_ms, _verdict_key(event), _verdict_value(event)) for index, event in enumerate(some)]
+                    await producer.room()
+                    try:
+                        await producer.send(TopicPartition(VERDICTS_TOPIC, 0), build_batch(records))
+                    except ApiError as error:
+                        log.warning("%d verdicts cannot be written to %s: %s", len(some), VERDICTS_TOPIC, error)
+
+
+def _verdict_key(event: Event) -> bytes:
+    return f"{event.topic}|{event.start_ms}|{event.verdict.edge}".encode()
+
+
+def _verdict_value(event: Event) -> bytes:
+    return json.dumps({"topic": event.topic, "window": event.start_ms, **fields_of_verdict(event.verdict)}).encode()
+
+
+def fields_of_verdict(said: EdgeVerdict) -> dict[str, object]:
+    """As JSON has it, at every place where a verdict is shown."""
+    return {
+        "edge": said.edge,
+        "verdict": str(said.verdict),
+        "reason": said.reason,
+        "evidence": said.evidence,
+        "upstream_count": said.upstream_count,
+        "downstream_count": said.downstream_count,
+        "missing": said.missing,
+        "surplus": said.surplus,
+        "in_doubt": said.in_doubt,
+        "partition": said.partition,
+        "hosts": list(said.hosts),
+        "named": [{"partition": named.partition, "offset": named.offset, "times": named.times} for named in said.named],
+        "revision": said.revision,
+    }
+
+
+def _offer(queue: asyncio.Queue[Event | None], event: Event | None) -> None:
+    """Gives a watcher an event; one that is too slow is ended, as it would not know what it has missed."""
+    if queue.full():
+        while not queue.empty():
+            queue.get_nowait()
+        event = None
+    queue.put_nowait(event)
+
+
+def _records_of(fetched: list[Fetched]) -> Iterator[Read]:
+    """The audit records of what was fetched; what is none with the reason."""
+    for one in fetched:
+        aborted = [(transaction.producer_id, transaction.first_offset) for transaction in one.aborted]
+        number = one.partition.partition
+        for columns in read_columns(one.records, start_offset=one.offset, aborted=aborted):
+            for index, offset in enumerate(columns.offsets.tolist()):
+                try:
+                    yield Read(number, offset, decode(columns.values[index] or b""))
+                except InvalidRecord as error:
+                    yield Read(number, offset, None, str(error))
+
+
+class _LogCount:
+    """What a log has of some windows."""
+
+    def __init__(self, starts: set[int], window_ms: int) -> None:
+        self._starts = starts
+        self._window_ms = window_ms
+        self.windows: dict[int, dict[int, Tally]] = {start_ms: {} for start_ms in starts}
+        self._placed: dict[int, list[Identities]] = {}
+
+    def take(self, fetched: Fetched, stop: int) -> int:
+        """Counts what was fetched below an offset, and gives how many records that are."""
+        count = 0
+        aborted = [(transaction.producer_id, transaction.first_offset) for transaction in fetched.aborted]
+        for columns in read_columns(fetched.records, start_offset=fetched.offset, end_offset=stop, aborted=aborted):
+            count += len(columns)
+            tallies: dict[int, Tally] = {}
+            tally_columns(tallies, columns, fetched.partition.partition, self._window_ms)
+            for start_ms, tally in tallies.items():
+                if start_ms in self._starts:
+                    self.windows[start_ms].setdefault(fetched.partition.partition, Tally()).merge(tally)
+            self._remember(columns, fetched.partition.partition)
+        return count
+
+    def _remember(self, columns: Columns, partition: int) -> None:
+        identities = placed(contents_of_columns(columns), partition, columns.offsets)
+        starts = columns.timestamps - columns.timestamps % self._window_ms
+        for start_ms in np.unique(starts).tolist():
+            if start_ms in self._starts:
+                self._placed.setdefault(start_ms, []).append(identities.select(starts == start_ms))
+
+    def repeated(self) -> dict[int, int]:
+        """Of each window, how many records have the content of one that was there already."""
+        found = {}
+        for start_ms in self._starts:
+            words = [some.second for some in self._placed.get(start_ms, ())]  # of contents alone
+            found[start_ms] = sum(map(len, words)) - len(np.unique(np.concatenate(words))) if words else 0
+        return found
+
+    def find(self, start_ms: int, partition: int, total: int, count: int) -> tuple[int, int] | None:
+        """As `Runs` has it."""
+        parts = [some for some in self._placed.get(start_ms, ()) if len(some) and place_of(int(some.first[0]))[0] == partition]
+        if not parts:
+            return None
+        whole = Identities(np.concatenate([some.first for some in parts]), np.concatenate([some.second for some in parts]))
+        start = find_run(whole, total, count)
+        return None if start is None else (place_of(int(whole.first[start]))[1], place_of(int(whole.first[start + count - 1]))[1])

@@ -1,0 +1,648 @@
+"""What the counter keeps, in one SQLite file: counts, sessions, verdicts, and up to which offset of `__audit` all of it goes.
+
+Offsets and counts are written in one transaction, so a kill counts nothing twice and loses nothing: what was read behind the offset is
+read again. A session's record that came before changes nothing, by its sequence on the topic. A broker's ranges replace what was counted
+from their first offset on, so that the next leader may count again what the former one had not said.
+
+Blocking: it lives in one thread of its own, and is called there only. Nobody else opens the file while it is in use.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from ottla.audit_counter.books import BROKER, LOG, Books, is_of_ranges, is_writer
+from ottla.audit_counter.verdicts import NOT_KNOWN, WRONG, EdgeVerdict, Named, Verdict
+from ottla.audit_counter.windows import Gap, SessionStanding, is_countable
+from ottla.errors import OttlaError
+from ottla.record.audit_records import AuditRecord, Tally, fields_of, tally_of
+
+log: Final = logging.getLogger(__name__)
+
+_VERSION: Final = 1
+_MOST_GAPS: Final = 100
+# Rows that are remembered, so that they are not read again: some 5 KiB each with a sketch, and half a KiB.
+_RECENT_COUNTS: Final = 4_096
+_RECENT_SESSIONS: Final = 16_384
+_SCHEMA: Final = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE offsets (partition INTEGER PRIMARY KEY, next_offset INTEGER NOT NULL);
+CREATE TABLE sessions (
+    session TEXT, topic TEXT, tier TEXT, host TEXT, application TEXT, next_sequence INTEGER, watermark_ms INTEGER,
+    is_final INTEGER, is_dead INTEGER, reported_ms INTEGER, heard_ms INTEGER, gaps TEXT,
+    PRIMARY KEY (topic, session)) WITHOUT ROWID;
+CREATE TABLE positions (topic TEXT, tier TEXT, partition INTEGER, next_offset INTEGER, first_offset INTEGER,
+    PRIMARY KEY (topic, tier, partition)) WITHOUT ROWID;
+CREATE TABLE counts (
+    topic TEXT, start_ms INTEGER, tier TEXT, partition INTEGER, host TEXT, range_offset INTEGER,
+    attempted INTEGER, acknowledged INTEGER, failed INTEGER, count INTEGER, size INTEGER, first_offset INTEGER, last_offset INTEGER,
+    offsets BLOB, content BLOB, placed BLOB, sketch BLOB, latencies TEXT,
+    PRIMARY KEY (topic, start_ms, tier, partition, host, range_offset));
+CREATE TABLE repeated (topic TEXT, start_ms INTEGER, count INTEGER, PRIMARY KEY (topic, start_ms)) WITHOUT ROWID;
+CREATE TABLE verdicts (
+    topic TEXT, start_ms INTEGER, upstream TEXT, downstream TEXT, verdict TEXT, upstream_count INTEGER, downstream_count INTEGER,
+    missing INTEGER, surplus INTEGER, revision INTEGER, details TEXT,
+    PRIMARY KEY (topic, start_ms, upstream, downstream)) WITHOUT ROWID;
+CREATE INDEX verdicts_by_kind ON verdicts (verdict, topic, start_ms);
+CREATE TABLE quarantine (partition INTEGER, next_offset INTEGER, reason TEXT, PRIMARY KEY (partition, next_offset)) WITHOUT ROWID;
+"""
+_COUNTS: Final = (
+    "attempted",
+    "acknowledged",
+    "failed",
+    "count",
+    "size",
+    "first_offset",
+    "last_offset",
+    "offsets",
+    "content",
+    "placed",
+    "sketch",
+    "latencies",
+)
+_PUT_COUNTS: Final = f"INSERT OR REPLACE INTO counts VALUES ({', '.join('?' * (6 + len(_COUNTS)))})"
+_GET_COUNTS: Final = f"SELECT {', '.join(_COUNTS)} FROM counts"
+_KEY: Final = "topic = ? AND start_ms = ? AND tier = ? AND partition = ? AND host = ? AND range_offset = ?"
+
+Window = tuple[str, int]
+_CountKey = tuple[str, int, str, int, str, int]
+
+
+class StoreFailed(OttlaError):
+    """The file cannot be read or written."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What was read since the start."""
+
+    records: int = 0
+    repeated: int = 0
+    quarantined: int = 0
+    windows_refused: int = 0
+    recounts: int = 0
+    gaps: int = 0
+
+
+class Read(NamedTuple):
+    """One record of `__audit`, or why it is none."""
+
+    partition: int
+    offset: int
+    record: AuditRecord | None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Recent:
+    """Rows as they were committed last, the latest at the end. Whoever writes them otherwise forgets them here."""
+
+    counts: OrderedDict[_CountKey, Tally] = field(default_factory=OrderedDict)
+    sessions: OrderedDict[tuple[str, str], list[Any]] = field(default_factory=OrderedDict)
+
+    def committed(self, counts: Mapping[_CountKey, Tally], sessions: Mapping[tuple[str, str], list[Any]]) -> None:
+        """Remembers what a transaction wrote, and forgets what was written longest ago."""
+        self.counts.update(counts)
+        self.sessions.update(sessions)
+        for rows, most in ((self.counts, _RECENT_COUNTS), (self.sessions, _RECENT_SESSIONS)):
+            while len(rows) > most:
+                rows.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.counts.clear()
+        self.sessions.clear()
+
+
+class Store:
+    """The file.
+
+    Args:
+        path: of it; made where it is not there.
+        retention_ms: for which windows are kept.
+    """
+
+    def __init__(self, path: Path, window_ms: int, retention_ms: int) -> None:
+        self._window_ms = window_ms
+        self._retention_ms = retention_ms
+        self.counters = Counters()
+        self._recent = _Recent()
+        self._connection = _opened(path)
+        with self._transaction():
+            known = self._meta("window.ms")
+            if known is not None and known != str(window_ms):
+                raise StoreFailed(
+                    f"{path} was written with windows of {known} ms, and audit.window.ms is {window_ms}: give it another file"
+                )
+            self._set_meta("window.ms", str(window_ms))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._connection.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                connection.rollback()
+                raise
+            connection.commit()
+        except sqlite3.Error as error:
+            raise StoreFailed(f"the audit counter's file fails: {error}") from error
+
+    def _meta(self, name: str) -> str | None:
+        row = self._connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def _set_meta(self, name: str, value: str) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    # What was read.
+
+    def next_offsets(self, topic_id: str) -> dict[int, int]:
+        """Where to go on in each partition of `__audit`; none if that is another topic than the file's, which is then forgotten."""
+        with self._transaction() as connection:
+            if self._meta("topic.id") not in (None, topic_id):
+                log.warning("__audit was made again: all counts are of a topic that is gone, and begin from nothing")
+                self._recent.clear()
+                for table in ("offsets", "sessions", "positions", "counts", "repeated", "verdicts", "quarantine"):
+                    connection.execute(f"DELETE FROM {table}")
+            self._set_meta("topic.id", topic_id)
+            return dict(connection.execute("SELECT partition, next_offset FROM offsets"))
+
+    def apply(self, read: Iterable[Read], next_offsets: Mapping[int, int], now_ms: int) -> set[Window]:
+        """Takes in what was read, with the offsets behind it, and gives the windows that changed.
+
+        Args:
+            read: had one by one, so that it may be decoded as it is counted: nothing of it is kept.
+            next_offsets: of each partition that was read.
+
+        Raises:
+            StoreFailed: nothing was taken in.
+        """
+        counters = Counters()
+        with self._transaction() as connection:
+            applied = _Batch(connection, self._recent, self._window_ms, self._retention_ms, now_ms, counters)
+            known = dict(connection.execute("SELECT partition, next_offset FROM offsets"))
+            for one in read:
+                if one.offset < known.get(one.partition, 0):
+                    continue
+                if one.record is None:
+                    counters.quarantined += 1
+                    connection.execute("INSERT OR REPLACE INTO quarantine VALUES (?, ?, ?)", (one.partition, one.offset, one.reason[:1000]))
+                else:
+                    applied.take(one.record)
+            applied.write()
+            connection.executemany("INSERT OR REPLACE INTO offsets VALUES (?, ?)", next_offsets.items())
+        applied.committed()
+        for name, count in asdict(counters).items():
+            setattr(self.counters, name, getattr(self.counters, name) + count)
+        return applied.changed
+
+    def put_log(
+        self, topic: str, counted: Mapping[int, Mapping[int, Tally]], next_offsets: Mapping[int, int], repeated: Mapping[int, int]
+    ) -> None:
+        """Takes in what the log says of windows, in place of what it said before.
+
+        Args:
+            counted: by window and partition.
+            next_offsets: up to where it was read, by partition.
+            repeated: of each window, how many records had the content of another one.
+        """
+        for key in [key for key in self._recent.counts if key[2] == LOG]:
+            del self._recent.counts[key]
+        with self._transaction() as connection:
+            for start_ms, tallies in counted.items():
+                connection.execute("DELETE FROM counts WHERE topic = ? AND start_ms = ? AND tier = ?", (topic, start_ms, LOG))
+                rows = [(topic, start_ms, LOG, partition, "", 0, *_values(tally)) for partition, tally in tallies.items()]
+                connection.executemany(_PUT_COUNTS, rows)
+            connection.executemany("INSERT OR REPLACE INTO repeated VALUES (?, ?, ?)", [(topic, *pair) for pair in repeated.items()])
+            connection.executemany(_PUT_POSITION, [(topic, LOG, *pair, 0) for pair in next_offsets.items()])
+
+    def silent_sessions(self, heard_before_ms: int) -> list[Window]:
+        """Marks sessions as dead that were heard of last before a time, and gives their topics with the watermarks they left."""
+        with self._transaction() as connection:
+            where = "is_final = 0 AND is_dead = 0 AND heard_ms < ?"
+            found = connection.execute(f"SELECT topic, watermark_ms FROM sessions WHERE {where}", (heard_before_ms,)).fetchall()
+            if found:
+                self._recent.sessions.clear()
+                connection.execute(f"UPDATE sessions SET is_dead = 1 WHERE {where}", (heard_before_ms,))
+            return found
+
+    def heard_all(self, now_ms: int) -> None:
+        """Begins to wait for every session again: while the counter did not read, no silence was theirs."""
+        with self._transaction() as connection:
+            connection.execute("UPDATE sessions SET heard_ms = ? WHERE is_final = 0 AND is_dead = 0", (now_ms,))
+
+    # Books and verdicts.
+
+    def books(self, topic: str, start_ms: int) -> Books:
+        """The books of a window."""
+        connection = self._connection
+        books = Books(topic, start_ms, self._window_ms)
+        where = "WHERE topic = ? AND start_ms = ?"
+        for tier, partition, host, *values in connection.execute(
+            f"SELECT tier, partition, host, {', '.join(_COUNTS)} FROM counts {where}",
+            (topic, start_ms),
+        ):
+            books.add(tier, partition, host, _tally(values))
+        positions: dict[str, dict[int, int]] = {}
+        beginnings: dict[str, dict[int, int]] = {}
+        for tier, partition, next_offset, first_offset in connection.execute(
+            "SELECT tier, partition, next_offset, first_offset FROM positions WHERE topic = ?", (topic,)
+        ):
+            positions.setdefault(tier, {})[partition] = next_offset
+            beginnings.setdefault(tier, {})[partition] = first_offset
+        sessions: dict[str, tuple[SessionStanding, ...]] = {}
+        for standing in self.sessions(topic):
+            sessions[standing.tier] = (*sessions.get(standing.tier, ()), standing)
+        books.positions, books.beginnings, books.sessions = positions, beginnings, sessions
+        books.reporting = frozenset(sessions) | frozenset(positions)
+        row = connection.execute(f"SELECT count FROM repeated {where}", (topic, start_ms)).fetchone()
+        books.repeated = None if row is None else int(row[0])
+        return books
+
+    def put_verdicts(self, topic: str, start_ms: int, verdicts: Sequence[EdgeVerdict]) -> None:
+        """Writes what is said of a window, in place of what was; sketches of what is well are dropped, as nothing is left to name."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM verdicts WHERE topic = ? AND start_ms = ?", (topic, start_ms))
+            connection.executemany("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (
+                (topic, start_ms, said.upstream, said.downstream, str(said.verdict), said.upstream_count, said.downstream_count,
+                 said.missing, said.surplus, said.revision, json.dumps(_details(said))) for said in verdicts
+            ))  # fmt: skip
+
+    def drop_sketches(self, before_ms: int) -> None:
+        """Forgets the sketches of windows that are all well and began before a time: nothing is left to be named."""
+        self._recent.counts.clear()
+        with self._transaction() as connection:
+            wrong = ", ".join(f"'{verdict}'" for verdict in (*WRONG, *NOT_KNOWN))
+            connection.execute(
+                "UPDATE counts SET sketch = NULL WHERE start_ms < ? AND sketch IS NOT NULL AND NOT EXISTS (SELECT 1 FROM verdicts"
+                f" WHERE verdicts.topic = counts.topic AND verdicts.start_ms = counts.start_ms AND verdict IN ({wrong}))",
+                (before_ms,),
+            )
+
+    def verdicts(
+        self, topic: str | None = None, from_ms: int = 0, to_ms: int = 1 << 62, kinds: Iterable[Verdict] = (), limit: int = 100_000
+    ) -> list[tuple[str, int, EdgeVerdict]]:
+        """What is said of windows that begin in [from_ms, to_ms): topic, start, edge."""
+        found = list(kinds)
+        where = ["start_ms >= ?", "start_ms < ?"]
+        values: list[Any] = [from_ms, to_ms]
+        if topic is not None:
+            where.append("topic = ?")
+            values.append(topic)
+        if found:
+            where.append(f"verdict IN ({', '.join('?' * len(found))})")
+            values += [str(kind) for kind in found]
+        rows = self._connection.execute(
+            "SELECT topic, start_ms, upstream, downstream, verdict, upstream_count, downstream_count, missing, surplus, revision, details"
+            f" FROM verdicts WHERE {' AND '.join(where)} ORDER BY topic, start_ms LIMIT ?",
+            (*values, limit),
+        )
+        return [(row[0], row[1], _verdict(row[2:])) for row in rows]
+
+    def topics(self) -> list[str]:
+        """Of which anything was said."""
+        return [row[0] for row in self._connection.execute("SELECT DISTINCT topic FROM sessions UNION SELECT DISTINCT topic FROM counts")]
+
+    def windows_of(self, topic: str, from_ms: int = 0, to_ms: int = 1 << 62) -> list[int]:
+        """The windows that have counts."""
+        rows = self._connection.execute(
+            "SELECT DISTINCT start_ms FROM counts WHERE topic = ? AND start_ms >= ? AND start_ms < ?", (topic, from_ms, to_ms)
+        )
+        return [row[0] for row in rows]
+
+    def sessions(self, only: str | None = None) -> list[SessionStanding]:
+        """What sessions have said, of one topic or of all."""
+        rows = self._connection.execute(
+            "SELECT session, tier, topic, host, application, next_sequence, watermark_ms, is_final, is_dead, reported_ms, gaps"
+            " FROM sessions" + (" WHERE topic = ?" if only is not None else ""),
+            () if only is None else (only,),
+        )
+        return [
+            SessionStanding(
+                session, tier, topic, host, application, sequence, watermark_ms, bool(is_final), bool(is_dead), reported_ms, _gaps(gaps)
+            )
+            for session, tier, topic, host, application, sequence, watermark_ms, is_final, is_dead, reported_ms, gaps in rows
+        ]
+
+    def totals(self) -> list[tuple[str, str, int]]:
+        """Topic, tier, messages of all windows that are kept."""
+        return self._connection.execute("SELECT topic, tier, SUM(count) FROM counts GROUP BY topic, tier").fetchall()
+
+    def verdict_counts(self) -> list[tuple[str, str, str, str, int, int, int, int]]:
+        """Topic, both ends, verdict, how many windows, what is missing and what is too much in them, and where the first begins."""
+        return self._connection.execute(
+            "SELECT topic, upstream, downstream, verdict, COUNT(*), SUM(missing), SUM(surplus), MIN(start_ms) FROM verdicts"
+            " GROUP BY topic, upstream, downstream, verdict"
+        ).fetchall()
+
+    def tiers(self, topic: str, from_ms: int, to_ms: int, tier: str | None = None) -> list[tuple[int, str, Tally]]:
+        """What tiers had of windows that begin in [from_ms, to_ms), partitions and hosts added up: start, tier, counts."""
+        found: dict[tuple[int, str], Tally] = {}
+        columns = ", ".join(name for name in _COUNTS if name != "sketch")
+        for start_ms, name, *values in self._connection.execute(
+            f"SELECT start_ms, tier, {columns} FROM counts WHERE topic = ? AND start_ms >= ? AND start_ms < ? AND tier LIKE ?",
+            (topic, from_ms, to_ms, tier or "%"),
+        ):
+            known = found.setdefault((start_ms, name), Tally())
+            known.merge(_tally([*values[: _COUNTS.index("sketch")], None, *values[_COUNTS.index("sketch") :]]))
+        return [(start_ms, name, tally) for (start_ms, name), tally in sorted(found.items())]
+
+    def quarantine(self) -> list[tuple[int, int, str]]:
+        """Partition, offset and reason of the latest records that were none."""
+        return self._connection.execute("SELECT * FROM quarantine ORDER BY next_offset DESC LIMIT 1000").fetchall()
+
+    def purge(self, now_ms: int) -> int:
+        """Forgets windows that are past the retention, and sessions that ended before it; how many windows."""
+        before = now_ms - self._retention_ms - self._window_ms
+        self._recent.clear()
+        with self._transaction() as connection:
+            for table in ("verdicts", "repeated"):
+                connection.execute(f"DELETE FROM {table} WHERE start_ms < ?", (before,))
+            connection.execute("DELETE FROM sessions WHERE heard_ms < ? AND (is_final OR is_dead)", (before,))
+            return connection.execute("DELETE FROM counts WHERE start_ms < ?", (before,)).rowcount
+
+    # Who writes.
+
+    @property
+    def epoch(self) -> int:
+        """The highest term of an active counter that the file knows."""
+        return int(self._meta("epoch") or 0)
+
+    def raise_epoch(self, epoch: int) -> None:
+        """Remembers a term.
+
+        Raises:
+            StoreFailed: the file knows a later one: another counter is active.
+        """
+        with self._transaction():
+            if epoch < int(self._meta("epoch") or 0):
+                raise StoreFailed(f"term {epoch} is over: the file knows of term {self._meta('epoch')}")
+            self._set_meta("epoch", str(epoch))
+
+
+_PUT_POSITION: Final = (
+    "INSERT INTO positions VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+    " next_offset = MAX(next_offset, excluded.next_offset), first_offset = MIN(first_offset, excluded.first_offset)"
+)
+
+
+class _Batch:
+    """What some records change, added up before it is written. A recent row is taken out, and comes back when it is committed."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, recent: _Recent, window_ms: int, retention_ms: int, now_ms: int, counters: Counters
+    ) -> None:
+        self._connection = connection
+        self._recent = recent
+        self._window_ms = window_ms
+        self._retention_ms = retention_ms
+        self._now_ms = now_ms
+        self._counters = counters
+        self._tallies: dict[_CountKey, Tally] = {}
+        self._sessions: dict[tuple[str, str], list[Any]] = {}
+        self._positions: dict[tuple[str, str, int], int] = {}
+        self._beginnings: dict[tuple[str, str, int], int] = {}
+        self.changed: set[Window] = set()
+        self._written: set[Window] = set()  # to the log, so that what the log said of them is old
+
+    def take(self, record: AuditRecord) -> None:
+        """Takes in one record."""
+        session = self._session(record)
+        next_sequence = session[0]
+        if record.sequence < next_sequence:
+            self._counters.repeated += 1
+            return
+        self._counters.records += 1
+        # Its windows may be known now that this session has said so, whether it had any messages or not.
+        self.changed.add((record.topic, -1))
+        if record.sequence > next_sequence:
+            # Of messages of any time: what is late comes below a watermark too.
+            self._miss(session[5], Gap(next_sequence, record.sequence, 0, max(record.reported_ms, record.watermark_ms)))
+        session[:5] = [record.sequence + 1, max(session[1], record.watermark_ms), record.is_final, False, record.reported_ms]
+        range_offset = self._range(record, session[5])
+        if range_offset is None:
+            return
+        if record.window_ms != self._window_ms and record.windows:
+            # They cannot be shared out among the windows that are kept here.
+            self._counters.windows_refused += len(record.windows)
+            until_ms = max(record.windows) + record.window_ms
+            self._miss(session[5], Gap(record.sequence, record.sequence + 1, min(record.windows), until_ms))
+            return
+        for start_ms, tally in record.windows.items():
+            key = (record.topic, start_ms, record.tier, record.partition, record.host, range_offset)
+            known = self._tallies.get(key)
+            if known is None:  # it is not known to be a window that is kept
+                if not is_countable(start_ms, self._window_ms, self._now_ms, self._retention_ms):
+                    self._counters.windows_refused += 1
+                    continue
+                known = self._tallies[key] = self._count(key)
+                self.changed.add((record.topic, start_ms))
+                if record.tier == BROKER or is_writer(record.tier):
+                    self._written.add((record.topic, start_ms))
+            known.merge(tally)
+
+    def _miss(self, gaps: list[Any], gap: Gap) -> None:
+        """Notes audit data of a session that is missing. Of very many gaps the last one grows, as none may be forgotten."""
+        self._counters.gaps += 1
+        if len(gaps) >= _MOST_GAPS:
+            last = Gap(*gaps.pop())
+            gap = Gap(last.first, gap.behind, min(last.since_ms, gap.since_ms), max(last.until_ms, gap.until_ms))
+        gaps.append((gap.first, gap.behind, gap.since_ms, gap.until_ms))
+
+    def _range(self, record: AuditRecord, gaps: list[Any]) -> int | None:
+        """The range that a record is of, 0 at tiers without; None if it says nothing new. What it counts again is taken out."""
+        if record.next_offset < 0:
+            return 0
+        place = (record.topic, record.tier, record.partition)
+        self._beginnings[place] = min(self._beginnings.get(place, record.first_offset), record.first_offset)
+        position = self._positions.get(place)
+        if position is None:
+            row = self._connection.execute(
+                "SELECT next_offset FROM positions WHERE topic = ? AND tier = ? AND partition = ?", place
+            ).fetchone()
+            position = -1 if row is None else int(row[0])
+        if not is_of_ranges(record.tier):
+            self._positions[place] = max(position, record.next_offset)
+            return 0
+        if record.first_offset < position:
+            if record.next_offset <= position and not record.windows:
+                return None
+            self._recount(record, gaps)
+        elif record.first_offset > position >= 0:  # offsets that nobody counted, of messages of any time
+            self._miss(gaps, Gap(record.sequence, record.sequence, 0, record.reported_ms))
+        self._positions[place] = record.next_offset
+        return record.first_offset
+
+    def _recount(self, record: AuditRecord, gaps: list[Any]) -> None:
+        """Takes out what was counted from the record's first offset on; a range that it begins within cannot be taken out in part."""
+        self._counters.recounts += 1
+        first = self._first_of_range(record)
+        if first < record.first_offset:
+            self._miss(gaps, Gap(record.sequence, record.sequence, 0, max(record.reported_ms, record.watermark_ms)))
+        where = (record.topic, record.tier, record.partition, first)
+        for (start_ms,) in self._connection.execute(
+            "SELECT DISTINCT start_ms FROM counts WHERE topic = ? AND tier = ? AND partition = ? AND range_offset >= ?", where
+        ):
+            self.changed.add((record.topic, start_ms))
+        self._connection.execute("DELETE FROM counts WHERE topic = ? AND tier = ? AND partition = ? AND range_offset >= ?", where)
+        self._recent.counts.clear()
+        for key in list(self._tallies):
+            if (key[0], key[2], key[3]) == where[:3] and key[5] >= first:
+                del self._tallies[key]
+        # The new one is written with the rest, and may be lower.
+        self._connection.execute("UPDATE positions SET next_offset = -1 WHERE topic = ? AND tier = ? AND partition = ?", where[:3])
+
+    def _first_of_range(self, record: AuditRecord) -> int:
+        """Where the range begins that has the record's first offset within it; that offset, if none has."""
+        found = [record.first_offset]
+        rows = self._connection.execute(
+            "SELECT MIN(range_offset) FROM counts WHERE topic = ? AND tier = ? AND partition = ? AND range_offset < ? AND last_offset >= ?",
+            (record.topic, record.tier, record.partition, record.first_offset, record.first_offset),
+        )
+        found += [row[0] for row in rows if row[0] is not None]
+        place = (record.topic, record.tier, record.partition)
+        found += [
+            key[5]
+            for key, tally in self._tallies.items()
+            if (key[0], key[2], key[3]) == place and key[5] < record.first_offset <= tally.last_offset
+        ]
+        return min(found)
+
+    def _session(self, record: AuditRecord) -> list[Any]:
+        key = (record.topic, record.session)
+        session = self._sessions.get(key)
+        if session is None and (session := self._recent.sessions.pop(key, None)) is not None:
+            self._sessions[key] = session
+        if session is None:
+            row = self._connection.execute(
+                "SELECT next_sequence, watermark_ms, is_final, is_dead, reported_ms, gaps FROM sessions WHERE topic = ? AND session = ?",
+                key,
+            ).fetchone()
+            found = [0, 0, False, False, 0, []] if row is None else [*row[:5], json.loads(row[5])]
+            session = self._sessions[key] = [*found, record.tier, record.host, record.application]
+        return session
+
+    def _count(self, key: _CountKey) -> Tally:
+        if (recent := self._recent.counts.pop(key, None)) is not None:
+            return recent
+        row = self._connection.execute(f"{_GET_COUNTS} WHERE {_KEY}", key).fetchone()
+        return Tally() if row is None else _tally(row)
+
+    def committed(self) -> None:
+        """What was written is in the file."""
+        self._recent.committed(self._tallies, self._sessions)
+
+    def write(self) -> None:
+        """Writes all of it."""
+        connection = self._connection
+        connection.executemany(_PUT_COUNTS, ((*key, *_values(tally)) for key, tally in self._tallies.items()))
+        connection.executemany("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (
+            (session, topic, facts[6], facts[7], facts[8], *facts[:5], self._now_ms, json.dumps(facts[5]))
+            for (topic, session), facts in self._sessions.items()
+        ))  # fmt: skip
+        connection.executemany("DELETE FROM repeated WHERE topic = ? AND start_ms = ?", self._written)
+        connection.executemany(_PUT_POSITION, ((*place, position, self._beginnings[place]) for place, position in self._positions.items()))
+
+
+def _gaps(text: str) -> tuple[Gap, ...]:
+    return tuple(Gap(*numbers) for numbers in json.loads(text))
+
+
+def _values(tally: Tally) -> tuple[Any, ...]:
+    fields = fields_of(tally)
+    fields["latencies"] = json.dumps(list(tally.latencies.buckets.items())) if tally.latencies.buckets else "[]"
+    return tuple(fields[name] for name in _COUNTS)
+
+
+def _tally(values: Sequence[Any]) -> Tally:
+    fields = dict(zip(_COUNTS, values, strict=True))
+    fields["latencies"] = [{"bucket": bucket, "count": count} for bucket, count in json.loads(fields["latencies"])]
+    return tally_of(fields)
+
+
+def _details(said: EdgeVerdict) -> dict[str, Any]:
+    return {
+        "reason": said.reason,
+        "evidence": said.evidence,
+        "in_doubt": said.in_doubt,
+        "partition": said.partition,
+        "hosts": said.hosts,
+        "known": said.known,
+        "named": [(named.partition, named.offset, named.times) for named in said.named],
+    }
+
+
+def _verdict(row: Sequence[Any]) -> EdgeVerdict:
+    upstream, downstream, verdict, upstream_count, downstream_count, missing, surplus, revision, details = row
+    facts = json.loads(details)
+    named = tuple(Named(*numbers) for numbers in facts.pop("named"))
+    hosts = tuple(facts.pop("hosts"))
+    known = facts.pop("known")
+    return EdgeVerdict(
+        upstream,
+        downstream,
+        Verdict(verdict),
+        upstream_count=upstream_count,
+        downstream_count=downstream_count,
+        missing=missing,
+        surplus=surplus,
+        revision=revision,
+        named=named,
+        hosts=hosts,
+        known=None if known is None else (known[0], known[1]),
+        **facts,
+    )
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """The file, or a new one in place of one that is torn: what it had is read from `__audit` again."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return _connected(path)
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError):
+            raise StoreFailed(f"{path} cannot be opened: {error}") from error
+        torn = path.with_suffix(".torn")
+        log.error("%s is torn (%s): it is kept as %s, and all of __audit is read again", path, error, torn)
+        path.replace(torn)
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        return _connected(path)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        # A window's counts change with each batch: in 64 MiB of the log, many of these are one page of the file.
+        connection.execute("PRAGMA wal_autocheckpoint = 16384")
+        connection.execute("PRAGMA cache_size = -32768")
+        (sound,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if sound != "ok":
+            raise sqlite3.DatabaseError(sound)
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version not in (0, _VERSION):
+            raise StoreFailed(f"{path} is of version {version}, and {_VERSION} is read")
+        if not version:
+            connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
