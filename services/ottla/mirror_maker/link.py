@@ -1,0 +1,540 @@
+"""One link at a worker: which partitions there are, which slots are held here, and what is brought along.
+
+    every 5 s        the source's topics are looked at; new ones and new partitions are made in the target and copied
+    on a change      of workers and slots, and every 2 s: free slots are taken, one too many is given up
+    every 5 s        offsets of groups are translated; the positions are committed in the source, for tools that show lag
+    every 5 s        schemas that the target's registry does not have are registered there, by whoever holds slot 0
+    every second     a heartbeat, by whoever holds slot 0
+
+Each of these goes on when it fails, after a word in the log. Slots that are at work need none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from ottla.clock import Clock
+from ottla.config.mirror import MirrorLink
+from ottla.coordination.errors import CoordinationError
+from ottla.coordination.interface import Coordination
+from ottla.errors import ApiError, InvalidRequest, InvalidTopic, OttlaError
+from ottla.lifecycle import Offload, ThreadOffload
+from ottla.mirror_maker.assignment import slot_of, to_release, to_take
+from ottla.mirror_maker.membership import ALL, Alone, Members, Membership, Shared
+from ottla.mirror_maker.merge.map_topic import Origins
+from ottla.mirror_maker.merge.slot import Counts, Destination, MergeSettings, Pace, Repair, SlotCopier, SlotLost, SourceChanged
+from ottla.mirror_maker.naming import (
+    EXCLUDED_GROUPS,
+    EXCLUDED_TOPICS,
+    HEARTBEATS,
+    MAP_PREFIX,
+    IdentityNaming,
+    Naming,
+    PrefixNaming,
+    RegexNaming,
+    name_filter,
+    pattern_of,
+)
+from ottla.mirror_maker.offset_map import Gap, PartitionMap
+from ottla.mirror_maker.partition_states import PartitionState, PartitionStatus
+from ottla.mirror_maker.sync.groups import follow_group, list_groups, translated, wanted_groups
+from ottla.mirror_maker.sync.legacy_records import Checkpoint, OffsetSync, checkpoint, heartbeat, offset_sync
+from ottla.mirror_maker.sync.schemas import SchemaCopier
+from ottla.mirror_maker.sync.topics import ensure_topics, follow_settings, make_topic, own_settings
+from ottla.model import TopicPartition
+from ottla.record.records import Record, build_batch
+from ottla.wire.admin import NewTopic
+from ottla.wire.cluster import Cluster
+from ottla.wire.groups import CommittedOffset, commit_offsets
+from ottla.wire.producing import BatchProducer
+
+log: Final = logging.getLogger(__name__)
+
+ASSIGN_SECONDS: Final = 2.0
+SETTINGS_SECONDS: Final = 30.0
+RETRY_SECONDS: Final = 1.0
+# A worker that finds its slot taken, although it has the znode, shares the configuration with one that has another ZooKeeper, or none.
+LOST_SECONDS: Final = 10.0
+MAP_SETTINGS: Final = {"cleanup.policy": "compact"}
+
+
+class Link:
+    """One link.
+
+    Args:
+        settings: of the link.
+        source, target: are the caller's to close, after the link.
+        worker: the name of this worker, another one at each start.
+        schemas: where both clusters have a schema registry.
+    """
+
+    def __init__(
+        self,
+        settings: MirrorLink,
+        source: Cluster,
+        target: Cluster,
+        offload: Offload,
+        clock: Clock,
+        worker: str,
+        schemas: SchemaCopier | None = None,
+    ) -> None:
+        if settings.audit_enable:
+            import ottla.record.audit_records  # noqa: F401 - says here that the extra `audit` is not installed
+        self.settings: Final = settings
+        self.failure = ""  # why nothing is copied
+        self.slots: Final[dict[int, SlotCopier]] = {}
+        self.refused: dict[TopicPartition, str] = {}  # partitions that the target cannot have, and why
+        self._source = source
+        self._target = target
+        self._offload = offload
+        self._clock = clock
+        self._worker = worker
+        self._naming = naming_of(settings)
+        self._topics = name_filter("topics", settings.topics, (*EXCLUDED_TOPICS, *settings.topics_exclude))
+        self._groups = name_filter("groups", settings.groups, (*EXCLUDED_GROUPS, *settings.groups_exclude))
+        self._excluded_settings = pattern_of("config.properties.exclude", "|".join(settings.config_properties_exclude) or "(?!)")
+        self._membership: Membership = Alone(worker)
+        self._members = Members()
+        self._changed = asyncio.Event()
+        self._origins = Origins(source)
+        self._pace = Pace(settings.throttle_bytes_per_second)
+        self._merge: MergeSettings | None = None
+        self._wanted: dict[TopicPartition, Destination] = {}
+        self._sizes: dict[str, int] = {}
+        self._settings_at = 0.0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._copying: dict[int, asyncio.Task[None]] = {}
+        self._emitter: BatchProducer | None = None
+        self._measured: dict[int, tuple[float, int]] = {}
+        self._past = Counts()  # of slots that are held no more
+        self._schemas = schemas
+        self._schemas_offload = ThreadOffload(1, "ottla-mirror-schemas")  # its thread begins with the first question
+        self._copying_schemas: asyncio.Future[int] | None = None
+        self._names: dict[str, str] = {}  # of the target, by those of the source
+        self.copied_schemas = 0
+
+    # Starting and stopping.
+
+    def start(self) -> None:
+        """Begins; whatever it needs that is not there is waited for."""
+        self._tasks = [asyncio.ensure_future(self._run())]
+
+    async def stop(self) -> None:
+        """Copies no more; open transactions are aborted, and the slots are free."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for slot in list(self.slots):
+            await self._give_up(slot)
+        with suppress(OttlaError, OSError):
+            await self._membership.leave()
+        if self._emitter is not None:
+            await self._emitter.close(wait=False)
+        if self._schemas is not None and self._copying_schemas is not None:
+            self._schemas.is_ended = True
+            await asyncio.wait([self._copying_schemas])
+        self._schemas_offload.close()
+
+    async def join(self, coordination: Coordination) -> None:
+        """Shares the slots with other workers, in this session."""
+        membership = Shared(coordination, self.settings.name, self._worker, self._changed.set)
+        await membership.join()
+        self._membership = membership
+        self._changed.set()
+
+    def lost(self) -> None:
+        """The session has expired: the slots are others'."""
+        self._membership = _Nobody()
+        for slot, task in self._copying.items():
+            task.cancel()
+            self._keep_counts(self.slots.pop(slot))
+        self._copying.clear()
+        self._measured.clear()
+
+    async def _run(self) -> None:
+        while True:
+            if await self._attempt(self._identify):
+                break
+            await asyncio.sleep(RETRY_SECONDS)
+        settings = self.settings
+        loops = [
+            self._repeat(ASSIGN_SECONDS, self._assign, self._changed),
+            self._repeat(settings.refresh_topics_interval_seconds, self.discover),
+            self._repeat(settings.emit_checkpoints_interval_seconds, self._follow_groups),
+        ]
+        if self._schemas is not None:
+            loops.append(self._repeat(settings.sync_schemas_interval_seconds, self._follow_schemas))
+        if settings.emit_heartbeats_enabled:
+            loops.append(self._repeat(settings.emit_heartbeats_interval_seconds, self._beat))
+        async with asyncio.TaskGroup() as tasks:
+            for one in loops:
+                tasks.create_task(one)
+
+    async def _repeat(self, seconds: float, action: Callable[[], Awaitable[None]], sooner: asyncio.Event | None = None) -> None:
+        event = sooner or asyncio.Event()
+        while True:
+            event.clear()
+            await self._attempt(action)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await event.wait()
+
+    async def _attempt(self, action: Callable[[], Awaitable[None]]) -> bool:
+        try:
+            await action()
+        except (OSError, OttlaError) as error:
+            log.warning("%s: %s is tried again: %s", self.settings.name, action.__name__.strip("_").replace("_", " "), error)
+            return False
+        return True
+
+    async def _identify(self) -> None:
+        """Which clusters these are; makes the map's topic."""
+        settings = self.settings
+        await self._source.refresh(None)
+        await self._target.refresh(None)
+        source_id, target_id = self._source.metadata.cluster_id or "", self._target.metadata.cluster_id or ""
+        if source_id == target_id:
+            self.failure = f"source and target are one cluster, {source_id}"
+            raise OttlaError(self.failure)
+        map_topic = f"{MAP_PREFIX}{settings.name}"
+        refused = await ensure_topics(self._target, {map_topic: settings.slots}, settings.replication_factor, {map_topic: MAP_SETTINGS})
+        for error in refused.values():
+            raise error
+        slots = len(self._target.metadata.topic(map_topic).partitions)
+        if slots != settings.slots:
+            self.failure = f"{map_topic} has {slots} partitions, and slots is {settings.slots}: it cannot change"
+            raise OttlaError(self.failure)
+        if settings.audit_enable:
+            await self._prepare_audit()
+        self.failure = ""
+        self._merge = MergeSettings(
+            settings.name,
+            map_topic,
+            source_id,
+            target_id,
+            "key" if settings.partition_by == "key" else "number",
+            settings.provenance == "record",
+            "gap" if settings.on_source_truncation == "gap" else "fail",
+            settings.audit_window_ms if settings.audit_enable else 0,
+        )
+
+    async def _prepare_audit(self) -> None:
+        from ottla.record import audit_records as audit  # it needs the extra `audit`
+
+        await make_topic(
+            self._target, NewTopic(audit.TOPIC, audit.TOPIC_PARTITIONS, self.settings.replication_factor, audit.TOPIC_SETTINGS)
+        )
+        try:
+            await make_topic(self._source, NewTopic(audit.TOPIC, audit.TOPIC_PARTITIONS, settings=audit.TOPIC_SETTINGS))
+        except ApiError as error:
+            log.warning("%s: the source has no %s, and what is read is said once it has: %s", self.settings.name, audit.TOPIC, error)
+
+    # Slots.
+
+    async def _assign(self) -> None:
+        assert self._merge is not None
+        slots = self.settings.slots
+        try:
+            members = self._members = await self._membership.look()
+            for slot in to_take(self._worker, members.workers, slots, members.holders, members.bytes_per_second):
+                if await self._membership.take(slot):
+                    self._begin(slot)
+            # A znode of ours whose copier has ended for another reason than a loss.
+            for slot, holder in members.holders.items():
+                if holder == self._worker and slot not in self.slots:
+                    self._begin(slot)
+            await self._membership.publish(self._rates())
+            released = to_release(self._worker, members.workers, slots, members.holders, members.bytes_per_second)
+        except CoordinationError as error:
+            log.warning("%s: slots cannot be assigned: %s", self.settings.name, error)
+            return
+        if released is not None:
+            log.info("%s: slot %d is given up, for another worker has less to do", self.settings.name, released)
+            await self._give_up(released)
+        self._tell_slots()
+
+    def _begin(self, slot: int) -> None:
+        assert self._merge is not None
+        copier = SlotCopier(slot, self._merge, self._source, self._target, self._origins, self._offload, self._clock, self._pace)
+        self.slots[slot] = copier
+        self._copying[slot] = asyncio.ensure_future(self._copy(slot, copier))
+        self._tell_slots()
+
+    async def _copy(self, slot: int, copier: SlotCopier) -> None:
+        while True:
+            try:
+                await copier.run()
+            except SlotLost as error:
+                log.warning("%s: %s", self.settings.name, error)
+                await asyncio.sleep(LOST_SECONDS)
+            except SourceChanged as error:
+                self.failure = str(error)
+                log.error("%s", error)
+                return
+            except Exception:
+                # Where the work of a slot ends: the others go on, and it is begun again.
+                log.exception("%s: slot %d failed in a way that was not foreseen", self.settings.name, slot)
+                await asyncio.sleep(LOST_SECONDS)
+
+    async def _give_up(self, slot: int) -> None:
+        """The copier first: a slot that is free is taken at once."""
+        task, copier = self._copying.pop(slot, None), self.slots.pop(slot, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        if copier is not None:
+            self._keep_counts(copier)
+        self._measured.pop(slot, None)
+        with suppress(CoordinationError):
+            await self._membership.release(slot)
+
+    def _keep_counts(self, copier: SlotCopier) -> None:
+        for name in Counts.__slots__:
+            setattr(self._past, name, getattr(self._past, name) + getattr(copier.counts, name))
+
+    def _rates(self) -> dict[int, float]:
+        now = self._clock.monotonic()
+        rates = {}
+        for slot, copier in self.slots.items():
+            then, size = self._measured.get(slot, (now, copier.counts.bytes))
+            if now > then:
+                rates[slot] = (copier.counts.bytes - size) / (now - then)
+            if now == then or now - then > 10 * ASSIGN_SECONDS:
+                self._measured[slot] = (now, copier.counts.bytes)
+        return rates
+
+    def _tell_slots(self) -> None:
+        paused = self._members.paused
+        by_slot: dict[int, dict[TopicPartition, Destination]] = {slot: {} for slot in self.slots}
+        for partition, to in self._wanted.items():
+            if (mine := by_slot.get(slot_of(partition, self.settings.slots))) is not None:
+                mine[partition] = to
+        for slot, copier in self.slots.items():
+            wanted = by_slot[slot]
+            copier.want(wanted, [partition for partition in wanted if {ALL, partition.topic, str(partition)} & paused])
+
+    # Topics.
+
+    async def discover(self) -> None:
+        """Looks at the source's topics, and has the target have them too."""
+        await self._source.refresh(None)
+        names: dict[str, str] = {}
+        refused: dict[TopicPartition, str] = {}
+        for topic in self._source.metadata.topics.values():
+            if topic.is_internal or (topic.name not in self._topics and topic.name != HEARTBEATS):
+                continue
+            try:
+                target = self._naming.target_of(topic.name)
+            except InvalidTopic as error:
+                refused |= {TopicPartition(topic.name, number): f"InvalidTopic: {error}" for number in topic.partitions}
+                continue
+            # Heartbeats are copied with a prefix only: under their own name the target has its own.
+            if target is not None and not (topic.name == HEARTBEATS and target == HEARTBEATS):
+                names[topic.name] = target
+        counts: dict[str, int] = {}
+        for name, target in names.items():
+            counts[target] = max(counts.get(target, 1), len(self._source.metadata.topics[name].partitions))
+        settings = await self._settings_of(names)
+        for target, why in (await ensure_topics(self._target, counts, self.settings.replication_factor, settings)).items():
+            for name in [name for name, to in names.items() if to == target]:
+                refused |= {
+                    TopicPartition(name, number): f"{type(why).__name__}: {why}" for number in self._source.metadata.topics[name].partitions
+                }
+        await self._follow_settings(names, settings)
+        wanted = {}
+        for name, target in names.items():
+            there = self._target.metadata.topics.get(target)
+            known = self._source.metadata.topics.get(name)
+            if there is None or known is None:
+                continue
+            for number in known.partitions:
+                if number in there.partitions or self.settings.partition_by == "key":
+                    wanted[TopicPartition(name, number)] = Destination(target, len(there.partitions), self._sizes.get(target, 1 << 31))
+        self._wanted, self.refused, self._names = wanted, refused, names
+        self._tell_slots()
+
+    async def _settings_of(self, names: Mapping[str, str]) -> dict[str, dict[str, str]]:
+        """By the target's names; of new topics always, of all now and then."""
+        if not self.settings.sync_topic_configs_enabled:
+            return {}
+        is_due = self._clock.monotonic() >= self._settings_at
+        asked = [name for name, target in names.items() if is_due or target not in self._sizes]
+        return {names[name]: found for name, found in (await own_settings(self._source, asked, self._excluded_settings)).items()}
+
+    async def _follow_settings(self, names: Mapping[str, str], settings: Mapping[str, Mapping[str, str]]) -> None:
+        there = self._target.metadata.topics
+        asked = {target: settings.get(target, {}) for target in names.values() if target in settings or target not in self._sizes}
+        try:
+            self._sizes |= await follow_settings(self._target, {target: found for target, found in asked.items() if target in there})
+        except ApiError as error:
+            log.warning("%s: settings do not follow: %s", self.settings.name, error)
+        if self._clock.monotonic() >= self._settings_at:
+            self._settings_at = self._clock.monotonic() + SETTINGS_SECONDS
+
+    # Groups, and MirrorMaker 2's records.
+
+    @property
+    def maps(self) -> dict[TopicPartition, PartitionMap]:
+        """Of the partitions that are copied here."""
+        return {partition: known for copier in self.slots.values() for partition, known in copier.maps.items()}
+
+    async def translate(self, group: str) -> list[Checkpoint]:
+        """Where a group of the source is in the target, by the maps that are here."""
+        topics = {partition: to.topic for partition, to in self._wanted.items()}
+        maps = {partition: known for partition, known in self.maps.items() if partition in topics}
+        return await translated(self._source, group, maps, topics) if maps else []
+
+    async def _follow_groups(self) -> None:
+        settings = self.settings
+        maps = {partition: known for partition, known in self.maps.items() if known.next_offset >= 0}
+        if not maps:
+            return
+        positions = {partition: CommittedOffset(known.next_offset, known.leader_epoch) for partition, known in maps.items()}
+        await commit_offsets(self._source, f"{MAP_PREFIX}{settings.name}", positions)
+        records = []
+        if settings.partition_by == "number":  # by key a target's partition has records of many, and no offset stands for one of them
+            for group in wanted_groups(await list_groups(self._source), self._groups):
+                found = await self.translate(group)
+                records += [checkpoint(one) for one in found]
+                if settings.sync_group_offsets_enabled:
+                    await follow_group(self._target, found, f"mirrored by {settings.name}")
+        if settings.emit_checkpoints_enabled:
+            await self._emit(f"{settings.source}.checkpoints.internal", records)
+            syncs = [OffsetSync(one, known.next_offset, known.translate(known.next_offset) or 0) for one, known in maps.items()]
+            await self._emit(f"mm2-offset-syncs.{settings.source}.internal", [offset_sync(sync) for sync in syncs])
+
+    async def _follow_schemas(self) -> None:
+        if 0 not in self.slots or not self._names:
+            return
+        assert self._schemas is not None
+        others = self._source.metadata.topics.keys() - self._names.keys()
+        self._copying_schemas = asyncio.ensure_future(self._schemas_offload(self._schemas.copy, dict(self._names), others))
+        count = await asyncio.shield(self._copying_schemas)
+        self.copied_schemas += count
+        if count:
+            log.info("%s: %d versions of schemas were registered in the target", self.settings.name, count)
+
+    @property
+    def refused_schemas(self) -> int:
+        """Versions that the target's registry did not take."""
+        return len(self._schemas.refused) if self._schemas is not None and 0 in self.slots else 0
+
+    async def _beat(self) -> None:
+        if 0 in self.slots:
+            await self._emit(HEARTBEATS, [heartbeat(self.settings.source, self.settings.target, self._clock.time_ms())])
+
+    async def _emit(self, topic: str, records: list[tuple[bytes, bytes]]) -> None:
+        if not records:
+            return
+        if topic not in self._target.metadata.topics:
+            await ensure_topics(self._target, {topic: 1}, self.settings.replication_factor, {topic: MAP_SETTINGS})
+        if self._emitter is None:
+            self._emitter = BatchProducer(self._target)
+        now = self._clock.time_ms()
+        batch = build_batch([Record(index, now, key, value) for index, (key, value) in enumerate(records)])
+        await self._emitter.send(TopicPartition(topic, 0), batch)
+
+    # What an operator asks.
+
+    @property
+    def statuses(self) -> dict[TopicPartition, PartitionStatus]:
+        """Of the partitions of the slots that are held here, and of those that cannot be copied at all."""
+        found = {partition: status for copier in self.slots.values() for partition, status in copier.statuses.items()}
+        return found | {partition: PartitionStatus(PartitionState.FAILED, reason) for partition, reason in self.refused.items()}
+
+    @property
+    def counts(self) -> Counts:
+        """Of all slots that were held here."""
+        copiers = [self._past, *(copier.counts for copier in self.slots.values())]
+        return Counts(*(sum(getattr(counts, name) for counts in copiers) for name in Counts.__slots__))
+
+    @property
+    def gaps(self) -> list[tuple[TopicPartition, Gap]]:
+        """Of the slots that are held here."""
+        return [found for copier in self.slots.values() for found in copier.gaps]
+
+    @property
+    def paused(self) -> frozenset[str]:
+        """Topics and partitions that an operator has paused; `*` is the link."""
+        return self._members.paused
+
+    @property
+    def is_assigned(self) -> bool:
+        """Whether each slot has a holder."""
+        return len(self._members.holders) >= self.settings.slots or len(self.slots) == self.settings.slots
+
+    def target_of(self, partition: TopicPartition) -> str:
+        """What its topic is called in the target; empty where that is not known."""
+        found = self._wanted.get(partition)
+        return found.topic if found is not None else ""
+
+    async def pause(self, name: str) -> None:
+        """Pauses the link (`*`), a topic or a partition, at all workers."""
+        await self._membership.pause(self.paused | {name})
+        await self._assign()
+
+    async def resume(self, name: str) -> None:
+        """The reverse; `*` resumes all."""
+        await self._membership.pause(frozenset() if name == ALL else self.paused - {name})
+        await self._look_again()
+
+    async def _look_again(self) -> None:
+        self._members = await self._membership.look()
+        self._tell_slots()
+
+    def repair(self, partition: TopicPartition, how: Repair) -> bool:
+        """Has a partition that failed go on, behind a gap if it must, or one begin again; False if it is none of this worker's.
+
+        Raises:
+            InvalidRequest: it is paused, or cannot be emptied without what others have copied there.
+        """
+        if how == "truncate":
+            topic = self.target_of(partition)
+            others = [one for one, to in self._wanted.items() if to.topic == topic and one != partition]
+            shared = others if self.settings.partition_by == "key" else [one for one in others if one.partition == partition.partition]
+            if shared:
+                raise InvalidRequest(f"{topic} has the records of {shared[0]} too: it cannot be truncated for {partition} alone")
+        for copier in self.slots.values():
+            if partition in copier.statuses:
+                copier.repair(partition, how)
+                return True
+        return False
+
+
+class _Nobody:
+    """Between two sessions: no worker, and no slot."""
+
+    async def look(self) -> Members:
+        return Members()
+
+    async def take(self, slot: int) -> bool:
+        return False
+
+    async def release(self, slot: int) -> None:
+        """It is not held."""
+
+    async def publish(self, bytes_per_second: Mapping[int, float]) -> None:
+        """Nobody asks."""
+
+    async def pause(self, names: object) -> None:
+        raise OttlaError("there is no session with ZooKeeper at the moment")
+
+    async def leave(self) -> None:
+        """It has not joined."""
+
+
+def naming_of(settings: MirrorLink) -> Naming:
+    """What topics are called.
+
+    Raises:
+        ConfigurationError: `naming.pattern` is none.
+    """
+    if settings.naming_policy == "identity":
+        return IdentityNaming()
+    if settings.naming_policy == "regex":
+        return RegexNaming(pattern_of("naming.pattern", settings.naming_pattern), settings.naming_replacement)
+    return PrefixNaming(settings.source, settings.target, settings.replication_policy_separator)

@@ -1,0 +1,119 @@
+"""The map topics of a cluster: reading what a slot has written, and whose copies a producer writes.
+
+A slot's records are in the map's partition of its number. They are read up to the last stable offset: whoever opens a slot has fenced
+its former holder by then, and what that left open is aborted.
+
+A link that reads from this link's target finds our copies by their producers. A producer is named in the map before it copies
+anything, in a transaction of its own, so whoever sees a batch of it can find it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Final
+
+from ottla.errors import InvalidRecord
+from ottla.mirror_maker.naming import MAP_PREFIX
+from ottla.mirror_maker.offset_map import MapContents, MapRecord
+from ottla.model import TopicPartition
+from ottla.record.key_values import read_key_values
+from ottla.wire.cluster import Cluster
+from ottla.wire.fetching import Fetcher, FetchSettings, visible_batches
+from ottla.wire.offsets import EARLIEST, LATEST, list_offsets
+
+log: Final = logging.getLogger(__name__)
+
+# Answers to "whose is this producer?" that are kept. Transactional producers keep their ids.
+MAX_KNOWN_PRODUCERS: Final = 100_000
+
+
+async def read_map(cluster: Cluster, partition: TopicPartition) -> MapContents:
+    """What a partition of a map topic says.
+
+    Raises:
+        ApiError, OSError: it cannot be read in time.
+        InvalidRecord: it holds something else.
+    """
+    contents = MapContents()
+    async for _, (key, value) in _committed(cluster, {partition: EARLIEST}, {}):
+        contents.take(key, value)
+    return contents
+
+
+class Origins:
+    """Which transactional producers of a cluster write copies, and from where.
+
+    Args:
+        cluster: that is read from.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._contents = MapContents()
+        self._ordinary: set[int] = set()
+        self._positions: dict[TopicPartition, int] = {}
+        self._reading = asyncio.Lock()
+
+    async def origin_of(self, producer_id: int) -> str | None:
+        """The id of the cluster whose records this producer copies; None for one that copies nothing.
+
+        Raises:
+            ApiError, OSError: the maps cannot be read.
+        """
+        if producer_id not in self._contents.writers and producer_id not in self._ordinary:
+            async with self._reading:
+                await self._read_on()
+            if producer_id not in self._contents.writers:
+                if len(self._ordinary) >= MAX_KNOWN_PRODUCERS:
+                    self._ordinary.clear()
+                self._ordinary.add(producer_id)
+        return self._contents.writers.get(producer_id)
+
+    async def _read_on(self) -> None:
+        await self._cluster.refresh(None)
+        partitions = {
+            TopicPartition(name, number): self._positions.get(TopicPartition(name, number), EARLIEST)
+            for name, topic in self._cluster.metadata.topics.items()
+            if name.startswith(MAP_PREFIX)
+            for number in topic.partitions
+        }
+        contents = MapContents(writers=self._contents.writers)
+        async for partition, (key, value) in _committed(self._cluster, partitions, self._positions):
+            try:
+                contents.take(key, value)
+            except InvalidRecord as error:
+                log.warning("%s: %s", partition, error)
+
+
+async def _committed(
+    cluster: Cluster, partitions: Mapping[TopicPartition, int], positions: dict[TopicPartition, int]
+) -> AsyncIterator[tuple[TopicPartition, MapRecord]]:
+    """The records from there on up to the end as it is now; `positions` says afterwards where each ended."""
+    if not partitions:
+        return
+    ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=True)
+    begins = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
+    left = {
+        partition: ends[partition].offset
+        for partition, offset in partitions.items()
+        if max(offset, begins[partition].offset) < ends[partition].offset
+    }
+    settings = FetchSettings(read_committed=True, max_wait_ms=100)
+    async with Fetcher(cluster, settings, out_of_range=lambda partition, offset: EARLIEST) as fetcher:
+        for partition in left:
+            fetcher.assign(partition, partitions[partition])
+        while left:
+            fetched = await fetcher.poll(cluster.settings.api_timeout_seconds)
+            if not fetched:
+                raise TimeoutError(f"{min(left)} cannot be read up to offset {left[min(left)]}")
+            for found in fetched:
+                for position, header in visible_batches(found.records, found.aborted):
+                    for offset, key, value in read_key_values(found.records[position : position + header.size]):
+                        if offset >= found.offset and key is not None:
+                            yield found.partition, (key, value)
+                positions[found.partition] = found.next_offset
+                if found.next_offset >= left.get(found.partition, 0):
+                    left.pop(found.partition, None)
+                    fetcher.unassign(found.partition)

@@ -1,0 +1,344 @@
+"""Where each record of the source is in the target, in ranges, and the records of the map topic that say so.
+
+A batch that is copied takes consecutive offsets on both sides, so `(source, target, count)` stands for all of its records, and batches
+that follow each other on both sides share a range. What is not copied (markers, aborted transactions, copies that would go round in a
+loop, what was compacted away) lies between ranges. So translation is exact: the offset of the first copied record that is not before.
+
+The ranges of a partition are written in pages of `PAGE_RANGES`. With each transaction the last page is written once more, longer, under
+its key; compaction keeps the last of each. A page also says up to where the source is copied: that is the position. Pages whose records
+the source has deleted are deleted.
+
+    key    kind:1 …            value
+    0 link                     cluster id of the source
+    1 writer  producer_id:8    cluster id of the source: what this producer writes into the target are copies from there
+    2 page    page:4 partition:4 topic      version:1 topic_id:16 next_offset:8 leader_epoch:4 (gap partition gap count: varints)…
+    3 gap     offset:8 partition:4 topic    next_offset:8 time_ms:8 cause
+    4 said    partition:4 topic             offset:8: before it the source's audit was told everything
+
+Pure: no I/O. What is staged becomes visible by `commit`, when its transaction is.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from ottla.errors import InvalidRecord
+from ottla.model import ZERO_TOPIC_ID, TopicPartition
+from ottla.record.varints import decode_varint, encode_varint
+
+PAGE_RANGES: Final = 64
+VERSION: Final = 0
+NO_OFFSET: Final = -1
+
+_LINK, _WRITER, _PAGE, _GAP, _SAID = range(5)
+_WRITER_KEY: Final = struct.Struct(">bq")
+_PAGE_KEY: Final = struct.Struct(">bii")
+_GAP_KEY: Final = struct.Struct(">bqi")
+_SAID_KEY: Final = struct.Struct(">bi")
+_OFFSET: Final = struct.Struct(">q")
+_PAGE_HEAD: Final = struct.Struct(">b16sqi")
+_GAP_HEAD: Final = struct.Struct(">qq")
+
+# Key and value of a record of the map topic; without a value it deletes.
+MapRecord = tuple[bytes, bytes | None]
+
+
+class Range(NamedTuple):
+    """`record_count` records from offset `source` on are in the target's partition from offset `target` on."""
+
+    source: int
+    target_partition: int
+    target: int
+    record_count: int
+
+
+class Gap(NamedTuple):
+    """Offsets from `offset` up to, and without, `next_offset` were not copied, and why. An operator allowed it."""
+
+    offset: int
+    next_offset: int
+    time_ms: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some ranges of a partition, and where the copying of the source stood when they were written."""
+
+    topic_id: UUID
+    next_offset: int
+    leader_epoch: int
+    ranges: tuple[Range, ...] = ()
+
+
+class PartitionMap:
+    """The map of one partition of the source.
+
+    Args:
+        pages: by their numbers, as the map topic has them.
+    """
+
+    def __init__(self, partition: TopicPartition, pages: Mapping[int, Page] | None = None) -> None:
+        self.partition: Final = partition
+        self._pages = dict(sorted((pages or {}).items()))
+        self._staged: dict[int, Page | None] = {}
+        self._index()
+
+    # What holds.
+
+    @property
+    def topic_id(self) -> UUID:
+        """Of the source's topic; all zero where the source does not say, or nothing is copied yet."""
+        return self._last.topic_id
+
+    @property
+    def next_offset(self) -> int:
+        """Of the source, that is to be copied next; -1 before anything was."""
+        return self._last.next_offset
+
+    @property
+    def leader_epoch(self) -> int:
+        """Of the last record before it; -1 where it is not known."""
+        return self._last.leader_epoch
+
+    @property
+    def range_count(self) -> int:
+        """How many ranges there are."""
+        return sum(len(page.ranges) for page in self._pages.values())
+
+    def ranges(self) -> Iterable[Range]:
+        """All of them, in the order of the source."""
+        for page in self._pages.values():
+            yield from page.ranges
+
+    def translate(self, offset: int, target_partition: int | None = None) -> int | None:
+        """The target's offset of the first copied record that is not before this one; at the end, the one behind the last.
+
+        Args:
+            offset: of the source: the next that a group would read.
+            target_partition: only records there count; None where all of them are in one.
+
+        Returns:
+            None while the offset is not copied up to, and where nothing is copied.
+        """
+        if offset > self.next_offset:
+            return None
+        begin = max(bisect_right(self._firsts, offset) - 1, 0)
+        for number in self._filled[begin:]:
+            for found in self._pages[number].ranges:
+                if found.source + found.record_count > offset and target_partition in (None, found.target_partition):
+                    return found.target + max(offset - found.source, 0)
+        for number in reversed(self._filled):
+            for found in reversed(self._pages[number].ranges):
+                if target_partition in (None, found.target_partition):
+                    return found.target + found.record_count
+        return None
+
+    # What changes.
+
+    def stage(self, topic_id: UUID, ranges: Sequence[Range], next_offset: int, leader_epoch: int) -> list[MapRecord]:
+        """Adds ranges behind those there are, and moves the position; gives the records that say so."""
+        number = self._number
+        tail = list(self._last.ranges)
+        for new in ranges:
+            if tail and _follows(tail[-1], new):
+                tail[-1] = tail[-1]._replace(record_count=tail[-1].record_count + new.record_count)
+            else:
+                tail.append(new)
+        pieces = [tuple(tail[begin : begin + PAGE_RANGES]) for begin in range(0, len(tail), PAGE_RANGES)] or [()]
+        changed: dict[int, Page | None] = {}
+        for index, piece in enumerate(pieces):
+            if index == len(pieces) - 1 or piece != self._last.ranges:
+                changed[number + index] = Page(topic_id, next_offset, leader_epoch, piece)
+        return self._stage(changed)
+
+    def stage_cut(self, offset: int, leader_epoch: int) -> list[MapRecord]:
+        """The source was cut: what is said of offsets from there on is taken back. The target's records stay."""
+        changed: dict[int, Page | None] = {}
+        kept = [number for number in self._filled if self._pages[number].ranges[0].source < offset]
+        last = kept[-1] if kept else min(self._pages, default=0)
+        for number in self._pages:
+            if number > last:
+                changed[number] = None
+        left = [found for found in self._pages[last].ranges if found.source < offset] if last in self._pages else []
+        if left:
+            left[-1] = left[-1]._replace(record_count=min(left[-1].record_count, offset - left[-1].source))
+        changed[last] = Page(self.topic_id, offset, leader_epoch, tuple(left))
+        return self._stage(changed)
+
+    def stage_other_topic(self, topic_id: UUID, offset: int) -> list[MapRecord]:
+        """The source's topic was made again: the map of the former one is deleted, and this one begins."""
+        changed: dict[int, Page | None] = dict.fromkeys(self._pages)
+        changed[self._number + 1] = Page(topic_id, offset, NO_OFFSET)
+        return self._stage(changed)
+
+    def stage_skip(self, offset: int) -> list[MapRecord]:
+        """What lies before the offset cannot be had any more: the position moves there."""
+        return self.stage(self.topic_id, (), offset, NO_OFFSET)
+
+    def stage_trim(self, log_start_offset: int) -> list[MapRecord]:
+        """The source has deleted what is before the offset: pages that are about nothing else go, but for the last one."""
+        gone: dict[int, Page | None] = {}
+        for number, following in pairwise(self._filled):
+            if self._pages[following].ranges[0].source > log_start_offset:
+                break
+            gone[number] = None
+        return self._stage(gone) if gone else []
+
+    def commit(self) -> None:
+        """What was staged holds."""
+        staged, self._staged = self._staged, {}
+        for number, page in staged.items():
+            if page is None:
+                self._pages.pop(number, None)
+            else:
+                self._pages[number] = page
+        self._index()
+
+    def discard(self) -> None:
+        """What was staged does not hold."""
+        self._staged = {}
+
+    def _stage(self, changed: Mapping[int, Page | None]) -> list[MapRecord]:
+        assert not self._staged, f"{self.partition}: two changes in one transaction"
+        self._staged = dict(changed)
+        return [(page_key(self.partition, number), None if page is None else encode_page(page)) for number, page in changed.items()]
+
+    def _index(self) -> None:
+        self._number = max(self._pages, default=0)
+        self._last = self._pages.get(self._number) or Page(ZERO_TOPIC_ID, NO_OFFSET, NO_OFFSET)
+        self._filled = [number for number, page in sorted(self._pages.items()) if page.ranges]
+        self._firsts = [self._pages[number].ranges[0].source for number in self._filled]
+
+
+@dataclass(slots=True)
+class MapContents:
+    """What the records of a map topic, or of a partition of it, say together."""
+
+    cluster_id: str = ""
+    writers: dict[int, str] = field(default_factory=dict)  # by producer id, the cluster that it copies from
+    pages: dict[TopicPartition, dict[int, Page]] = field(default_factory=dict)
+    gaps: dict[TopicPartition, dict[int, Gap]] = field(default_factory=dict)
+    said: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def take(self, key: bytes, value: bytes | None) -> None:
+        """Takes a record in, in the order of the log.
+
+        Raises:
+            InvalidRecord: it is none of a map, or a later release's.
+        """
+        try:
+            self._take(key, value)
+        except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
+            raise InvalidRecord(f"{key!r} is no record of a mirror's map: {error}") from None
+
+    def _take(self, key: bytes, value: bytes | None) -> None:
+        kind = key[0]
+        if kind == _LINK:
+            self.cluster_id = "" if value is None else value.decode()
+        elif kind == _WRITER:
+            _, producer_id = _WRITER_KEY.unpack(key)
+            if value is not None:
+                self.writers[producer_id] = value.decode()
+        elif kind == _PAGE:
+            _, number, partition = _PAGE_KEY.unpack_from(key)
+            pages = self.pages.setdefault(TopicPartition(key[_PAGE_KEY.size :].decode(), partition), {})
+            if value is None:
+                pages.pop(number, None)
+            else:
+                pages[number] = decode_page(value)
+        elif kind == _GAP:
+            _, offset, partition = _GAP_KEY.unpack_from(key)
+            gaps = self.gaps.setdefault(TopicPartition(key[_GAP_KEY.size :].decode(), partition), {})
+            if value is None:
+                gaps.pop(offset, None)
+            else:
+                next_offset, time_ms = _GAP_HEAD.unpack_from(value)
+                gaps[offset] = Gap(offset, next_offset, time_ms, value[_GAP_HEAD.size :].decode())
+        elif kind == _SAID:
+            _, partition = _SAID_KEY.unpack_from(key)
+            if value is not None:
+                (self.said[TopicPartition(key[_SAID_KEY.size :].decode(), partition)],) = _OFFSET.unpack(value)
+        else:
+            raise InvalidRecord(f"a record of kind {kind} in a mirror's map")
+
+    def partition_map(self, partition: TopicPartition) -> PartitionMap:
+        """What is known of one partition."""
+        return PartitionMap(partition, self.pages.get(partition))
+
+
+def link_record(cluster_id: str) -> MapRecord:
+    """Which cluster the link copies from."""
+    return bytes([_LINK]), cluster_id.encode()
+
+
+def writer_record(producer_id: int, cluster_id: str) -> MapRecord:
+    """Whose copies a producer writes."""
+    return _WRITER_KEY.pack(_WRITER, producer_id), cluster_id.encode()
+
+
+def gap_record(partition: TopicPartition, gap: Gap) -> MapRecord:
+    """What is not copied, and why."""
+    return _GAP_KEY.pack(_GAP, gap.offset, partition.partition) + partition.topic.encode(), (
+        _GAP_HEAD.pack(gap.next_offset, gap.time_ms) + gap.cause.encode()
+    )
+
+
+def said_record(partition: TopicPartition, offset: int) -> MapRecord:
+    """Before which offset the source's audit was told everything."""
+    return _SAID_KEY.pack(_SAID, partition.partition) + partition.topic.encode(), _OFFSET.pack(offset)
+
+
+def page_key(partition: TopicPartition, number: int) -> bytes:
+    """The key of a page."""
+    return _PAGE_KEY.pack(_PAGE, number, partition.partition) + partition.topic.encode()
+
+
+def encode_page(page: Page) -> bytes:
+    """The value of a page: of each range, how far it is behind the former one on both sides."""
+    parts = [_PAGE_HEAD.pack(VERSION, page.topic_id.bytes, page.next_offset, page.leader_epoch)]
+    source = target = 0
+    for found in page.ranges:
+        parts += map(encode_varint, (found.source - source, found.target_partition, found.target - target, found.record_count))
+        source, target = found.source + found.record_count, found.target + found.record_count
+    return b"".join(parts)
+
+
+def decode_page(value: bytes) -> Page:
+    """The reverse.
+
+    Raises:
+        InvalidRecord: of another version, or with ranges that overlap.
+        struct.error, IndexError: cut short.
+    """
+    version, topic_id, next_offset, leader_epoch = _PAGE_HEAD.unpack_from(value)
+    if version != VERSION:
+        raise InvalidRecord(f"a page of version {version}; {VERSION} is read")
+    ranges = []
+    source = target = 0
+    position = _PAGE_HEAD.size
+    while position < len(value):
+        gap, position = decode_varint(value, position)
+        partition, position = decode_varint(value, position)
+        distance, position = decode_varint(value, position)
+        count, position = decode_varint(value, position)
+        found = Range(source + gap, partition, target + distance, count)
+        if count < 1 or partition < 0 or found.target < 0 or found.source < source:
+            raise InvalidRecord(f"a page with the range {found} behind offset {source}")
+        ranges.append(found)
+        source, target = found.source + count, found.target + count
+    return Page(UUID(bytes=topic_id), next_offset, leader_epoch, tuple(ranges))
+
+
+def _follows(former: Range, new: Range) -> bool:
+    return (
+        former.target_partition == new.target_partition
+        and former.source + former.record_count == new.source
+        and former.target + former.record_count == new.target
+    )

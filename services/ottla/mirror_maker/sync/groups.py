@@ -1,0 +1,102 @@
+"""Offsets of groups: as they are in the source, translated by the map, committed in the target.
+
+A group that has members in the target has moved, and is its own master there. Otherwise its offset is set if there is none, if it was
+set from here before, or if it lies behind: an application that has read on in the target is never sent back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from ottla.errors import ApiError, error_of
+from ottla.mirror_maker.naming import NameFilter
+from ottla.mirror_maker.offset_map import PartitionMap
+from ottla.mirror_maker.sync.legacy_records import Checkpoint
+from ottla.model import TopicPartition
+from ottla.protocol.api import ApiKey
+from ottla.wire.cluster import Cluster
+from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
+
+log: Final = logging.getLogger(__name__)
+
+LIST_GROUPS_VERSIONS: Final = (0, 4)
+CONSUMER_PROTOCOLS: Final = ("consumer", "")
+
+
+async def list_groups(cluster: Cluster) -> list[str]:
+    """The consumer groups of a cluster.
+
+    Raises:
+        ApiError, OSError: a broker cannot be asked; a coordinator of nothing answers with nothing.
+    """
+    await cluster.refresh(())
+    found: set[str] = set()
+    for broker_id in list(cluster.metadata.brokers):
+
+        def build(api: Any) -> Any:
+            return api.build("ListGroupsRequest", states_filter=())
+
+        answer = await cluster.ask(broker_id, ApiKey.LIST_GROUPS, LIST_GROUPS_VERSIONS, build)
+        if answer.error_code:
+            raise error_of(int(answer.error_code), f"the groups of broker {broker_id}")
+        found |= {str(group.group_id) for group in answer.groups if group.protocol_type in CONSUMER_PROTOCOLS}
+    return sorted(found)
+
+
+async def translated(
+    source: Cluster, group: str, maps: Mapping[TopicPartition, PartitionMap], topics: Mapping[TopicPartition, str]
+) -> list[Checkpoint]:
+    """Where a group of the source is in the target, as far as it is known here.
+
+    Args:
+        maps: of the partitions that are copied here.
+        topics: what each is called in the target.
+    """
+    offsets = await committed_offsets(source, group, [partition for partition in maps if partition in topics])
+    found = []
+    for partition, committed in offsets.items():
+        offset = maps[partition].translate(committed.offset)
+        if offset is not None:
+            there = TopicPartition(topics[partition], partition.partition)
+            found.append(Checkpoint(group, there, committed.offset, offset, committed.metadata))
+    return found
+
+
+async def follow_group(target: Cluster, checkpoints: Collection[Checkpoint], note: str) -> int:
+    """Sets the offsets of one group in the target; gives how many were set.
+
+    Args:
+        note: the metadata by which what was set from here is known again.
+
+    Raises:
+        OSError: the target does not answer.
+    """
+    if not checkpoints:
+        return 0
+    (group,) = {checkpoint.group for checkpoint in checkpoints}
+    try:
+        there = await committed_offsets(target, group, [checkpoint.partition for checkpoint in checkpoints])
+        changes = {
+            checkpoint.partition: CommittedOffset(checkpoint.offset, metadata=note)
+            for checkpoint in checkpoints
+            if is_to_be_set(there.get(checkpoint.partition), checkpoint.offset, note)
+        }
+        await commit_offsets(target, group, changes)
+    except ApiError as error:  # above all: it has members
+        log.debug("the offsets of group %s stay as they are in the target: %s", group, error)
+        return 0
+    return len(changes)
+
+
+def is_to_be_set(there: CommittedOffset | None, offset: int, note: str) -> bool:
+    """Whether an offset in the target is replaced by a translated one."""
+    if there is None:
+        return True
+    return there.offset != offset if there.metadata == note else there.offset < offset
+
+
+def wanted_groups(groups: Collection[str], names: NameFilter) -> list[str]:
+    """Those whose offsets are translated."""
+    return [group for group in groups if group in names]

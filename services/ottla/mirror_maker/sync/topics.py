@@ -1,0 +1,102 @@
+"""The target's topics: made as the source's are, grown with them, and set as they are set.
+
+A topic is never made smaller, and no setting is taken away: what only the target has is the target's affair.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from ottla.errors import ApiError, InvalidPartitions, TopicAlreadyExists
+from ottla.wire.admin import (
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+    ResourceType,
+    alter_configs,
+    create_partitions,
+    create_topics,
+    describe_configs,
+)
+from ottla.wire.cluster import Cluster
+
+MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+
+
+async def ensure_topics(
+    target: Cluster, counts: Mapping[str, int], replication_factor: int, settings: Mapping[str, Mapping[str, str]]
+) -> dict[str, ApiError]:
+    """Makes the topics that are missing and has those grow that are too small; gives what was refused.
+
+    Args:
+        counts: how many partitions each topic has at least.
+        settings: of those that are made.
+
+    Raises:
+        ApiError, OSError: the target cannot be asked.
+    """
+    await target.refresh(None)
+    there = target.metadata.topics
+    missing = [NewTopic(name, count, replication_factor, settings.get(name, {})) for name, count in counts.items() if name not in there]
+    refused = await create_topics(target, missing) if missing else {}
+    small = {name: count for name, count in counts.items() if name in there and len(there[name].partitions) < count}
+    if small:
+        refused |= await create_partitions(target, small)
+    if missing or small:
+        await target.refresh(None)
+    # Another worker of the link was faster.
+    return {name: error for name, error in refused.items() if not isinstance(error, TopicAlreadyExists | InvalidPartitions)}
+
+
+async def make_topic(cluster: Cluster, topic: NewTopic) -> None:
+    """Makes a topic, unless there is one, however it is set.
+
+    Raises:
+        ApiError, OSError: it cannot be made, or the cluster cannot be asked.
+    """
+    for error in (await create_topics(cluster, [topic])).values():
+        if not isinstance(error, TopicAlreadyExists):
+            raise error
+    await cluster.refresh(None)
+
+
+async def own_settings(source: Cluster, topics: Iterable[str], excluded: re.Pattern[str]) -> dict[str, dict[str, str]]:
+    """What is set for each topic itself, but for what belongs to its cluster."""
+    return {
+        name: {
+            key: entry.value
+            for key, entry in entries.items()
+            if entry.source is ConfigSource.TOPIC and entry.value is not None and excluded.fullmatch(key) is None
+        }
+        for name, entries in (await _described(source, topics)).items()
+    }
+
+
+async def follow_settings(target: Cluster, wanted: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
+    """Sets what differs; gives `max.message.bytes` of each topic as it is then.
+
+    Args:
+        wanted: by the target's names of topics.
+
+    Raises:
+        ApiError, OSError: the target cannot be asked, or refuses a setting.
+    """
+    there = await _described(target, wanted)
+    changes: dict[ConfigResource, dict[str, str | None]] = {}
+    for name, settings in wanted.items():
+        different = {key: value for key, value in settings.items() if key in there[name] and there[name][key].value != value}
+        if different:
+            changes[ConfigResource(ResourceType.TOPIC, name)] = dict(different)
+    if changes:
+        for error in (await alter_configs(target, changes)).values():
+            raise error
+    sizes = {name: entries[MAX_MESSAGE_BYTES].value for name, entries in there.items() if MAX_MESSAGE_BYTES in entries}
+    return {name: int(wanted[name].get(MAX_MESSAGE_BYTES) or size or 0) or (1 << 31) for name, size in sizes.items()}
+
+
+async def _described(cluster: Cluster, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+    return {resource.name: entries for resource, entries in (await describe_configs(cluster, resources)).items()} if resources else {}
