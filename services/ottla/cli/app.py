@@ -4,7 +4,29 @@ from __future__ import annotations
 
 import typer
 
-from ottla.cli import broker, cluster, consume, dev, elect_leaders, groups, log, produce, quickstart, reassign, topics, transactions
+from ottla.cli import (
+    audit,
+    broker,
+    cluster,
+    consume,
+    dev,
+    elect_leaders,
+    groups,
+    load,
+    log,
+    mirror,
+    mirror_maker,
+    produce,
+    quickstart,
+    reassign,
+    replay,
+    schema,
+    schema_registry,
+    spark,
+    takeover,
+    topics,
+    transactions,
+)
 from ottla.cli.output import say
 
 RUN, USE, OPERATE, LOOK = "Run a broker", "Topics and messages", "A cluster", "Look inside"
@@ -24,15 +46,25 @@ app = typer.Typer(
 )
 app.command("dev", rich_help_panel=RUN)(dev.dev)
 app.add_typer(broker.app, name="broker", rich_help_panel=RUN)
+app.command("schema-registry", rich_help_panel=RUN)(schema_registry.schema_registry)
+app.command("audit-counter", rich_help_panel=RUN)(audit.audit_counter)
+app.command("mirror-maker", rich_help_panel=RUN)(mirror_maker.mirror_maker)
 app.command("quickstart", rich_help_panel=RUN)(quickstart.quickstart)
 app.add_typer(topics.app, name="topics", rich_help_panel=USE)
 app.command("produce", rich_help_panel=USE)(produce.produce)
 app.command("consume", rich_help_panel=USE)(consume.consume)
+app.command("replay", rich_help_panel=USE)(replay.replay)
 app.add_typer(groups.app, name="groups", rich_help_panel=USE)
 app.add_typer(transactions.app, name="transactions", rich_help_panel=USE)
+app.add_typer(schema.app, name="schema", rich_help_panel=USE)
+app.add_typer(load.app, name="load", rich_help_panel=USE)
+app.add_typer(spark.app, name="spark", rich_help_panel=USE)
+app.add_typer(audit.app, name="audit", rich_help_panel=USE)
 app.command("cluster", rich_help_panel=OPERATE)(cluster.cluster)
 app.add_typer(reassign.app, name="reassign", rich_help_panel=OPERATE)
+app.add_typer(mirror.app, name="mirror", rich_help_panel=OPERATE)
 app.command("elect-leaders", rich_help_panel=OPERATE)(elect_leaders.elect_leaders)
+app.add_typer(takeover.app, name="takeover", rich_help_panel=OPERATE)
 app.add_typer(log.app, name="log", rich_help_panel=LOOK)
 
 

@@ -55,7 +55,7 @@ def _group(
     """Run a broker from a properties file or the environment, or say what one that runs is to do.
 
     The names are Kafka's; docs/configuration.md lists them all. Any can be given by a variable: OTTLA_SETTING_ and its name
-    in upper case, with _ for each dot. A name that does not exist or a value that can not be is refused with the file and
+    in upper case, with _ for each dot. A name that does not exist or a value that cannot be is refused with the file and
     line, or the variable, and the nearest right name (exit code 2).
 
     Examples:
@@ -80,7 +80,7 @@ def broker(
     log_level: LevelOption = None,
     log_format: FormatOption = None,
 ) -> None:
-    """Runs a broker until it is told to stop."""
+    """Runs a broker until a signal stops it."""
     from ottla.cli.process import seconds_since_start, serve, settings_of
     from ottla.lifecycle import speaking
 

@@ -41,7 +41,7 @@ def call(
         properties: the client's, of which those about TLS count.
         request: what to send; its class says which API and version.
         response: kio's class of the answer, or a function that reads its frame, the header included.
-        refusal: how the error goes on after "the broker at host:port".
+        refusal: how the error continues after "the broker at host:port".
         timeout_seconds: how long each step may take.
 
     Raises:

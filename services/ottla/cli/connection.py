@@ -63,7 +63,7 @@ class Connection:
         return {
             "bootstrap.servers": self.bootstrap_server,
             "client.id": "ottla",
-            # A failed connection is told once by us; librdkafka would repeat it every second.
+            # We report a failed connection once; librdkafka would repeat it every second.
             "log_level": 2,
             "error_cb": _heard,
             **more,
@@ -71,7 +71,7 @@ class Connection:
         }
 
     def must_listen(self) -> None:
-        """Fails at once when nothing listens at any of the addresses: librdkafka would go on trying until its timeout."""
+        """Fails at once when nothing listens at any of the addresses: librdkafka would continue trying until its timeout."""
         import socket
 
         reason = ""
@@ -92,7 +92,7 @@ class Connection:
         raise CommandFailed(f"no broker answers at {self.bootstrap_server}{reason}")
 
     def admin(self) -> AdminClient:
-        """An admin client; nothing has been asked yet but whether somebody listens."""
+        """An admin client; nothing has been asked yet but whether the address accepts connections."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
@@ -105,7 +105,7 @@ class Connection:
         return admin
 
 
-# What librdkafka told last of why it has no connection. Here, because a process runs one command and every client tells it.
+# librdkafka's last reason why it has no connection. Here, because a process runs one command with several clients.
 _last_errors: Final[deque[KafkaError]] = deque(maxlen=1)
 _admins: Final[WeakSet[AdminClient]] = WeakSet()
 
@@ -140,12 +140,12 @@ def sentence(error: KafkaError, bootstrap_server: str, subject: str = "") -> str
     unreachable = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
     if error.code() in unreachable:
         for admin in list(_admins):
-            admin.poll(0)  # what went wrong is told by callbacks, which run within a call
+            admin.poll(0)  # errors arrive by callbacks, which run within a call
         if not _last_errors and error.code() == KafkaError._TRANSPORT:
             # librdkafka tells a connection that is closed before the first answer to its log only.
             return f"no connection to {bootstrap_server}: it is closed at once; where the listener speaks TLS, set -X security.protocol=ssl"
         if not _last_errors:
-            # Somebody listens there, or nothing would have been asked (`must_listen`).
+            # The address accepts connections, or nothing would have been asked (`must_listen`).
             return f"{subject or 'the request'}: the cluster at {bootstrap_server} did not answer in time: {error.str()}"
         error = _last_errors[0]
         if error.code() != KafkaError._SSL:

@@ -1,7 +1,7 @@
 """`ottla consume`: messages of a topic to stdout.
 
-Without `--group` partitions are assigned, never subscribed to: looking at a topic joins no group and moves nobody's
-offsets. It ends at what was the end when it started, unless it is told to follow.
+Without `--group` partitions are assigned, never subscribed to: looking at a topic joins no group and moves no
+group's offsets. It ends at what was the end when it started, unless `--follow` is given.
 """
 
 from __future__ import annotations
@@ -25,15 +25,24 @@ from ottla.cli.connection import (
     told_plainly,
 )
 from ottla.cli.errors import CommandFailed, UsageError
-from ottla.cli.group_reader import GroupReader
 from ottla.cli.rendering import ReadMessage, Renderer, as_json, by_format, columns
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ottla.cli.connection import cluster_metadata
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message, TopicPartition
 
 POLL_MESSAGES: Final = 1_000
 POLL_SECONDS: Final = 0.2
 SILENT_SECONDS: Final = 30.0
+
+# How long nothing may come while the group is forming, or its coordinator moves.
+GROUP_SILENT_SECONDS: Final = 60.0
 
 
 def _renderer(form: str | None, json_lines: bool, key: bool, headers: bool, timestamp: bool, position: bool, null: str) -> Renderer:
@@ -54,7 +63,7 @@ def consume(
         typer.Option("--offset", "-o", metavar="OFFSET", help="beginning, end, N, -N (the last N of each partition), s@TIME, e@TIME."),
     ] = None,
     count: Annotated[int | None, typer.Option("--count", "-c", min=1, metavar="N", help="Stop after so many.", show_default=False)] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-F", help="Go on with what comes after, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-F", help="Continue with what comes after, until Ctrl-C.")] = False,
     exit_at_end: Annotated[
         bool, typer.Option("--exit", "-e", help="Stop at the end: what happens anyway, for hands used to kcat.")
     ] = False,
@@ -189,7 +198,9 @@ class TopicReader:
         with told_plainly(server, f"partition {partition} of {self._topic!r}"):
             watermarks = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=ANSWER_SECONDS)
             if watermarks is None:
-                raise CommandFailed(f"no broker at {server} told the offsets of {self._topic}-{partition} within {ANSWER_SECONDS:.0f} s")
+                raise CommandFailed(
+                    f"no broker at {server} returned the offsets of {self._topic}-{partition} within {ANSWER_SECONDS:.0f} s"
+                )
             since = self._offset_at(partition, span.start.timestamp_ms) if isinstance(span.start, offsets.Since) else None
             until = None if span.until_ms is None else self._offset_at(partition, span.until_ms)
         low, high = watermarks
@@ -238,3 +249,96 @@ class TopicReader:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+# Reading a topic as a member of a group: what `ottla consume --group` does.
+#
+# The group says which partitions are ours and where they continue. What was printed is committed, and only that, so that
+# whatever ends the command, the next one continues with the first message that has not been shown.
+
+
+class GroupReader:
+    """One member of a group.
+
+    Args:
+        where: the cluster.
+        topic: what is subscribed to; it has to exist.
+        group_id: the group.
+        isolation: `read_uncommitted` or `read_committed`.
+        from_the_end: where a group begins that has committed nothing: at the end, or at the beginning.
+        follow: continue at the end of all partitions that are ours.
+    """
+
+    def __init__(self, where: Connection, topic: str, group_id: str, isolation: str, *, from_the_end: bool, follow: bool) -> None:
+        from confluent_kafka import Consumer, KafkaException
+
+        cluster_metadata(where.admin(), where.bootstrap_server, topic)
+        self._where = where
+        self._topic = topic
+        self._follow = follow
+        self._unread: set[int] | None = None  # partitions of ours that have not come to their end; None before we have any
+        try:
+            self._consumer: Consumer = Consumer(
+                where.client_configuration(
+                    **{
+                        "group.id": group_id,
+                        "enable.auto.commit": False,
+                        "enable.partition.eof": True,
+                        "isolation.level": isolation,
+                        "auto.offset.reset": "latest" if from_the_end else "earliest",
+                        "fetch.wait.max.ms": 100,
+                        "fetch.queue.backoff.ms": 5,
+                    }
+                )
+            )
+        except KafkaException as error:
+            raise UsageError(f"the client refuses its configuration: {error.args[0].str()}") from None
+        self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked)
+
+    def batches(self) -> Iterator[list[Message]]:
+        """Messages as they come, until every partition of ours has reached its end; for ever when following."""
+        silent_polls = 0
+        while self._follow or self._unread is None or self._unread:
+            first = self._consumer.poll(POLL_SECONDS)
+            polled = [] if first is None else [first, *self._consumer.consume(POLL_MESSAGES, 0)]
+            messages = [message for message in polled if self._belongs(message)]
+            if messages:
+                yield messages
+            silent_polls = 0 if polled else silent_polls + 1
+            if silent_polls * POLL_SECONDS > GROUP_SILENT_SECONDS and not self._follow:
+                raise CommandFailed(f"nothing came for {GROUP_SILENT_SECONDS:.0f} s: the group has given this member no partition")
+
+    def printed(self, messages: Sequence[Message]) -> None:
+        """Commits what was printed."""
+        from confluent_kafka import TopicPartition
+
+        following: dict[int, int] = {}
+        for message in messages:
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None and offset is not None
+            following[partition] = offset + 1
+        offsets = [TopicPartition(self._topic, partition, offset) for partition, offset in following.items()]
+        with told_plainly(self._where.bootstrap_server):
+            self._consumer.commit(offsets=offsets, asynchronous=False)
+
+    def close(self) -> None:
+        """Leaves the group."""
+        self._consumer.close()
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._unread = {partition.partition for partition in partitions}
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._unread = None
+
+    def _belongs(self, message: Message) -> bool:
+        from confluent_kafka import KafkaError
+
+        error, partition = message.error(), message.partition()
+        if error is None:
+            return True
+        if error.code() != KafkaError._PARTITION_EOF:
+            raise CommandFailed(sentence(error, self._where.bootstrap_server, f"{self._topic}-{partition}"))
+        if self._unread is not None and partition is not None:
+            self._unread.discard(partition)
+        return False

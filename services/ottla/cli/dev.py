@@ -6,8 +6,10 @@ The coordination is the embedded one, so there is no ZooKeeper to start. Everyth
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Final
@@ -20,6 +22,9 @@ from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
 from ottla.cli.output import say
 
 DEFAULT_PORT: Final = 9092
+# What `--with` takes, and the port of each.
+SERVICE_PORTS: Final = {"schema-registry": 8081, "audit-counter": 8090}
+ZOOKEEPER_ADDRESS: Final = "127.0.0.1:2181"  # of the embedded twin, where consumers of other processes meet
 
 
 def default_data_directory() -> Path:
@@ -53,9 +58,22 @@ def dev_properties(
         "offsets.topic.replication.factor": str(min(3, brokers)),
         "transaction.state.log.replication.factor": str(min(3, brokers)),
         "transaction.state.log.min.isr": str(min(2, brokers)),
+        **({"coordination.listener": ZOOKEEPER_ADDRESS} if broker_id == 1 and _is_free(ZOOKEEPER_ADDRESS) else {}),
         **overrides,
         **_own_http_listener(overrides, broker_id),
     }
+
+
+def _is_free(address: str) -> bool:
+    """Whether one could listen there now. Nobody relies on it: a broker continues without."""
+    host, _, port = address.rpartition(":")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError:
+            return False
+    return True
 
 
 def _own_http_listener(overrides: dict[str, str], broker_id: int) -> dict[str, str]:
@@ -78,6 +96,10 @@ def dev(
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     brokers: Annotated[int, typer.Option("--brokers", min=1, max=99, help="How many brokers make up the cluster.")] = 1,
     partitions: Annotated[int, typer.Option("--partitions", min=1, help="Partitions of a topic that is created by being used.")] = 1,
+    services: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="SERVICE", help="A service beside the brokers: schema-registry, audit-counter; may be repeated."),
+    ] = None,
     properties: Annotated[
         list[str] | None,
         typer.Option("--property", "-X", metavar="KEY=VALUE", help="A property of the broker, under Kafka's name; may be repeated."),
@@ -99,21 +121,32 @@ def dev(
     - `ottla dev --ephemeral --port 0`
     - `ottla dev -d ./data -X log.segment.bytes=1048576`
     - `ottla dev -X http.listener=127.0.0.1:9404`
+    - `ottla dev --with schema-registry --with audit-counter`
     """
     if ephemeral and data_dir is not None:
         raise UsageError("--ephemeral and --data-dir contradict each other")
+    unknown = [name for name in services or () if name not in SERVICE_PORTS]
+    if unknown:
+        raise UsageError(f"--with takes {' and '.join(SERVICE_PORTS)}, and not {unknown[0]!r}")
     with ExitStack() as stack:
         if ephemeral:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-dev-", ignore_cleanup_errors=True)))
         else:
             directory = (data_dir or default_data_directory()).expanduser().absolute()
-        overrides = pairs(properties, "-X")
+        overrides = {**({"audit.enable": "true"} if "audit-counter" in (services or ()) else {}), **pairs(properties, "-X")}
         each = {number: dev_properties(directory, host, port, partitions, overrides, number, brokers) for number in range(1, brokers + 1)}
         with ends_told(set_up(log_level, log_format, default_level="warning")):
-            _run(directory, ephemeral, each, pid_file)
+            addresses = {name: f"{host}:{SERVICE_PORTS[name] if port else 0}" for name in services or ()}
+            _run(directory, ephemeral, each, pid_file, addresses)
 
 
-def _run(directory: Path, ephemeral: bool, properties: dict[int, dict[str, str]], pid_file: Path | None) -> None:
+def _run(
+    directory: Path,
+    ephemeral: bool,
+    properties: dict[int, dict[str, str]],
+    pid_file: Path | None,
+    addresses: dict[str, str],
+) -> None:
     from ottla.cli.process import seconds_since_start, serve, serve_several
     from ottla.config.broker import BrokerSettings
     from ottla.errors import PortInUse
@@ -132,7 +165,17 @@ def _run(directory: Path, ephemeral: bool, properties: dict[int, dict[str, str]]
         sys.stdout.flush()
 
     try:
-        if len(settings) == 1:
+        if addresses:
+            from ottla.cli.dev_services import serve_with_services
+
+            def all_ready(bootstrap_servers: str, urls: Mapping[str, str]) -> None:
+                ready(bootstrap_servers)
+                for label, url in urls.items():
+                    say(f"  {label:<9} {url}")
+                sys.stdout.flush()
+
+            serve_with_services(settings, directory, addresses, all_ready, pid_file)
+        elif len(settings) == 1:
             serve(settings[BrokerId(1)], ready, pid_file)
         else:
             serve_several(settings, directory / "coordination", ready, pid_file)

@@ -1,10 +1,11 @@
 """`ottla broker drain` and `undrain`: a broker that runs hands over what it leads, as it does before it stops, and comes back.
 
-It is told by gRPC at its control endpoint, which it has registered in ZooKeeper.
+The request goes by gRPC to its control endpoint, which it has registered in ZooKeeper.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 _POLL_SECONDS: Final = 0.2
 # Where to find the broker: no answer of Kafka's protocol has its control endpoint.
 _NOWHERE: Final = (
-    "say where the broker can be told: --zookeeper HOST:PORT, --config FILE (of any broker of the cluster), or --control HOST:PORT. "
-    "A cluster of `ottla dev` is one process and can not be told; there `ottla reassign` and `ottla elect-leaders preferred` "
+    "say where the broker can be reached: --zookeeper HOST:PORT, --config FILE (of any broker of the cluster), or --control HOST:PORT. "
+    "A cluster of `ottla dev` is one process and cannot be drained; there `ottla reassign` and `ottla elect-leaders preferred` "
     "move what a broker leads"
 )
 
@@ -57,9 +58,9 @@ def drain(
     ] = None,
     timeout: Annotated[int, typer.Option("--timeout", min=1, help="Seconds to wait for that.")] = 30,
 ) -> None:
-    """Make a broker hand over what it leads to other replicas in sync, and go on running.
+    """Make a broker hand over what it leads to other replicas in sync, and continue running.
 
-    For work on its machine, or before it is stopped at a moment of your choosing. What nobody else can lead it keeps. It is in
+    For work on its machine, or before it is stopped at a moment of your choosing. It keeps what no other broker can lead. It is in
     no ISR that has another member either, so there is one copy less, and it is not ready (`/readyz`, gRPC's health service).
     That stays so until `ottla broker undrain`, or until it is started again.
 
@@ -131,11 +132,16 @@ async def _call(settings: BrokerSettings, broker_id: BrokerId, control: str | No
     except ModuleNotFoundError as error:
         raise CommandFailed("grpcio is not installed: pip install 'ottla[server]'") from error
 
-    def nobody(_: Caller) -> None:
-        """Nothing is served here, so nobody calls."""
+    def admit_none(_: Caller) -> None:
+        """Nothing is served here, so no call comes."""
 
-    registration = BrokerRegistration(broker_id, (), control_endpoint=control) if control else await _registered(settings, broker_id)
-    transport = GrpcControl(settings, "", lambda: Caller(BrokerId(-1), -1, -1), nobody)
+    # In plain text a broker answers those only who can read what it has registered.
+    if control is not None and (settings.zookeeper_connect is None or settings.control_address.is_tls):
+        registration = BrokerRegistration(broker_id, (), control_endpoint=control)
+    else:
+        registration = await _registered(settings, broker_id)
+        registration = registration if control is None else replace(registration, control_endpoint=control)
+    transport = GrpcControl(settings, "", lambda: Caller(BrokerId(-1), -1, -1), admit_none)
     try:
         broker = transport.broker(registration)
         await (broker.undrain() if is_end else broker.drain())
@@ -179,8 +185,8 @@ def _wait_until_seen(bootstrap_server: str, broker_id: int, timeout_seconds: int
     deadline = time.monotonic() + timeout_seconds
     while True:
         metadata = cluster_metadata(admin, bootstrap_server)
-        partitions = ((name, each) for name, topic in metadata.topics.items() for each in topic.partitions.values())
-        led = [f"{name}-{each.id}" for name, each in partitions if each.leader == broker_id]
+        partitions = ((name, partition) for name, topic in metadata.topics.items() for partition in topic.partitions.values())
+        led = [f"{name}-{partition.id}" for name, partition in partitions if partition.leader == broker_id]
         if not led:
             say(f"Broker {broker_id} leads nothing any more.")
             return

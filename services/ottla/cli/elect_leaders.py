@@ -45,7 +45,7 @@ def elect_leaders(
     command_config: CommandConfig = None,
     properties: ClientProperty = None,
 ) -> None:
-    """Elect leaders anew.
+    """Elect partition leaders.
 
     A **preferred** election moves leaderships back to the first replica of each partition, after its broker was away. An
     **unclean** one gives a partition a leader that no replica in sync can be had for: what only those had is lost. It
@@ -67,16 +67,18 @@ def elect_leaders(
     if names:
         metadata = cluster_metadata(admin, bootstrap_server)
         counts = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
-        asked = [ClientPartition(each.topic, each.partition) for each in partitions_named(names, counts)]
+        asked = [ClientPartition(partition.topic, partition.partition) for partition in partitions_named(names, counts)]
     election_type = ElectionType.PREFERRED if election is Election.PREFERRED else ElectionType.UNCLEAN
     with told_plainly(bootstrap_server):
-        # Without the timeouts that it could be given: confluent-kafka 2.16 can not take them. librdkafka has its own.
+        # Without the timeouts that it could be given: confluent-kafka 2.16 cannot take them. librdkafka has its own.
         outcomes = outcomes_of(admin.elect_leaders(election_type, asked).result(LIBRDKAFKAS_SECONDS + 5))
     if as_json:
-        say_json([{"topic": each.topic, "partition": each.partition, "outcome": outcome} for each, outcome in outcomes.items()])
+        say_json(
+            [{"topic": partition.topic, "partition": partition.partition, "outcome": outcome} for partition, outcome in outcomes.items()]
+        )
     else:
         say(_described(outcomes))
-    if failed := [each for each, outcome in outcomes.items() if outcome not in (ELECTED, NOT_NEEDED)]:
+    if failed := [partition for partition, outcome in outcomes.items() if outcome not in (ELECTED, NOT_NEEDED)]:
         raise CommandFailed(f"no other leader for {count_of(len(failed), 'partition')}")
 
 
@@ -96,7 +98,7 @@ def partitions_named(names: Iterable[str], partition_counts: Mapping[str, int]) 
         if colon and not (number.isdecimal() and int(number) < partition_counts[topic]):
             raise CommandFailed(f"topic {topic!r} has no partition {number!r}")
         chosen: Sequence[int] = [int(number)] if colon else range(partition_counts[topic])
-        found.update(dict.fromkeys(TopicPartition(topic, each) for each in chosen))
+        found.update(dict.fromkeys(TopicPartition(topic, index) for index in chosen))
     return list(found)
 
 
@@ -105,16 +107,16 @@ def outcomes_of(answer: Mapping[Any, KafkaError | KafkaException | None]) -> dic
     from confluent_kafka import KafkaError, KafkaException
 
     outcomes = {}
-    for each, found in answer.items():
+    for partition, found in answer.items():
         error = found.args[0] if isinstance(found, KafkaException) else found
         outcome = ELECTED
         if error is not None and error.code() != KafkaError.NO_ERROR:
             outcome = NOT_NEEDED if error.code() == KafkaError.ELECTION_NOT_NEEDED else error.str()
-        outcomes[TopicPartition(each.topic, each.partition)] = outcome
+        outcomes[TopicPartition(partition.topic, partition.partition)] = outcome
     return dict(sorted(outcomes.items()))
 
 
 def _described(outcomes: Mapping[TopicPartition, str]) -> str:
     if not outcomes:
         return "Every partition has the leader that it should have."
-    return table(("partition", "outcome"), [(str(each), outcome) for each, outcome in outcomes.items()])
+    return table(("partition", "outcome"), [(str(partition), outcome) for partition, outcome in outcomes.items()])

@@ -20,6 +20,6 @@ class CommandFailed(OttlaError):
 
 
 class UsageError(CommandFailed):
-    """What was asked for can not be meant; nothing was attempted."""
+    """What was asked for cannot be meant; nothing was attempted."""
 
     exit_code = 2

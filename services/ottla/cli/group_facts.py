@@ -1,6 +1,6 @@
 """What there is to know of consumer groups: gathered from the cluster, and how far behind each is.
 
-A lag is told in messages (the end less what is committed) and in seconds: how old the first message is that the group has
+A lag is given in messages (the end less what is committed) and in seconds: how old the first message is that the group has
 not read. The second needs that message, so one is fetched from each partition that lags.
 """
 
@@ -82,8 +82,10 @@ def list_groups(where: Connection) -> list[GroupRow]:
     with told_plainly(where.bootstrap_server):
         found = admin.list_consumer_groups(request_timeout=ANSWER_SECONDS).result(ANSWER_SECONDS + 5)
     if found.errors and not found.valid:
-        raise CommandFailed(f"the groups can not be listed: {found.errors[0]}")
-    rows = (GroupRow(each.group_id, type_name(each.type), state_name(each.state), each.is_simple_consumer_group) for each in found.valid)
+        raise CommandFailed(f"the groups cannot be listed: {found.errors[0]}")
+    rows = (
+        GroupRow(group.group_id, type_name(group.type), state_name(group.state), group.is_simple_consumer_group) for group in found.valid
+    )
     return sorted(rows, key=_by_id)
 
 
@@ -133,14 +135,14 @@ def describe_group(where: Connection, group_id: str, *, with_seconds: bool = Tru
     committed = committed_offsets(admin, where, group_id)
     members = tuple(
         MemberRow(
-            each.member_id,
-            each.group_instance_id,
-            each.client_id,
-            each.host,
-            _partitions(each.assignment),
-            None if each.target_assignment is None else _partitions(each.target_assignment),
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.host,
+            _partitions(member.assignment),
+            None if member.target_assignment is None else _partitions(member.target_assignment),
         )
-        for each in described.members
+        for member in described.members
     )
     owners = {partition: member for member in members for partition in member.partitions}
     keys = sorted(committed.keys() | owners.keys())
@@ -188,7 +190,7 @@ def committed_offsets(admin: AdminClient, where: Connection, group_id: str) -> d
     with told_of_group(admin, where, group_id):
         answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group_id)], request_timeout=ANSWER_SECONDS)
         found = answer[group_id].result(ANSWER_SECONDS + 5).topic_partitions
-    return {(each.topic, each.partition): each.offset for each in found or () if each.offset >= 0}
+    return {(committed.topic, committed.partition): committed.offset for committed in found or () if committed.offset >= 0}
 
 
 Keys: TypeAlias = Iterable[tuple[str, int]]
@@ -281,15 +283,15 @@ def partitions_of(where: Connection, admin: AdminClient, topics: Sequence[str]) 
 
     metadata = cluster_metadata(admin, where.bootstrap_server)
     found: list[tuple[str, int]] = []
-    for each in topics:
-        name, colon, numbers = each.partition(":")
+    for topic in topics:
+        name, colon, numbers = topic.partition(":")
         if name not in metadata.topics:
             raise CommandFailed(f"topic {name!r} does not exist on {where.bootstrap_server}")
         there = sorted(metadata.topics[name].partitions)
         try:
             chosen = [int(number) for number in numbers.split(",")] if colon else there
         except ValueError:
-            raise CommandFailed(f"--topic takes NAME or NAME:0,1,2, and {each!r} is neither") from None
+            raise CommandFailed(f"--topic takes NAME or NAME:0,1,2, and {topic!r} is neither") from None
         missing = [number for number in chosen if number not in there]
         if missing:
             raise CommandFailed(f"topic {name!r} has no partition {missing[0]}, only 0 to {there[-1]}")

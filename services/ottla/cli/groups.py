@@ -1,9 +1,11 @@
-"""`ottla groups`: who reads what, how far behind they are, and where they go on."""
+"""`ottla groups`: who reads what, how far behind they are, and where they continue."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -31,9 +33,18 @@ from ottla.cli.group_facts import (
     topic_partitions,
 )
 from ottla.cli.output import count_of, note, say, say_json, table
+from ottla.client.group_registry import read_group, set_group_offsets
+from ottla.config.connect_string import ConnectString
+from ottla.errors import OttlaError
+from ottla.model import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.coordination.interface import Coordination
+
+T = TypeVar("T")
 
 app = typer.Typer(
-    help="List, describe and delete consumer groups, and set where they go on.",
+    help="List, describe and delete consumer groups, and set where they continue.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -56,15 +67,15 @@ def list_command(
     """List the groups."""
     rows = list_groups(connection(bootstrap_server, command_config, properties))
     if state is not None:
-        rows = [each for each in rows if each.state.lower() == state.lower()]
+        rows = [row for row in rows if row.state.lower() == state.lower()]
     if group_type is not None:
         if group_type.lower() not in GROUP_TYPES:
             raise UsageError(f"--type takes {' or '.join(GROUP_TYPES)}, and {group_type!r} is neither")
-        rows = [each for each in rows if each.type == group_type.lower()]
+        rows = [row for row in rows if row.type == group_type.lower()]
     if as_json:
-        say_json([{"group": each.group_id, "type": each.type, "state": each.state, "is_simple": each.is_simple} for each in rows])
+        say_json([{"group": row.group_id, "type": row.type, "state": row.state, "is_simple": row.is_simple} for row in rows])
     elif rows:
-        say(table(("group", "type", "state"), [(each.group_id, each.type, each.state) for each in rows]))
+        say(table(("group", "type", "state"), [(row.group_id, row.type, row.state) for row in rows]))
     else:
         say(f"No groups on {bootstrap_server}.")
 
@@ -95,13 +106,13 @@ def describe(
 
 
 def _described(facts: GroupFacts) -> str:
-    lags = [each.lag for each in facts.partitions if each.lag is not None]
-    ages = [each.lag_seconds for each in facts.partitions if each.lag_seconds is not None]
+    lags = [partition.lag for partition in facts.partitions if partition.lag is not None]
+    ages = [partition.lag_seconds for partition in facts.partitions if partition.lag_seconds is not None]
     head = (
         f"{facts.group_id}: {facts.state}, {facts.type} protocol, {count_of(len(facts.members), 'member')}, coordinator {facts.coordinator}"
     )
     if lags:
-        without_offset = sum(each.committed is None for each in facts.partitions)
+        without_offset = sum(partition.committed is None for partition in facts.partitions)
         head += f", {count_of(sum(lags), 'message')} behind"
         if without_offset:
             head += f" in {count_of(len(lags), 'partition')}"
@@ -111,18 +122,18 @@ def _described(facts: GroupFacts) -> str:
             head += f"; {count_of(without_offset, 'partition')} {'has' if without_offset == 1 else 'have'} no committed offset"
     rows = [
         (
-            each.topic,
-            each.partition,
-            each.committed,
-            each.end,
-            each.lag,
-            None if each.lag_seconds is None else seconds(each.lag_seconds),
-            None if each.member is None else _who(each.member),
+            partition.topic,
+            partition.partition,
+            partition.committed,
+            partition.end,
+            partition.lag,
+            None if partition.lag_seconds is None else seconds(partition.lag_seconds),
+            None if partition.member is None else _who(partition.member),
         )
-        for each in facts.partitions
+        for partition in facts.partitions
     ]
     if not rows:
-        return f"{head}\n\nNothing is committed, and nobody reads."
+        return f"{head}\n\nNothing is committed, and the group has no members."
     return f"{head}\n\n" + table(("topic", "partition", "committed", "end", "lag", "behind by", "member"), rows)
 
 
@@ -130,10 +141,10 @@ def _described_members(facts: GroupFacts) -> str:
     if not facts.members:
         return f"{facts.group_id}: {facts.state}, {facts.type} protocol, no members"
     head = f"{facts.group_id}: {facts.state}, {facts.type} protocol, assignor {facts.assignor}"
-    rows = [_member(each) for each in facts.members]
+    rows = [_member(member) for member in facts.members]
     names: tuple[str, ...] = ("member", "instance", "client", "host", "count", "partitions")
-    if any(each.target not in (None, each.partitions) for each in facts.members):  # some are still on their way
-        rows = [(*row, _listed(each.target or ())) for row, each in zip(rows, facts.members, strict=True)]
+    if any(member.target not in (None, member.partitions) for member in facts.members):  # some are still on their way
+        rows = [(*row, _listed(member.target or ())) for row, member in zip(rows, facts.members, strict=True)]
         names = (*names, "to be")
     return f"{head}\n\n{table(names, rows)}"
 
@@ -162,26 +173,28 @@ def _as_json(facts: GroupFacts) -> dict[str, Any]:
         "coordinator": facts.coordinator,
         "members": [
             {
-                "member_id": each.member_id,
-                "instance_id": each.instance_id,
-                "client_id": each.client_id,
-                "host": each.host,
-                "partitions": [{"topic": topic, "partition": partition} for topic, partition in each.partitions],
-                "target": None if each.target is None else [{"topic": topic, "partition": partition} for topic, partition in each.target],
+                "member_id": member.member_id,
+                "instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "host": member.host,
+                "partitions": [{"topic": topic, "partition": partition} for topic, partition in member.partitions],
+                "target": None
+                if member.target is None
+                else [{"topic": topic, "partition": partition} for topic, partition in member.target],
             }
-            for each in facts.members
+            for member in facts.members
         ],
         "partitions": [
             {
-                "topic": each.topic,
-                "partition": each.partition,
-                "committed": each.committed,
-                "end": each.end,
-                "lag": each.lag,
-                "lag_seconds": each.lag_seconds,
-                "member_id": None if each.member is None else each.member.member_id,
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "committed": partition.committed,
+                "end": partition.end,
+                "lag": partition.lag,
+                "lag_seconds": partition.lag_seconds,
+                "member_id": None if partition.member is None else partition.member.member_id,
             }
-            for each in facts.partitions
+            for partition in facts.partitions
         ],
     }
 
@@ -213,12 +226,16 @@ def reset_offsets(
         typer.Option("--to-datetime", metavar="WHEN", help="To the first message since then: ISO 8601, UTC when it does not say."),
     ] = None,
     execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")] = False,
+    zookeeper: Annotated[
+        str | None,
+        typer.Option("--zookeeper", metavar="HOST:PORT,…", help="Of a group that meets in ZooKeeper; with the chroot, if any."),
+    ] = None,
     as_json: Json = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     command_config: CommandConfig = None,
     properties: ClientProperty = None,
 ) -> None:
-    """Set where a group goes on. It must have no members meanwhile.
+    """Set where a group continues. It must have no members meanwhile.
 
     Examples:
 
@@ -228,11 +245,12 @@ def reset_offsets(
     from confluent_kafka import ConsumerGroupTopicPartitions
 
     chosen = [to_earliest or None, to_latest or None, to_offset, shift_by, to_datetime]
-    if sum(each is not None for each in chosen) != 1:
+    if sum(option is not None for option in chosen) != 1:
         raise UsageError("give one of --to-earliest, --to-latest, --to-offset, --shift-by and --to-datetime")
     where = connection(bootstrap_server, command_config, properties)
     admin = where.admin()
-    before = committed_offsets(admin, where, group)
+    in_zookeeper = None if zookeeper is None else ZooKeeperGroup(zookeeper, group)
+    before = committed_offsets(admin, where, group) if in_zookeeper is None else in_zookeeper.offsets()
     keys = partitions_of(where, admin, topics) if topics else sorted(before)
     if not keys:
         raise CommandFailed(f"group {group!r} has committed nothing; say with --topic whose offsets to set")
@@ -257,17 +275,19 @@ def reset_offsets(
         if bounded != wanted[key]:
             note(f"{key[0]}-{key[1]}: {wanted[key]:,} is not in [{first[key]:,}, {last[key]:,}]; {bounded:,} is taken")
             wanted[key] = bounded
-    members, state = members_of(where, admin, group)
+    members, state = members_of(where, admin, group) if in_zookeeper is None else (len(in_zookeeper.consumers()), "in ZooKeeper")
     if members:
         advice = f"group {group!r} has {count_of(members, 'member')} ({state}); stop its consumers first"
         if execute:
             raise CommandFailed(advice)
         note(advice)
-    if execute:
+    if execute and in_zookeeper is not None:
+        in_zookeeper.set_offsets(wanted)
+    elif execute:
         with told_plainly(bootstrap_server, f"group {group!r}"):
             request = ConsumerGroupTopicPartitions(group, topic_partitions(wanted))
             answer = admin.alter_consumer_group_offsets([request], request_timeout=ANSWER_SECONDS)[group].result(ANSWER_SECONDS + 5)
-        failed = [each for each in answer.topic_partitions if each.error is not None]
+        failed = [partition for partition in answer.topic_partitions if partition.error is not None]
         if failed:
             raise CommandFailed(f"{failed[0].topic}-{failed[0].partition} was not set: {failed[0].error}")
     rows = [(*key, before.get(key), wanted[key]) for key in keys]
@@ -278,6 +298,44 @@ def reset_offsets(
     say(table(("topic", "partition", "before", "after"), rows))
     if not execute:
         note("Nothing was changed; --execute does it.")
+
+
+class ZooKeeperGroup:
+    """A group of the paper's consumers: its offsets are znodes. Each call is a session of its own."""
+
+    def __init__(self, connect: str, group: str) -> None:
+        self._connect = connect
+        self._group = group
+
+    def offsets(self) -> dict[tuple[str, int], int]:
+        """Where it continues."""
+        _, offsets = self._call(lambda session: read_group(session, self._group))
+        return {(partition.topic, partition.partition): offset for partition, offset in offsets.items()}
+
+    def consumers(self) -> list[str]:
+        """Those that live."""
+        return self._call(lambda session: read_group(session, self._group))[0]
+
+    def set_offsets(self, offsets: dict[tuple[str, int], int]) -> None:
+        """Sets where it continues."""
+        wanted = {TopicPartition(*key): offset for key, offset in offsets.items()}
+        self._call(lambda session: set_group_offsets(session, self._group, wanted))
+
+    def _call(self, call: Callable[[Coordination], Coroutine[Any, Any, T]]) -> T:
+        from ottla.coordination.zookeeper import ZooKeeperOptions, open_session
+
+        async def run() -> T:
+            seconds = ANSWER_SECONDS
+            session = await open_session(ZooKeeperOptions(ConnectString.parse(self._connect), seconds, seconds))
+            try:
+                return await call(session)
+            finally:
+                await session.close()
+
+        try:
+            return asyncio.run(run())
+        except OttlaError as error:
+            raise CommandFailed(f"ZooKeeper at {self._connect}: {error}") from None
 
 
 def _milliseconds(text: str) -> int:

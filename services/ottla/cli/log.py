@@ -1,4 +1,4 @@
-"""`ottla log dump`: what lies in a segment and the files beside it, without a broker.
+"""`ottla log dump`: what is in a segment and its indexes, without a broker.
 
 It reads and never writes, so it may look at the log of a running broker. It fails (exit code 1) when something is
 wrong with a file, so that it serves in scripts as a check.
@@ -36,12 +36,10 @@ def _group() -> None:
 def dump(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help=".log, .index, .timeindex, .snapshot, leader-epoch-checkpoint.")],
     records: Annotated[bool, typer.Option("--records", "-r", help="Also each record: offset, time, key, value, headers.")] = False,
-    index_check: Annotated[
-        bool, typer.Option("--index-check/--no-index-check", help="Compare a segment with the indexes beside it.")
-    ] = True,
+    index_check: Annotated[bool, typer.Option("--index-check/--no-index-check", help="Compare a segment with its indexes.")] = True,
     as_json: Annotated[bool, typer.Option("--json", "-J", help="A line of JSON for each batch, damage, index or entry.")] = False,
 ) -> None:
-    """Print the batches of a segment with their checksums, and check the indexes beside it.
+    """Print the batches of a segment with their checksums, and check its indexes.
 
     Also prints an index, a producer snapshot or a leader-epoch-checkpoint. Exit code 1: something is wrong with a file.
 

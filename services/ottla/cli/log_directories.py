@@ -40,6 +40,6 @@ def log_directory_states(address: tuple[str, int], properties: Mapping[str, str]
 
     answer = call(address, properties, DescribeLogDirsRequest(topics=()), DescribeLogDirsResponse, "does not tell of its disks")
     return {
-        each.log_dir: "offline" if each.error_code.value else "full" if each.usable_bytes == 0 and each.total_bytes > 0 else "well"
-        for each in answer.results
+        result.log_dir: "offline" if result.error_code.value else "full" if result.usable_bytes == 0 and result.total_bytes > 0 else "well"
+        for result in answer.results
     }

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final, TextIO
 import typer
 
 from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.output import printable
 from ottla.errors import ConfigurationError, OttlaError
 
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -48,8 +49,23 @@ log = logging.getLogger(__name__)
 _installed: Final[list[tuple[logging.Handler, int]]] = []
 
 
-class TerminalLines(logging.Formatter):
-    """Short lines for somebody who watches: the time of day, the level in its colour, the sentence."""
+class TextLines(logging.Formatter):
+    """A line for each message, whatever a stranger has put into it; a traceback's lines stand further to the right."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.exc_text = None  # another handler's text of it
+        return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join("  " + printable(line) for line in super().formatException(ei).split("\n"))
+
+
+class TerminalLines(TextLines):
+    """Short lines for a person who watches: the time of day, the level in its colour, the sentence."""
 
     def __init__(self, *, in_colour: bool) -> None:
         super().__init__("%(asctime)s %(shown_level)s %(message)s", "%H:%M:%S")
@@ -96,7 +112,7 @@ def set_up(level: str | None, log_format: str | None, *, default_level: str, str
     Args:
         level: from the command line; None takes the variable's, else the default.
         log_format: likewise.
-        default_level: what is said when nobody chose.
+        default_level: what is logged when no level was chosen.
         stream: where the lines go; by default stderr.
 
     Raises:
@@ -112,7 +128,7 @@ def set_up(level: str | None, log_format: str | None, *, default_level: str, str
     elif stream.isatty():
         handler.setFormatter(TerminalLines(in_colour="NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"))
     else:
-        handler.setFormatter(logging.Formatter(_IN_A_FILE))
+        handler.setFormatter(TextLines(_IN_A_FILE))
     root = logging.getLogger()
     _take_down()
     _installed.append((handler, root.level))
@@ -145,7 +161,7 @@ def ends_told(log_format: str) -> Iterator[None]:
     except Exception as error:
         if log_format != "json":
             raise
-        log.critical("this is a fault of ours", exc_info=True)
+        log.critical("this is a bug in Ottla", exc_info=True)
         raise SystemExit(1) from error
     finally:
         if len(logging.getLogger().handlers) > len(_installed):

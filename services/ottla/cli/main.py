@@ -33,7 +33,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> None:
-    if words[:1] in (["dev"], ["broker"]):
+    if words[:1] in (["dev"], ["broker"], ["schema-registry"]):
         from ottla.cli.quick import NotPlain, arguments_for
 
         command = _service(words[0])
@@ -54,6 +54,10 @@ def _service(name: str) -> Callable[..., Any]:
         from ottla.cli.dev import dev
 
         return dev
+    if name == "schema-registry":
+        from ottla.cli.schema_registry import schema_registry
+
+        return schema_registry
     from ottla.cli.broker import broker
 
     return broker

@@ -7,6 +7,7 @@ Only this module and the message printer of `consume` write to stdout, so that `
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -14,14 +15,29 @@ from typing import Any, Final
 GAP: Final = "  "
 
 
+# Control characters, and those that turn the direction of text: a name from outside may move a terminal's cursor or forge a line.
+_TURNING: Final = "\u2028\u2029\u202a-\u202e\u2066-\u2069"
+_UNSEEN_IN_A_LINE: Final = re.compile(rf"[\x00-\x1f\x7f-\x9f{_TURNING}]")
+_UNSEEN: Final = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_TURNING}]")
+
+
+def printable(text: str) -> str:
+    """The text without anything that a terminal or a reader of lines would act on; line ends are such a thing, too."""
+    return _UNSEEN_IN_A_LINE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"  # as JSON has it, so that a document stays one
+
+
 def say(text: str = "") -> None:
-    """A line to stdout."""
-    sys.stdout.write(text + "\n")
+    """Lines to stdout."""
+    sys.stdout.write(_UNSEEN.sub(_escaped, text) + "\n")
 
 
 def note(text: str) -> None:
     """A line to stderr: what a person should know and a pipe should not get."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(_UNSEEN.sub(_escaped, text) + "\n")
     sys.stderr.flush()
 
 
@@ -55,8 +71,8 @@ def _cell(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, (list, tuple)):
-        return ",".join(str(each) for each in value)
-    return str(value)
+        return printable(",".join(str(item) for item in value))
+    return printable(str(value))
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

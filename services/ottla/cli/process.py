@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from ottla.cli.errors import CommandFailed, UsageError
 
@@ -87,19 +87,20 @@ def settings_of(service: type[S], command: str, config: Path | None, environment
         ConfigurationError: something is wrong; names the file and line, the variable or the option.
     """
     from ottla.config.environment import PREFIX, Placed, from_environment, layered
-    from ottla.config.properties import load
+    from ottla.config.providers import load
 
-    variables = from_environment(service, environment)
+    file = None if config is None else load(config)
+    variables = from_environment(service, environment, file)
     if config is None and not variables:
         raise UsageError(
             f"say with which properties to run a {command}: --config FILE, or variables {PREFIX}… (`ottla {command} --help` has more)"
         )
     layers = [variables, Placed(overrides, dict.fromkeys(overrides, "--override"), "--override")]
-    return service.from_properties(layered(service, layers if config is None else [load(config), *layers]))
+    return service.from_properties(layered(service, layers if file is None else [file, *layers]))
 
 
 def serve(settings: BrokerSettings, when_ready: Callable[[str], None], pid_file: Path | None) -> None:
-    """Runs a broker until SIGINT or SIGTERM; `when_ready` is told the address as soon as it answers."""
+    """Runs a broker until SIGINT or SIGTERM; `when_ready` gets the address as soon as it answers."""
     from ottla.broker.server import Broker
 
     broker = Broker(settings)
@@ -123,7 +124,7 @@ def serve_several(
         when_ready(bootstrap_servers)
         brokers.warn_of_missing_brokers()
 
-    serve_service("broker", brokers, lambda: ",".join(each.bootstrap_servers for each in brokers.running.values()), ready, pid_file)
+    serve_service("broker", brokers, lambda: ",".join(broker.bootstrap_servers for broker in brokers.running.values()), ready, pid_file)
 
 
 class Served(Protocol):
@@ -137,6 +138,10 @@ class Served(Protocol):
 
     async def failed(self) -> str:
         """Waits until it cannot continue, and says why."""
+
+
+# What a service writes is its own: messages, offsets, its coordination. Directories are 0700, files 0600.
+PRIVATE: Final = 0o077
 
 
 def serve_service(
@@ -161,6 +166,7 @@ def serve_service(
 
     from ottla.lifecycle import speaking_as
 
+    os.umask(PRIVATE)
     try:
         with speaking_as(name):
             asyncio.run(_run(name, served, ready))

@@ -1,6 +1,6 @@
 """`ottla produce`: lines of stdin or of files into a topic.
 
-The producer is idempotent and waits for all in-sync replicas unless it is told otherwise: what a person types by hand
+The producer is idempotent and waits for all in-sync replicas unless `--acks` says otherwise: what a person types by hand
 should not be lost or doubled either. The command ends when every message is acknowledged, and fails when one is not.
 """
 
@@ -82,8 +82,8 @@ def _part(document: dict[str, Any], name: str) -> bytes | None:
 def headers_of(values: Sequence[str] | None) -> Headers:
     """`-H name=value`; `-H name` is a header without a value."""
     found: list[tuple[str, bytes | None]] = []
-    for each in values or ():
-        name, equals, value = each.partition("=")
+    for header in values or ():
+        name, equals, value = header.partition("=")
         found.append((name, value.encode() if equals else None))
     return found
 

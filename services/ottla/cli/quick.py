@@ -46,7 +46,7 @@ def _option(parameter: inspect.Parameter) -> _Option:
     annotated, info = get_args(parameter.annotation)
     if not isinstance(info, OptionInfo) or info.envvar is not None:
         raise NotPlain
-    kinds = [each for each in get_args(annotated) if each is not NoneType] if NoneType in get_args(annotated) else [annotated]
+    kinds = [kind for kind in get_args(annotated) if kind is not NoneType] if NoneType in get_args(annotated) else [annotated]
     repeated = get_origin(kinds[0]) is list
     kind = get_args(kinds[0])[0] if repeated else kinds[0]
     if len(kinds) != 1 or kind not in (str, int, bool, Path):
@@ -65,7 +65,7 @@ def arguments_for(command: Callable[..., Any], words: Sequence[str]) -> dict[str
     Raises:
         NotPlain: Typer is to read them.
     """
-    options = [_option(each) for each in inspect.signature(command, eval_str=True).parameters.values()]
+    options = [_option(parameter) for parameter in inspect.signature(command, eval_str=True).parameters.values()]
     by_name = {name: option for option in options for name in _names(option.info)}
     arguments: dict[str, Any] = {}
     rest = list(words)

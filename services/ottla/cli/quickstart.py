@@ -6,21 +6,42 @@ from offset 0 through kafka-python (pure Python). What came back is compared wit
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
+import socket
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
+from ottla.cli.dev import DEFAULT_PORT
 from ottla.cli.errors import CommandFailed
 from ottla.cli.output import bytes_of, say, table
-from ottla.cli.round_trip import CODEC, REPORT_EVERY, TOPIC, Advance, Pace, create_topic, publish, read_back
+from ottla.cli.process import PidFile
+
+if TYPE_CHECKING:
+    from ottla.cli.flights import Flight, Tally
 
 T = TypeVar("T")
+
+START_SECONDS: Final = 20.0
+STOP_SECONDS: Final = 20.0
+POLL_SECONDS: Final = 0.02
+
+TOPIC: Final = "flights"
+PARTITIONS: Final = 6
+CODEC: Final = "lz4"
+REPORT_EVERY: Final = 4_096
+SILENT_SECONDS: Final = 30.0
+Advance = Callable[[int], None]
 
 
 def quickstart(
@@ -35,13 +56,16 @@ def quickstart(
     directory: Annotated[
         Path, typer.Option("--directory", metavar="DIR", help="Where the broker's data, log and pid file are kept.")
     ] = Path(".quickstart"),
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Load them into a Delta table by Spark too, and plot the delays; needs ottla[spark] and a Java.")
+    ] = False,
 ) -> None:
     """Publish 336,776 real events, read them back through another client, and compare.
 
     Starts a broker in the background (embedded coordination: no Java, no Docker) and leaves it running, to be looked at.
     Running it again uses the same broker and a new topic.
     """
-    from ottla.cli.background import BackgroundBroker
+    from ottla.cli.quickstart import BackgroundBroker
 
     background = BackgroundBroker(directory)
     if stop:
@@ -53,6 +77,11 @@ def quickstart(
         )
         return
     _need_kafka_python()
+    from ottla.cli.flights_in_spark import why_not
+
+    if spark and (reason := why_not()):
+        raise CommandFailed(reason)
+    into = directory if spark else None
     if bootstrap_server is None:
         pid_file = background.running()
         if pid_file is None:
@@ -60,10 +89,10 @@ def quickstart(
             say(f"Started Ottla on {pid_file.bootstrap_servers} (process {pid_file.process_id}, log {background.log_path}).")
         else:
             say(f"Ottla is running on {pid_file.bootstrap_servers} (process {pid_file.process_id}).")
-        _run(pid_file.bootstrap_servers, replace=True)
+        _run(pid_file.bootstrap_servers, replace=True, into=into)
         _say_what_next(pid_file.bootstrap_servers, directory)
     else:
-        _run(bootstrap_server, replace)
+        _run(bootstrap_server, replace, into)
         _say_what_next(bootstrap_server, None)
 
 
@@ -74,7 +103,7 @@ def _need_kafka_python() -> None:
         raise CommandFailed("the quickstart reads through kafka-python: pip install 'ottla[quickstart]'")
 
 
-def _run(bootstrap_server: str, replace: bool) -> None:
+def _run(bootstrap_server: str, replace: bool, into: Path | None) -> None:
     from ottla.cli import flights
 
     directory = flights.data_directory()
@@ -92,8 +121,13 @@ def _run(bootstrap_server: str, replace: bool) -> None:
             found, read = read_back(bootstrap_server, expected.events, advance)
     _say_result(bootstrap_server, expected, found, published, read, flights.airline_names(directory))
     if wrong := flights.differences(expected, found):
-        raise CommandFailed("what came back is not what was published:\n" + "\n".join(f"  {each}" for each in wrong))
+        raise CommandFailed("what came back is not what was published:\n" + "\n".join(f"  {line}" for line in wrong))
     say("\nEverything came back: every event, every byte, each aircraft's flights in their order.")
+    if into is not None:
+        from ottla.cli.flights_in_spark import report
+
+        into.mkdir(parents=True, exist_ok=True)
+        report(bootstrap_server, TOPIC, into, flights.airline_names(directory), expected.events)
 
 
 @contextmanager
@@ -145,13 +179,13 @@ def _say_result(bootstrap_server: str, expected: Any, found: Any, published: Pac
             ("carrier", "airline", "in the file", "came back", "same"),
             [
                 (
-                    each,
-                    names.get(each, "?"),
-                    expected.by_carrier[each],
-                    found.by_carrier[each],
-                    expected.by_carrier[each] == found.by_carrier[each],
+                    carrier,
+                    names.get(carrier, "?"),
+                    expected.by_carrier[carrier],
+                    found.by_carrier[carrier],
+                    expected.by_carrier[carrier] == found.by_carrier[carrier],
                 )
-                for each, _ in carriers.most_common()
+                for carrier, _ in carriers.most_common()
             ],
         )
     )
@@ -184,9 +218,223 @@ def _say_what_next(bootstrap_server: str, directory: Path | None) -> None:
     say(f"  {ottla} topics describe {TOPIC}{address}")
     say(f"  {ottla} consume {TOPIC} -o -2 --key{address}")
     say(f"  {ottla} consume {TOPIC} -o s@2013-12-24T06:00 -c 5 --timestamp{address}")
+    again = f"{address} --replace" if directory is None else ""
+    say(f"  {ottla} quickstart --spark{again}  (a Delta table, and delays as a plot; needs ottla[spark] and a Java)")
     if directory is not None:
         segment = next(iter(sorted((directory / "data" / "log" / f"{TOPIC}-0").glob("*.log"))), None)
         if segment is not None:
             say(f"  {ottla} log dump {_from_here(segment)}")
         option = "" if directory == Path(".quickstart") else f" --directory {directory}"
         say(f"Stop the broker:\n  {ottla} quickstart --stop{option}")
+
+
+# A broker in the background: `ottla dev`, detached, with its pid file, log and data in one directory.
+#
+# The quickstart starts it, uses it again the next time, and stops it when asked to.
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundBroker:
+    """The broker that lives in this directory, running or not."""
+
+    directory: Path
+
+    @property
+    def pid_path(self) -> Path:
+        return self.directory / "ottla.pid"
+
+    @property
+    def log_path(self) -> Path:
+        return self.directory / "ottla.log"
+
+    @property
+    def data_directory(self) -> Path:
+        return self.directory / "data"
+
+    def running(self) -> PidFile | None:
+        """What the pid file says, if that process still runs and is one of ours."""
+        pid_file = PidFile.read(self.pid_path)
+        if pid_file is None or not pid_file.is_alive() or not _is_ottla(pid_file.process_id):
+            return None
+        return pid_file
+
+    def start(self) -> PidFile:
+        """Starts it and waits until it answers; the usual port if that is free, else any."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.pid_path.unlink(missing_ok=True)
+        port = DEFAULT_PORT if _is_free(DEFAULT_PORT) else 0
+        command = [sys.executable, "-m", "ottla.cli", "dev"]
+        command += ["--data-dir", str(self.data_directory), "--port", str(port), "--pid-file", str(self.pid_path)]
+        with self.log_path.open("ab") as log:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            pid_file = PidFile.read(self.pid_path)
+            if pid_file is not None and pid_file.process_id == process.pid:
+                return pid_file
+            if process.poll() is not None:
+                raise CommandFailed(f"the broker did not start:\n{self._end_of_log()}")
+            time.sleep(POLL_SECONDS)
+        process.terminate()
+        raise CommandFailed(f"the broker was not ready after {START_SECONDS:.0f} s:\n{self._end_of_log()}")
+
+    def stop(self) -> PidFile | None:
+        """Asks it to stop and waits until it has; None when it did not run."""
+        pid_file = self.running()
+        if pid_file is None:
+            return None
+        os.kill(pid_file.process_id, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SECONDS
+        while pid_file.is_alive() and self.pid_path.exists():
+            if time.monotonic() > deadline:
+                raise CommandFailed(f"process {pid_file.process_id} was asked to stop and still runs after {STOP_SECONDS:.0f} s")
+            time.sleep(POLL_SECONDS)
+        return pid_file
+
+    def _end_of_log(self) -> str:
+        lines = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(f"  {line}" for line in lines[-10:])
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def _is_ottla(process_id: int) -> bool:
+    """Whether the process runs our command: after a restart of the machine the number may be another process's."""
+    try:
+        return b"ottla" in Path(f"/proc/{process_id}/cmdline").read_bytes()
+    except OSError:
+        return True  # a system without /proc: the pid file is all there is
+
+
+# The quickstart's way there and back: a new topic, all events in through one client, all events out through another.
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a client took."""
+
+    client: str
+    seconds: float
+
+
+def create_topic(bootstrap_server: str, replace: bool) -> None:
+    """A new, empty topic. An old one of the same name is deleted if that was asked for."""
+    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka.admin import NewTopic
+
+    from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, told_plainly
+
+    admin = Connection(bootstrap_server).admin()
+    # The events are of 2013: by the default retention of a week they would be long gone, and a segment for each week of
+    # theirs (`segment.ms` goes by the events' time) would be many small files.
+    topic = NewTopic(TOPIC, PARTITIONS, -1, config={"retention.ms": "-1", "segment.ms": str(2 * 365 * 86_400_000)})
+    with told_plainly(bootstrap_server, f"topic {TOPIC!r}"):
+        if TOPIC in cluster_metadata(admin, bootstrap_server).topics:
+            if not replace:
+                raise CommandFailed(f"{bootstrap_server} has a topic {TOPIC!r} already; --replace deletes it")
+            admin.delete_topics([TOPIC], operation_timeout=ANSWER_SECONDS)[TOPIC].result()
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                admin.create_topics([topic], operation_timeout=ANSWER_SECONDS)[TOPIC].result()
+                return
+            except KafkaException as exception:
+                # A deletion is answered when it is decided; the name is free a moment later.
+                if exception.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+
+def publish(bootstrap_server: str, events: Sequence[Flight], advance: Advance) -> Pace:
+    """Publishes in order; returns when every event is acknowledged."""
+    import confluent_kafka
+
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": bootstrap_server,
+            "client.id": "ottla-quickstart",
+            "enable.idempotence": True,
+            "compression.type": CODEC,
+            "linger.ms": 20,
+            "partitioner": "murmur2_random",  # Java's: the same key lies in the same partition, no matter who publishes
+            "log_level": 2,
+        }
+    )
+    acknowledged = 0
+    failures: list[str] = []
+
+    def delivered(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+        nonlocal acknowledged
+        if error is not None:
+            failures.append(error.str())
+            return
+        acknowledged += 1
+        if acknowledged % REPORT_EVERY == 0:
+            advance(REPORT_EVERY)
+
+    started = time.monotonic()
+    for number, event in enumerate(events):
+        while True:
+            try:
+                producer.produce(TOPIC, event.value, event.key, timestamp=event.timestamp_ms, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if number % 1_000 == 0:
+            producer.poll(0)
+    producer.flush()
+    advance(acknowledged % REPORT_EVERY)
+    if failures or acknowledged != len(events):
+        reason = failures[0] if failures else "no answer came"
+        raise CommandFailed(f"{acknowledged:,} of {len(events):,} events were acknowledged; the first that was not: {reason}")
+    return Pace(f"confluent-kafka {confluent_kafka.__version__}", time.monotonic() - started)
+
+
+def read_back(bootstrap_server: str, expected_events: int, advance: Advance) -> tuple[Tally, Pace]:
+    """Reads every partition from offset 0 to its end and tallies what came."""
+    import kafka
+
+    from ottla.cli.flights import Tally
+
+    started = time.monotonic()
+    found = Tally()
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=bootstrap_server,
+        client_id="ottla-quickstart",
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        max_partition_fetch_bytes=4 * 1024 * 1024,
+        max_poll_records=REPORT_EVERY,
+    )
+    try:
+        partitions = [kafka.TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
+        ends = consumer.end_offsets(partitions)
+        consumer.assign(partitions)
+        for partition in partitions:
+            consumer.seek(partition, 0)
+        home: dict[bytes, int] = {}
+        last_seen = time.monotonic()
+        while any(consumer.position(partition) < ends[partition] for partition in partitions):
+            polled = consumer.poll(timeout_ms=500)
+            for records in polled.values():
+                for record in records:
+                    found.add(record.key, record.value, json.loads(record.value)["carrier"])
+                    if record.key is not None and home.setdefault(record.key, record.partition) != record.partition:
+                        raise CommandFailed(f"events of {record.key.decode()} are in partitions {home[record.key]} and {record.partition}")
+                advance(len(records))
+            if polled:
+                last_seen = time.monotonic()
+            elif time.monotonic() - last_seen > SILENT_SECONDS:
+                raise CommandFailed(f"{found.events:,} of {expected_events:,} events came back, then nothing for {SILENT_SECONDS:.0f} s")
+    finally:
+        consumer.close()
+    return found, Pace(f"kafka-python {kafka.__version__}", time.monotonic() - started)

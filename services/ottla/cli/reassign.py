@@ -1,26 +1,47 @@
 """`ottla reassign`: moves partitions to other brokers, as kafka-reassign-partitions does, and waits for them.
 
-The plan is Kafka's file. What is under way goes on without this command: it can be left and looked at again.
+The plan is Kafka's file. What is under way continues without this command: it can be left and looked at again.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ottla.cli.connection import DEFAULT_BOOTSTRAP_SERVER, BootstrapServer, ClientProperty, CommandConfig, connection
+from ottla.cli.connection import (
+    ANSWER_SECONDS,
+    DEFAULT_BOOTSTRAP_SERVER,
+    BootstrapServer,
+    ClientProperty,
+    CommandConfig,
+    Connection,
+    connection,
+    told_plainly,
+)
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of, note, say, say_json, table
 from ottla.cli.reassignment_cluster import ReassigningCluster
-from ottla.cli.reassignment_plan import Plan, complaints, even_plan, moving_brokers, parsed_plan, plan_text, throttled
+from ottla.cli.reassignment_plan import Plan, Throttled, complaints, even_plan, moving_brokers, parsed_plan, plan_text, throttled
 from ottla.cli.reassignment_requests import Ongoing, alter_reassignments
-from ottla.cli.replication_throttle import parsed_rate, throttle, unthrottle
 from ottla.cli.topic_facts import cluster_metadata_has
 from ottla.model import TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient, ConfigEntry
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ottla.cli.log_directories import partition_sizes
+from ottla.cli.output import bytes_of
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import ClusterMetadata
 
 app = typer.Typer(
     help="Move partitions to other brokers.",
@@ -41,6 +62,13 @@ ReplicationFactor = Annotated[
 ]
 IgnoreRacks = Annotated[bool, typer.Option("--ignore-racks", help="Do not spread the copies of a partition over racks.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+LEADERS: Final = "leader.replication.throttled.replicas"
+FOLLOWERS: Final = "follower.replication.throttled.replicas"
+_UNITS: Final = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1024, "mi": 1024**2, "gi": 1024**3}
+
+_POLL_SECONDS: Final = 0.5
 
 
 @app.command()
@@ -105,23 +133,23 @@ def execute(
     cluster = ReassigningCluster(connection(bootstrap_server, command_config, properties))
     plan = given if given is not None else _generated(cluster, topics, to_brokers, replication_factor, ignore_racks)
     if wrong := complaints(plan, cluster.replicas, cluster.broker_ids):
-        raise CommandFailed(f"the plan can not be carried out: {'; '.join(wrong)}")
+        raise CommandFailed(f"the plan cannot be carried out: {'; '.join(wrong)}")
     if not additional and (ongoing := cluster.ongoing()):
         raise CommandFailed(f"{count_of(len(ongoing), 'partition is', 'partitions are')} on their way already; --additional moves more")
     say(_summary(plan, cluster.replicas))
     if rollback is not None:
-        rollback.write_text(plan_text({each: cluster.replicas[each] for each in plan}) + "\n", encoding="utf-8")
+        rollback.write_text(plan_text({partition: cluster.replicas[partition] for partition in plan}) + "\n", encoding="utf-8")
         say(f"The way back: ottla reassign execute {rollback}")
     if bytes_per_second is not None:
         brokers, replicas = moving_brokers(plan, cluster.replicas), throttled(plan, cluster.replicas)
         throttle(cluster.admin, cluster.where, bytes_per_second, brokers, replicas)
     refused = alter_reassignments(cluster.where, cluster.address, plan) if plan else {}
-    begun = {each: replicas for each, replicas in plan.items() if each not in refused}
+    begun = {partition: replicas for partition, replicas in plan.items() if partition not in refused}
     try:
         if begun and wait:
             _wait(cluster, begun)
     except KeyboardInterrupt:
-        note("The reassignment goes on; `ottla reassign list` shows it.")
+        note("The reassignment continues; `ottla reassign list` shows it.")
         raise
     if bytes_per_second is not None and (wait or not begun) and not _end_throttle(cluster, plan):
         note("Other partitions are on their way, so the throttle stays; `ottla reassign status` removes it later.")
@@ -131,7 +159,7 @@ def execute(
         say(f"{count_of(len(begun), 'partition is', 'partitions are')} on the way; `ottla reassign status PLAN` tells when all are there.")
         return
     if differing := cluster.settled(begun):
-        found = (f"{each} is on {_shown(replicas)}, not {_shown(begun[each])}" for each, replicas in differing.items())
+        found = (f"{partition} is on {_shown(replicas)}, not {_shown(begun[partition])}" for partition, replicas in differing.items())
         raise CommandFailed(f"not where the plan wants it: {'; '.join(found)}")
     say("Every partition is where the plan wants it.")
 
@@ -147,9 +175,9 @@ def list_ongoing(
     cluster = ReassigningCluster(connection(bootstrap_server, command_config, properties))
     ongoing = cluster.ongoing()
     if as_json:
-        say_json([_ongoing_json(each, found) for each, found in ongoing.items()])
+        say_json([_ongoing_json(partition, found) for partition, found in ongoing.items()])
     elif ongoing:
-        rows = [(str(each), found.replicas, found.adding or None, found.removing or None) for each, found in ongoing.items()]
+        rows = [(str(partition), found.replicas, found.adding or None, found.removing or None) for partition, found in ongoing.items()]
         say(table(("partition", "replicas", "adding", "removing"), rows))
     else:
         say(f"No partition is on its way on {bootstrap_server}.")
@@ -171,15 +199,15 @@ def status(
     plan = _read(plan_file)
     cluster = ReassigningCluster(connection(bootstrap_server, command_config, properties))
     ongoing = cluster.ongoing()
-    states = {each: _state(each, replicas, ongoing, cluster.replicas) for each, replicas in sorted(plan.items())}
+    states = {partition: _state(partition, replicas, ongoing, cluster.replicas) for partition, replicas in sorted(plan.items())}
     if as_json:
-        say_json([_state_json(each, state, plan[each], cluster.replicas.get(each)) for each, state in states.items()])
+        say_json([_state_json(partition, state, plan[partition], cluster.replicas.get(partition)) for partition, state in states.items()])
     else:
-        rows = [(str(each), plan[each], cluster.replicas.get(each), state) for each, state in states.items()]
+        rows = [(str(partition), plan[partition], cluster.replicas.get(partition), state) for partition, state in states.items()]
         say(table(("partition", "wanted", "replicas", "state"), rows))
     if not ongoing and not keep_throttle:
         _end_throttle(cluster, plan)
-    unfinished = [each for each, state in states.items() if state != "done"]
+    unfinished = [partition for partition, state in states.items() if state != "done"]
     if unfinished:
         raise CommandFailed(f"{len(unfinished):,} of {count_of(len(plan), 'partition')} not where the plan wants it")
 
@@ -198,7 +226,7 @@ def cancel(
     plan = None if plan_file is None else _read(plan_file)
     cluster = ReassigningCluster(connection(bootstrap_server, command_config, properties))
     ongoing = cluster.ongoing()
-    chosen = [each for each in ongoing if plan is None or each in plan]
+    chosen = [reassignment for reassignment in ongoing if plan is None or reassignment in plan]
     if not chosen:
         say(f"No partition{'' if plan is None else ' of the plan'} is on its way.")
         return
@@ -213,22 +241,22 @@ def cancel(
 def _generated(
     cluster: ReassigningCluster, topics: Sequence[str] | None, to_brokers: str | None, replication_factor: int | None, ignore_racks: bool
 ) -> Plan:
-    names = [name.strip() for each in topics or () for name in each.split(",") if name.strip()]
+    names = [name.strip() for topic in topics or () for name in topic.split(",") if name.strip()]
     if not names or to_brokers is None:
         raise UsageError("say what to move and where: --topics and --to-brokers")
     for name in names:
         cluster_metadata_has(cluster.metadata, name, cluster.where.bootstrap_server)
     try:
-        brokers = [int(each) for each in to_brokers.split(",")]
+        brokers = [int(broker) for broker in to_brokers.split(",")]
     except ValueError:
         raise UsageError(f"--to-brokers takes numbers with commas, and not {to_brokers!r}") from None
     if missing := sorted(set(brokers) - set(cluster.broker_ids)):
         there = ", ".join(map(str, cluster.broker_ids))
         raise CommandFailed(f"broker {', '.join(map(str, missing))} is not there; there are {there}")
     racks = dict.fromkeys(brokers) if ignore_racks else cluster.racks(brokers)
-    current = {each: replicas for each, replicas in cluster.replicas.items() if each.topic in names}
+    current = {partition: replicas for partition, replicas in cluster.replicas.items() if partition.topic in names}
     plan = even_plan(current, racks, replication_factor)
-    return {each: replicas for each, replicas in plan.items() if replicas != current[each]}
+    return {partition: replicas for partition, replicas in plan.items() if replicas != current[partition]}
 
 
 def _read(plan_file: str) -> Plan:
@@ -237,19 +265,19 @@ def _read(plan_file: str) -> Plan:
     try:
         return parsed_plan(Path(plan_file).read_text(encoding="utf-8"), plan_file)
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{plan_file} can not be read: {error}") from None
+        raise UsageError(f"{plan_file} cannot be read: {error}") from None
 
 
 def _summary(plan: Plan, current: Mapping[TopicPartition, tuple[int, ...]]) -> str:
-    copies = sum(len(set(replicas) - set(current[each])) for each, replicas in plan.items())
-    leaders = sum(replicas[0] != current[each][0] for each, replicas in plan.items())
+    copies = sum(len(set(replicas) - set(current[partition])) for partition, replicas in plan.items())
+    leaders = sum(replicas[0] != current[partition][0] for partition, replicas in plan.items())
     if not plan:
         return "Nothing is to be moved."
     return f"{count_of(len(plan), 'partition')}: {count_of(copies, 'replica')} to copy, {count_of(leaders, 'other preferred leader')}."
 
 
 def _refusals(refused: Mapping[TopicPartition, str]) -> str:
-    return "refused: " + "; ".join(f"{each}: {reason}" for each, reason in refused.items())
+    return "refused: " + "; ".join(f"{partition}: {reason}" for partition, reason in refused.items())
 
 
 def _state(
@@ -280,7 +308,7 @@ def _ongoing_json(partition: TopicPartition, ongoing: Ongoing) -> dict[str, obje
 
 
 def _wait(cluster: ReassigningCluster, plan: Plan) -> None:
-    from ottla.cli.reassignment_progress import wait_for
+    from ottla.cli.reassign import wait_for
 
     wait_for(cluster.where, cluster.metadata, plan, cluster.replicas, lambda: cluster.ongoing_of(plan))
 
@@ -289,10 +317,157 @@ def _end_throttle(cluster: ReassigningCluster, plan: Iterable[TopicPartition]) -
     """Removes what `--throttle` set, unless others are on their way, which may count on it; whether it did."""
     if cluster.ongoing_of(cluster.replicas):
         return False
-    topics = sorted({each.topic for each in plan} & set(cluster.metadata.topics))
+    topics = sorted({partition.topic for partition in plan} & set(cluster.metadata.topics))
     unthrottle(cluster.admin, cluster.where, cluster.broker_ids, topics)
     return True
 
 
 def _shown(replicas: Sequence[int] | None) -> str:
     return "none" if replicas is None else ",".join(map(str, replicas))
+
+
+# Holding back the copying of a reassignment (KIP-73): the settings that say so, and their removal when it is over.
+#
+# A broker's rate counts for the replicas that their topic lists, so both are set: the rates on the brokers that take
+# part, the lists on the topics that move.
+
+
+def parsed_rate(text: str) -> int:
+    """Bytes a second: `50000000`, `50MB`, `50MiB`.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?|)b?(?:/s)?", text.strip(), re.IGNORECASE)
+    rate = round(float(found[1]) * _UNITS[found[2].lower()]) if found else 0
+    if rate <= 0:
+        raise UsageError(f"--throttle takes bytes a second, for instance 50MiB, and not {text!r}")
+    return rate
+
+
+def throttle(admin: AdminClient, where: Connection, rate: int, brokers: Iterable[int], topics: Mapping[str, Throttled]) -> None:
+    """Sets the rate on each broker, and adds the replicas to what each topic lists."""
+    listed = _listed(admin, where, topics)
+    for name, replicas in topics.items():
+        wanted = {LEADERS: replicas.leaders, FOLLOWERS: replicas.followers}
+        merged = {key: _merged(listed[name].get(key, ""), values) for key, values in wanted.items()}
+        _change(admin, where, "topic", name, merged)
+    for broker in brokers:
+        _change(admin, where, "broker", str(broker), dict.fromkeys(RATES, str(rate)))
+
+
+def unthrottle(admin: AdminClient, where: Connection, brokers: Iterable[int], topics: Iterable[str]) -> None:
+    """Removes the rates of these brokers and the lists of these topics; nothing is wrong where there are none."""
+    for name in topics:
+        _change(admin, where, "topic", name, {LEADERS: None, FOLLOWERS: None})
+    for broker in brokers:
+        _change(admin, where, "broker", str(broker), dict.fromkeys(RATES))
+
+
+def _merged(listed: str, replicas: Iterable[str]) -> str:
+    already = [replica.strip() for replica in listed.split(",") if replica.strip()]
+    return "*" if "*" in already else ",".join(dict.fromkeys([*already, *replicas]))
+
+
+def _listed(admin: AdminClient, where: Connection, names: Iterable[str]) -> dict[str, dict[str, str]]:
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    if not resources:
+        return {}
+    with told_plainly(where.bootstrap_server):
+        answers = admin.describe_configs(resources, request_timeout=ANSWER_SECONDS)
+        described: dict[str, dict[str, ConfigEntry]] = {
+            resource.name: answer.result(ANSWER_SECONDS + 5) for resource, answer in answers.items()
+        }
+    return {name: {key: entry.value or "" for key, entry in entries.items()} for name, entries in described.items()}
+
+
+def _change(admin: AdminClient, where: Connection, kind: str, name: str, values: Mapping[str, str | None]) -> None:
+    """One resource a request: librdkafka sends a broker's to that broker, and takes one of them at a time."""
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+    entries: list[Any] = [
+        ConfigEntry(key, value, incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET)
+        for key, value in values.items()
+    ]
+    resource_type = ResourceType.TOPIC if kind == "topic" else ResourceType.BROKER
+    resource = ConfigResource(resource_type, name, incremental_configs=entries)
+    with told_plainly(where.bootstrap_server, f"{kind} {name}"):
+        admin.incremental_alter_configs([resource], request_timeout=ANSWER_SECONDS)[resource].result(ANSWER_SECONDS + 5)
+
+
+# Waiting for a reassignment with a bar: by bytes copied where the brokers tell them, and by partitions.
+
+
+def wait_for(
+    where: Connection,
+    metadata: ClusterMetadata,
+    plan: Plan,
+    before: Mapping[TopicPartition, tuple[int, ...]],
+    ongoing: Callable[[], dict[TopicPartition, Ongoing]],
+) -> None:
+    """Returns when nothing of the plan is on its way any more.
+
+    Args:
+        where: the cluster.
+        metadata: as it was at the start.
+        plan: where the partitions go.
+        before: where they were.
+        ongoing: asks for those of the plan that are on their way.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    copies = _Copies(where, metadata, plan, before)
+    columns = (TextColumn("moving partitions"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[copied]}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=len(plan), copied="")
+        while left := ongoing():
+            progress.update(task, completed=len(plan) - len(left), copied=copies.text(left))
+            time.sleep(_POLL_SECONDS)
+        progress.update(task, completed=len(plan), copied=copies.text({}))
+
+
+class _Copies:
+    """How much of the new replicas is there: their size against that of the leaders at the start."""
+
+    def __init__(self, where: Connection, metadata: ClusterMetadata, plan: Plan, before: Mapping[TopicPartition, tuple[int, ...]]) -> None:
+        self._where = where
+        self._addresses = {broker.id: (str(broker.host), broker.port) for broker in metadata.brokers.values()}
+        self._new = {partition: [broker for broker in replicas if broker not in before[partition]] for partition, replicas in plan.items()}
+        leaders = {
+            partition: metadata.topics[partition.topic].partitions[partition.partition].leader for partition in plan if self._new[partition]
+        }
+        led: dict[int, list[TopicPartition]] = {}
+        for moving, leader in leaders.items():
+            led.setdefault(leader, []).append(moving)
+        self._sizes = {partition: size for leader, partitions in led.items() for partition, size in self._ask(leader, partitions).items()}
+        self._total = sum(self._sizes.get(partition, 0) * len(brokers) for partition, brokers in self._new.items())
+
+    def text(self, left: Mapping[TopicPartition, Ongoing]) -> str:
+        """`1.2 GiB of 3.0 GiB`; nothing where nothing is copied, or no size is known."""
+        if not self._total:
+            return ""
+        copied = sum(self._sizes.get(partition, 0) * len(brokers) for partition, brokers in self._new.items() if partition not in left)
+        by_broker: dict[int, list[TopicPartition]] = {}
+        for partition in left:
+            for broker in self._new[partition]:
+                by_broker.setdefault(broker, []).append(partition)
+        for broker, partitions in by_broker.items():
+            for copy, size in self._ask(broker, partitions).items():
+                copied += min(size, self._sizes.get(copy, 0))  # a topic that is written to grows past what it was
+        return f"{bytes_of(copied)} of {bytes_of(self._total)}"
+
+    def _ask(self, broker: int, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """The sizes on one broker; none from one that does not answer, for the bar is a courtesy."""
+        address = self._addresses.get(broker)
+        if address is None:
+            return {}
+        topics: dict[str, list[int]] = {}
+        for topic, number in partitions:
+            topics.setdefault(topic, []).append(number)
+        try:
+            return partition_sizes(address, self._where.properties, topics)
+        except CommandFailed:
+            return {}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # At the end of a move the controller has written it, and the broker that we ask hears of it a moment later.
 SETTLE_SECONDS: Final = 10.0
-# How long a wait goes on without an answer: another controller is found well within it.
+# How long a wait continues without an answer: another controller is found well within it.
 SILENCE_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 0.2
 
@@ -32,7 +32,7 @@ class ReassigningCluster:
         self.refresh()
 
     def refresh(self) -> None:
-        """Asks anew, also who the controller is."""
+        """Asks again, also who the controller is."""
         metadata = cluster_metadata(self.admin, self.where.bootstrap_server)
         self.address = controller_address(metadata)
         self.metadata: ClusterMetadata = metadata
@@ -47,8 +47,8 @@ class ReassigningCluster:
         """The racks of these brokers."""
         with told_plainly(self.where.bootstrap_server):
             nodes = self.admin.describe_cluster(request_timeout=ANSWER_SECONDS).result(ANSWER_SECONDS + 5).nodes
-        known = {each.id: each.rack for each in nodes}
-        return {each: known.get(each) for each in broker_ids}
+        known = {node.id: node.rack for node in nodes}
+        return {broker_id: known.get(broker_id) for broker_id in broker_ids}
 
     def ongoing(self) -> dict[TopicPartition, Ongoing]:
         """All partitions that are on their way."""
@@ -70,7 +70,7 @@ class ReassigningCluster:
             except CommandFailed:
                 continue  # the next attempt tells
         wanted = set(partitions)
-        return {each: found for each, found in ongoing.items() if each in wanted}
+        return {partition: found for partition, found in ongoing.items() if partition in wanted}
 
     def settled(self, plan: Plan) -> dict[TopicPartition, Replicas | None]:
         """Partitions that are not where the plan wants them, after the brokers had time to hear of it; with where they are."""
@@ -85,4 +85,4 @@ class ReassigningCluster:
 
 def elsewhere(plan: Plan, current: Mapping[TopicPartition, Replicas]) -> dict[TopicPartition, Replicas | None]:
     """Partitions that are not where the plan wants them, with where they are; None for one that is not there at all."""
-    return {each: current.get(each) for each, wanted in sorted(plan.items()) if current.get(each) != wanted}
+    return {partition: current.get(partition) for partition, wanted in sorted(plan.items()) if current.get(partition) != wanted}

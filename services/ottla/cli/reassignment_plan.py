@@ -24,7 +24,7 @@ FORMAT_VERSION: Final = 1
 def plan_text(plan: Mapping[TopicPartition, Replicas]) -> str:
     """The plan as a file."""
     partitions = [{"topic": topic, "partition": number, "replicas": list(replicas)} for (topic, number), replicas in sorted(plan.items())]
-    lines = ",\n".join(f"  {json.dumps(each)}" for each in partitions)
+    lines = ",\n".join(f"  {json.dumps(partition)}" for partition in partitions)
     return (
         f'{{"version": {FORMAT_VERSION}, "partitions": [\n{lines}\n]}}' if lines else f'{{"version": {FORMAT_VERSION}, "partitions": []}}'
     )
@@ -43,16 +43,16 @@ def parsed_plan(text: str, source: str) -> Plan:
     if not isinstance(document, dict) or document.get("version") != FORMAT_VERSION or not isinstance(document.get("partitions"), list):
         raise UsageError(f'{source} is no plan: it has to be {{"version": {FORMAT_VERSION}, "partitions": [...]}}')
     plan: Plan = {}
-    for number, each in enumerate(document["partitions"], start=1):
+    for number, entry in enumerate(document["partitions"], start=1):
         where = f"{source}, partition {number} of the list"
         try:
-            found = TopicPartition(str(each["topic"]), _number(each["partition"]))
-            replicas = tuple(_number(replica) for replica in each["replicas"])
+            found = TopicPartition(str(entry["topic"]), _number(entry["partition"]))
+            replicas = tuple(_number(replica) for replica in entry["replicas"])
         except (KeyError, TypeError, ValueError):
             raise UsageError(
-                f'{where}: it has to be {{"topic": "…", "partition": 0, "replicas": [1, 2]}}, and is {json.dumps(each)}'
+                f'{where}: it has to be {{"topic": "…", "partition": 0, "replicas": [1, 2]}}, and is {json.dumps(entry)}'
             ) from None
-        if any(directory != "any" for directory in each.get("log_dirs") or ()):
+        if any(directory != "any" for directory in entry.get("log_dirs") or ()):
             raise UsageError(f"{where}: log_dirs can only be 'any': the brokers choose their directories")
         if found in plan:
             raise UsageError(f"{where}: {found} is in the plan twice")
@@ -69,10 +69,10 @@ def _number(value: Any) -> int:
 
 
 def complaints(plan: Plan, current: Mapping[TopicPartition, Replicas], living: Iterable[int]) -> list[str]:
-    """Why a plan can not be carried out; the brokers would refuse these one by one."""
+    """Why a plan cannot be carried out; the brokers would refuse these one by one."""
     brokers = set(living)
-    missing = sorted({each for replicas in plan.values() for each in replicas} - brokers)
-    found = [f"{each} does not exist" for each in sorted(plan) if each not in current]
+    missing = sorted({replica for replicas in plan.values() for replica in replicas} - brokers)
+    found = [f"{partition} does not exist" for partition in sorted(plan) if partition not in current]
     if missing:
         found.append(f"broker {', '.join(map(str, missing))} is not there; there are {', '.join(map(str, sorted(brokers)))}")
     return found
@@ -92,17 +92,17 @@ def throttled(plan: Plan, current: Mapping[TopicPartition, Replicas]) -> dict[st
     followers: dict[str, list[str]] = {}
     for (topic, number), replicas in sorted(plan.items()):
         now = current[TopicPartition(topic, number)]
-        added = [each for each in replicas if each not in now]
+        added = [replica for replica in replicas if replica not in now]
         if added:
-            leaders.setdefault(topic, []).extend(f"{number}:{each}" for each in sorted(now))
-            followers.setdefault(topic, []).extend(f"{number}:{each}" for each in sorted(added))
+            leaders.setdefault(topic, []).extend(f"{number}:{replica}" for replica in sorted(now))
+            followers.setdefault(topic, []).extend(f"{number}:{replica}" for replica in sorted(added))
     return {topic: Throttled(tuple(leaders[topic]), tuple(followers[topic])) for topic in followers}
 
 
 def moving_brokers(plan: Plan, current: Mapping[TopicPartition, Replicas]) -> list[int]:
     """Who copies and who is copied from."""
-    moving = [each for each, replicas in plan.items() if set(replicas) - set(current[each])]
-    return sorted({broker for each in moving for broker in (*plan[each], *current[each])})
+    moving = [partition for partition, replicas in plan.items() if set(replicas) - set(current[partition])]
+    return sorted({broker for partition in moving for broker in (*plan[partition], *current[partition])})
 
 
 def even_plan(current: Mapping[TopicPartition, Replicas], racks: Mapping[int, str | None], replication_factor: int | None = None) -> Plan:
@@ -125,21 +125,21 @@ class _Spreading:
     def __init__(self, current: Mapping[TopicPartition, Replicas], racks: Mapping[int, str | None], factor: int | None) -> None:
         self._brokers = sorted(racks)
         with_racks = all(racks.values())
-        self._racks = {each: str(racks[each]) if with_racks else str(each) for each in self._brokers}
+        self._racks = {broker: str(racks[broker]) if with_racks else str(broker) for broker in self._brokers}
         self._current = current
         self._replicas: dict[TopicPartition, list[int]] = {}
         self._topics: dict[str, list[TopicPartition]] = {}
         self._counts: dict[str, Counter[int]] = {}
         self._totals: Counter[int] = Counter()
-        for each in sorted(current):
-            wanted = factor or len(current[each])
+        for partition in sorted(current):
+            wanted = factor or len(current[partition])
             if wanted > len(self._brokers):
-                raise UsageError(f"{each} is to have {wanted} replicas on {len(self._brokers)} brokers")
-            self._topics.setdefault(each.topic, []).append(each)
-            self._counts.setdefault(each.topic, Counter())
-            self._keep(each, wanted)
-        for each in sorted(current):
-            self._fill(each, factor or len(current[each]))
+                raise UsageError(f"{partition} is to have {wanted} replicas on {len(self._brokers)} brokers")
+            self._topics.setdefault(partition.topic, []).append(partition)
+            self._counts.setdefault(partition.topic, Counter())
+            self._keep(partition, wanted)
+        for partition in sorted(current):
+            self._fill(partition, factor or len(current[partition]))
 
     def plan(self) -> Plan:
         # Again, because racks may allow after one move what they forbade before. It ends: no move makes a topic less
@@ -152,17 +152,17 @@ class _Spreading:
             has_moved |= self._even_out_totals()
         for topic, partitions in self._topics.items():
             self._spread_leaders(topic, partitions)
-        return {each: tuple(replicas) for each, replicas in self._replicas.items()}
+        return {partition: tuple(replicas) for partition, replicas in self._replicas.items()}
 
     def _keep(self, partition: TopicPartition, wanted: int) -> None:
         kept: list[int] = []
         rack_count = min(wanted, len(set(self._racks.values())))
-        for each in self._current[partition]:
-            if each in self._racks and len(kept) < wanted:
+        for replica in self._current[partition]:
+            if replica in self._racks and len(kept) < wanted:
                 used = {self._racks[other] for other in kept}
                 # A second one of a rack only where enough places are left for the racks that have none yet.
-                if self._racks[each] not in used or wanted - len(kept) - 1 >= rack_count - len(used):
-                    kept.append(each)
+                if self._racks[replica] not in used or wanted - len(kept) - 1 >= rack_count - len(used):
+                    kept.append(replica)
         self._replicas[partition] = kept
         self._counts[partition.topic].update(kept)
         self._totals.update(kept)
@@ -170,12 +170,18 @@ class _Spreading:
     def _fill(self, partition: TopicPartition, wanted: int) -> None:
         replicas, counts = self._replicas[partition], self._counts[partition.topic]
         while len(replicas) < wanted:
-            used = Counter(self._racks[each] for each in replicas)
-            candidates = [each for each in self._brokers if each not in replicas]
-            # Who had it before and was put back for its rack is not copied to anew where another would do as well.
+            used = Counter(self._racks[replica] for replica in replicas)
+            candidates = [broker for broker in self._brokers if broker not in replicas]
+            # Who had it before and was put back for its rack is not copied to again where another would do as well.
             chosen = min(
                 candidates,
-                key=lambda each: (used[self._racks[each]], counts[each], self._totals[each], each not in self._current[partition], each),
+                key=lambda candidate: (
+                    used[self._racks[candidate]],
+                    counts[candidate],
+                    self._totals[candidate],
+                    candidate not in self._current[partition],
+                    candidate,
+                ),
             )
             replicas.append(chosen)
             counts[chosen] += 1
@@ -202,7 +208,7 @@ class _Spreading:
 
     def _pairs(self, counts: Counter[int], difference: int) -> list[tuple[int, int]]:
         """Brokers of which the first has that much more than the second, the most uneven first."""
-        by_count = sorted(self._brokers, key=lambda each: (counts[each], each))
+        by_count = sorted(self._brokers, key=lambda broker: (counts[broker], broker))
         return [(a, b) for a in reversed(by_count) for b in by_count if counts[a] - counts[b] >= difference]
 
     def _move_one(self, partitions: Sequence[TopicPartition], source: int, target: int) -> bool:
@@ -210,7 +216,7 @@ class _Spreading:
             replicas = self._replicas[partition]
             if source not in replicas or target in replicas:
                 continue
-            others = {self._racks[each] for each in replicas if each != source}
+            others = {self._racks[replica] for replica in replicas if replica != source}
             if self._racks[target] in others and self._racks[source] not in others:
                 continue  # it would have one rack less
             replicas[replicas.index(source)] = target
@@ -224,7 +230,7 @@ class _Spreading:
 
     def _spread_leaders(self, topic: str, partitions: Sequence[TopicPartition]) -> None:
         """Puts others first until no broker is to lead two partitions of the topic more than another it shares them with."""
-        leading = Counter(self._replicas[each][0] for each in partitions)
+        leading = Counter(self._replicas[partition][0] for partition in partitions)
         while True:
             for fullest, emptiest in self._pairs(leading, 2):
                 path = self._way(partitions, fullest, emptiest)
@@ -244,8 +250,8 @@ class _Spreading:
         came_by: dict[int, tuple[TopicPartition, int]] = {}
         waiting = deque([fullest])
         led: dict[int, list[TopicPartition]] = {}
-        for each in partitions:
-            led.setdefault(self._replicas[each][0], []).append(each)
+        for moved in partitions:
+            led.setdefault(self._replicas[moved][0], []).append(moved)
         while waiting and emptiest not in came_by:
             broker = waiting.popleft()
             for partition in led.get(broker, ()):

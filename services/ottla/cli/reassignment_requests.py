@@ -43,9 +43,9 @@ def controller_address(metadata: ClusterMetadata) -> tuple[str, int]:
 
 
 def check_can_ask(where: Connection) -> None:
-    """Raises UsageError for a connection that these requests can not be sent over."""
+    """Raises UsageError for a connection that these requests cannot be sent over."""
     if not can_call(where.properties):
-        raise UsageError(f"reassignments can not be asked for over {where.properties['security.protocol']}; use a listener without SASL")
+        raise UsageError(f"reassignments cannot be asked for over {where.properties['security.protocol']}; use a listener without SASL")
 
 
 def alter_reassignments(
@@ -69,10 +69,10 @@ def alter_reassignments(
     answer = call(address, where.properties, request, AlterPartitionReassignmentsResponse, "does not reassign", CALL_SECONDS)
     _check(answer)
     return {
-        TopicPartition(topic.name, each.partition_index): each.error_message or _error_name(each.error_code)
+        TopicPartition(topic.name, partition.partition_index): partition.error_message or _error_name(partition.error_code)
         for topic in answer.responses
-        for each in topic.partitions
-        if each.error_code
+        for partition in topic.partitions
+        if partition.error_code
     }
 
 
@@ -86,11 +86,11 @@ def list_reassignments(where: Connection, address: tuple[str, int]) -> dict[Topi
     answer = call(address, where.properties, request, ListPartitionReassignmentsResponse, refusal, CALL_SECONDS)
     _check(answer)
     return {
-        TopicPartition(topic.name, each.partition_index): Ongoing(
-            tuple(each.replicas), tuple(each.adding_replicas), tuple(each.removing_replicas)
+        TopicPartition(topic.name, partition.partition_index): Ongoing(
+            tuple(partition.replicas), tuple(partition.adding_replicas), tuple(partition.removing_replicas)
         )
         for topic in sorted(answer.topics, key=lambda topic: str(topic.name))
-        for each in sorted(topic.partitions, key=lambda each: int(each.partition_index))
+        for partition in sorted(topic.partitions, key=lambda listed: int(listed.partition_index))
     }
 
 

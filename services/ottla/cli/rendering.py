@@ -122,9 +122,9 @@ def by_format(text: str, null: bytes) -> Renderer:
         if piece == "" and position + 1 == len(pieces):
             raise UsageError(f"the format {text!r} ends with a lone %")
         if token not in _TOKENS:
-            raise UsageError(f"the format has no %{token}; it has {' '.join('%' + each for each in _TOKENS)}")
+            raise UsageError(f"the format has no %{token}; it has {' '.join('%' + known for known in _TOKENS)}")
         parts.append(_TOKENS[token])
-        if piece == "":  # `%%`: split left an empty piece between the two, and the text goes on in the next
+        if piece == "":  # `%%`: split left an empty piece between the two, and the text continues in the next
             position += 1
             parts.append(pieces[position].encode())
         else:

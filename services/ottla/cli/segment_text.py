@@ -20,7 +20,7 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that was found: how it is told, how it is written down, and how much is wrong with it."""
+    """One thing that was found: as a line, as JSON, and how much is wrong with it."""
 
     lines: tuple[str, ...]
     fields: dict[str, Any]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """One partition. An offset is None when no leader tells it, the size when it can not be asked."""
+    """One partition. An offset is None when no leader tells it, the size when it cannot be asked."""
 
     partition: int
     leader: int | None
@@ -44,21 +44,21 @@ class TopicFacts:
 
     @property
     def replication_factor(self) -> int:
-        return max((len(each.replicas) for each in self.partitions), default=0)
+        return max((len(partition.replicas) for partition in self.partitions), default=0)
 
     @property
     def message_count(self) -> int:
         """Offsets between start and end: what is there, give or take control records and compaction."""
-        return sum((each.end_offset or 0) - (each.start_offset or 0) for each in self.partitions)
+        return sum((partition.end_offset or 0) - (partition.start_offset or 0) for partition in self.partitions)
 
     @property
     def size(self) -> int | None:
-        sizes = [each.size for each in self.partitions]
+        sizes = [partition.size for partition in self.partitions]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
     def shown(self, under_replicated: bool) -> list[PartitionFacts]:
         """The partitions, or only those with a replica that is not in sync."""
-        return [each for each in self.partitions if each.is_under_replicated or not under_replicated]
+        return [partition for partition in self.partitions if partition.is_under_replicated or not under_replicated]
 
     def as_json(self, under_replicated: bool = False) -> dict[str, Any]:
         return {
@@ -66,7 +66,7 @@ class TopicFacts:
             "partition_count": len(self.partitions),
             "replication_factor": self.replication_factor,
             "configs": dict(self.overrides),
-            "partitions": [asdict(each) for each in self.shown(under_replicated)],
+            "partitions": [asdict(partition) for partition in self.shown(under_replicated)],
         }
 
 
@@ -79,7 +79,7 @@ def gather(connection: Connection, names: Sequence[str]) -> list[TopicFacts]:
     chosen = sorted(names) if names else sorted(name for name in metadata.topics if not name.startswith("__"))
     partitions = [TopicPartition(name, partition) for name in chosen for partition in sorted(metadata.topics[name].partitions)]
     # Only of those that have a leader: librdkafka would wait for the others to get one.
-    led = [each for each in partitions if metadata.topics[each.topic].partitions[each.partition].leader >= 0]
+    led = [partition for partition in partitions if metadata.topics[partition.topic].partitions[partition.partition].leader >= 0]
     offsets = _offsets(admin, connection, led)
     sizes = _sizes(connection, metadata, partitions)
     overrides = _overrides(admin, connection, chosen)
@@ -88,15 +88,15 @@ def gather(connection: Connection, names: Sequence[str]) -> list[TopicFacts]:
             name,
             tuple(
                 PartitionFacts(
-                    partition=each.id,
-                    leader=each.leader if each.leader >= 0 else None,
-                    replicas=tuple(each.replicas),
-                    isr=tuple(each.isrs),
-                    start_offset=offsets.get(TopicPartition(name, each.id), (None, None))[0],
-                    end_offset=offsets.get(TopicPartition(name, each.id), (None, None))[1],
-                    size=sizes.get(TopicPartition(name, each.id)),
+                    partition=partition.id,
+                    leader=partition.leader if partition.leader >= 0 else None,
+                    replicas=tuple(partition.replicas),
+                    isr=tuple(partition.isrs),
+                    start_offset=offsets.get(TopicPartition(name, partition.id), (None, None))[0],
+                    end_offset=offsets.get(TopicPartition(name, partition.id), (None, None))[1],
+                    size=sizes.get(TopicPartition(name, partition.id)),
                 )
-                for _, each in sorted(metadata.topics[name].partitions.items())
+                for _, partition in sorted(metadata.topics[name].partitions.items())
             ),
             overrides[name],
         )
@@ -121,7 +121,7 @@ def _offsets(
 
     ends: list[dict[TopicPartition, int | None]] = []
     for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
-        asked = {ClientPartition(each.topic, each.partition): spec for each in partitions}
+        asked = {ClientPartition(partition.topic, partition.partition): spec for partition in partitions}
         found: dict[TopicPartition, int | None] = {}
         with told_plainly(connection.bootstrap_server):
             answers = admin.list_offsets(asked, request_timeout=ANSWER_SECONDS)
@@ -131,7 +131,7 @@ def _offsets(
             except KafkaException:  # a partition that lost its leader meanwhile has no offsets to tell; the table shows that
                 found[TopicPartition(partition.topic, partition.partition)] = None
         ends.append(found)
-    return {each: (ends[0][each], ends[1][each]) for each in partitions}
+    return {partition: (ends[0][partition], ends[1][partition]) for partition in partitions}
 
 
 def _sizes(connection: Connection, metadata: ClusterMetadata, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -141,9 +141,9 @@ def _sizes(connection: Connection, metadata: ClusterMetadata, partitions: Sequen
     sizes: dict[TopicPartition, int] = {}
     for broker_id, broker in metadata.brokers.items():
         led: dict[str, list[int]] = {}
-        for each in partitions:
-            if metadata.topics[each.topic].partitions[each.partition].leader == broker_id:
-                led.setdefault(each.topic, []).append(each.partition)
+        for partition in partitions:
+            if metadata.topics[partition.topic].partitions[partition.partition].leader == broker_id:
+                led.setdefault(partition.topic, []).append(partition.partition)
         if led:
             with suppress(CommandFailed):  # a broker that has just gone does not hide what the others tell
                 sizes.update(partition_sizes((str(broker.host), broker.port), connection.properties, led))

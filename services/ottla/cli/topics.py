@@ -90,7 +90,7 @@ def list_topics(
     where = connection(bootstrap_server, command_config, properties)
     metadata = cluster_metadata(where.admin(), bootstrap_server)
     rows = [
-        (name, len(topic.partitions), max((len(each.replicas) for each in topic.partitions.values()), default=0))
+        (name, len(topic.partitions), max((len(partition.replicas) for partition in topic.partitions.values()), default=0))
         for name, topic in sorted(metadata.topics.items())
         if internal or not name.startswith("__")
     ]
@@ -123,11 +123,11 @@ def describe(
     where = connection(bootstrap_server, command_config, properties)
     topics = gather(where, names or ())
     if under_replicated:
-        topics = [each for each in topics if each.shown(under_replicated)]
+        topics = [topic for topic in topics if topic.shown(under_replicated)]
     if as_json:
-        say_json([each.as_json(under_replicated) for each in topics])
+        say_json([topic.as_json(under_replicated) for topic in topics])
     elif topics:
-        say("\n\n".join(_described(each, under_replicated) for each in topics))
+        say("\n\n".join(_described(topic, under_replicated) for topic in topics))
     elif under_replicated:
         say("Every replica is in sync.")
     else:
@@ -135,7 +135,7 @@ def describe(
 
 
 def _described(topic: TopicFacts, under_replicated: bool) -> str:
-    size = "size not told" if topic.size is None else bytes_of(topic.size)
+    size = "size unknown" if topic.size is None else bytes_of(topic.size)
     lines = [
         f"{topic.name}: {count_of(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}, "
         f"{count_of(topic.message_count, 'message')}, {size}"
@@ -143,15 +143,15 @@ def _described(topic: TopicFacts, under_replicated: bool) -> str:
     lines += [f"  {key} = {value}" for key, value in topic.overrides.items()]
     rows = [
         (
-            each.partition,
-            each.leader,
-            each.replicas,
-            each.isr,
-            each.start_offset,
-            each.end_offset,
-            None if each.size is None else bytes_of(each.size),
+            partition.partition,
+            partition.leader,
+            partition.replicas,
+            partition.isr,
+            partition.start_offset,
+            partition.end_offset,
+            None if partition.size is None else bytes_of(partition.size),
         )
-        for each in topic.shown(under_replicated)
+        for partition in topic.shown(under_replicated)
     ]
     lines.append(table(("partition", "leader", "replicas", "isr", "start offset", "end offset", "size"), rows))
     return "\n".join(lines)

@@ -1,0 +1,275 @@
+"""`ottla audit-counter` runs an audit counter; `ottla audit` asks one over its REST API.
+
+`verify` and `canary` are for scripts: 0 when every message arrived, 1 when one is lost, doubled or another, 3 when that is not known yet.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import socket
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, ClassVar, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+import typer
+
+from ottla.cli.broker import ConfigOption, Overrides, PidFileOption
+from ottla.cli.connection import pairs
+from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
+from ottla.cli.output import say, say_json, table
+
+DEFAULT_URL: Final = "http://127.0.0.1:8090"
+TIMEOUT_SECONDS: Final = 30.0
+_WAIT_SECONDS: Final = 10.0  # of one question; longer waits ask again
+_AGO: Final = re.compile(r"(\d{1,6})([smhd])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+app = typer.Typer(
+    help="Ask an audit counter whether every message arrived.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Url = Annotated[str, typer.Option("--counter", "-c", metavar="URL", envvar="OTTLA_AUDIT_COUNTER", help="Where the counter answers.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Topic = Annotated[str, typer.Option("--topic", "-t", help="The topic.")]
+From = Annotated[str, typer.Option("--from", help="ISO 8601, milliseconds, or `15m` ago.")]
+To = Annotated[str, typer.Option("--to", help="Likewise; `now`.")]
+
+
+class MessagesDiffer(CommandFailed):
+    """Messages are lost, doubled or others."""
+
+
+class NotKnown(CommandFailed):
+    """It is not known yet whether all arrived."""
+
+    exit_code: ClassVar[int] = 3
+
+
+def audit_counter(
+    config: ConfigOption = None,
+    overrides: Overrides = None,
+    pid_file: PidFileOption = None,
+    log_level: LevelOption = None,
+    log_format: FormatOption = None,
+) -> None:
+    """Run an audit counter: it compares what producers, brokers and consumers say they had.
+
+    docs/configuration.md lists the settings. Any can be given by a variable: OTTLA_SETTING_ and its name in upper case, with _ for
+    each dot. Without zookeeper.connect the counter is active by itself.
+
+    Examples:
+
+    - `ottla audit-counter --config audit-counter.properties`
+    - `OTTLA_SETTING_BOOTSTRAP_SERVERS=localhost:9092 ottla audit-counter --override audit.directory=./audit`
+    """
+    from ottla.cli.process import seconds_since_start, serve_service, settings_of
+
+    with ends_told(set_up(log_level, log_format, default_level="info")):
+        from ottla.audit_counter.server import AuditServer
+        from ottla.config.audit import AuditSettings
+
+        settings = settings_of(AuditSettings, "audit-counter", config, os.environ, pairs(overrides, "--override"))
+        server = AuditServer(settings, name=f"{socket.gethostname()}:{os.getpid()}")
+
+        def ready(url: str) -> None:
+            say(f"Ottla audit counter is ready on {url or 'no port'} ({seconds_since_start():.2f} s)")
+            sys.stdout.flush()
+
+        serve_service("audit-counter", server, lambda: server.url, ready, pid_file)
+
+
+def ask(url: str, path: str, **query: object) -> Any:
+    """The answer's JSON.
+
+    Raises:
+        CommandFailed: nobody answers, or the counter says no.
+    """
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme not in ("http", "https") or parts.hostname is None:
+        raise UsageError(f"--counter takes http://host:port, and {url!r} is not of that form")
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
+    asked = urlencode({name: value for name, value in query.items() if value not in (None, "")})
+    try:
+        connection.request("GET", f"{path}?{asked}" if asked else path)
+        response = connection.getresponse()
+        found = json.loads(response.read())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise CommandFailed(f"no audit counter answers at {url}: {error or type(error).__name__}") from None
+    finally:
+        connection.close()
+    if response.status >= 300:
+        raise CommandFailed(str(found.get("detail", response.reason)))
+    return found
+
+
+def moment(text: str) -> int:
+    """Milliseconds since the epoch of a time as a person gives it.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if text == "now":
+        return time.time_ns() // 1_000_000
+    if (ago := _AGO.fullmatch(text)) is not None:
+        before = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        return int(before.timestamp() * 1000)
+    if text.isascii() and text.isdigit() and len(text) < 16:
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is no time: ISO 8601, milliseconds, `15m` ago, or `now`") from None
+    return int((found if found.tzinfo else found.astimezone()).timestamp() * 1000)
+
+
+@app.command()
+def status(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+    """Where the counter stands, and what it says of each topic."""
+    found, topics = ask(url, "/v1/status"), ask(url, "/v1/topics")
+    if as_json:
+        say_json({**found, "topics": topics})
+        return
+    role = "active" if found["is_active"] else "standby"
+    say(f"{role}, term {found['epoch']}, {found['records']:,} audit records, {found['lag']:,} to read")
+    if topics:
+        rows = [
+            (
+                topic["topic"],
+                ", ".join(f"{kind} {count:,}" for kind, count in topic["verdicts"].items()),
+                topic["missing"],
+                topic["surplus"],
+            )
+            for topic in topics
+        ]
+        say(table(("TOPIC", "WINDOWS", "MISSING", "TOO MANY"), rows))
+
+
+@app.command()
+def verify(
+    topic: Topic,
+    start: From = "1h",
+    end: To = "now",
+    tiers: Annotated[str, typer.Option("--tiers", help="Only edges between these: producer,log,consumer:billing")] = "",
+    wait: Annotated[str, typer.Option("--wait", help="How long to wait until it is known: `60s`.")] = "0s",
+    url: Url = DEFAULT_URL,
+    as_json: Json = False,
+) -> None:
+    """Did every message arrive? Exits 0 when all did, 1 when one is lost, doubled or another, 3 when it is not known yet.
+
+    Examples:
+
+    - `ottla audit verify --topic clicks --from 15m --wait 60s`
+    """
+    patience = _AGO.fullmatch(wait)
+    if patience is None:
+        raise UsageError(f"--wait takes a time such as 60s, and not {wait!r}")
+    left = timedelta(**{_UNITS[patience[2]]: int(patience[1])}).total_seconds()
+    from_ms, to_ms = moment(start), moment(end)
+    if from_ms >= to_ms:
+        raise UsageError("--from is not before --to")
+    while True:
+        some = min(left, _WAIT_SECONDS)
+        path = f"/v1/topics/{quote(topic, safe='')}/verify"
+        found = ask(url, path, **{"from": from_ms, "to": to_ms, "tiers": tiers, "wait": some})
+        left -= some
+        if left <= 0 or found["exit_code"] != 3:
+            break
+    if as_json:
+        say_json(found)
+    else:
+        bad = [edge for edge in found["edges"] if edge["verdict"] not in ("COMPLETE", "LATE")]
+        if bad:
+            rows = [(edge["window"], edge["edge"], edge["verdict"], edge["missing"], edge["surplus"], edge["reason"]) for edge in bad]
+            say(table(("WINDOW", "EDGE", "VERDICT", "MISSING", "TOO MANY", "WHY"), rows))
+        say(f"{topic}: {found['verdict']}, {found['windows']:,} windows")
+    if found["exit_code"] == 1:
+        raise MessagesDiffer(f"{topic}: messages are lost, doubled or others")
+    if found["exit_code"] == 3:
+        raise NotKnown(f"{topic}: it is not known yet whether all messages arrived")
+
+
+@app.command()
+def missing(
+    topic: Topic,
+    window: Annotated[int, typer.Option("--window", help="Where the window begins, in ms, as `verify` shows it.")],
+    edge: Annotated[str, typer.Option("--edge", help="upstream->downstream")],
+    url: Url = DEFAULT_URL,
+    as_json: Json = False,
+) -> None:
+    """The messages that differ on an edge: partition, offset and how often."""
+    found = ask(url, f"/v1/topics/{quote(topic, safe='')}/missing", window=window, edge=edge)
+    if as_json:
+        say_json(found)
+        return
+    rows = [(one["partition"], one["offset"], "missing" if one["times"] > 0 else "too many", abs(one["times"])) for one in found]
+    say(table(("PARTITION", "OFFSET", "", "TIMES"), rows) if rows else "none is named")
+
+
+@app.command()
+def sessions(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+    """Who reports."""
+    found = ask(url, "/v1/sessions")
+    if as_json:
+        say_json(found)
+        return
+    rows = [(one["tier"], one["topic"], one["host"], one["application"], one["state"], one["records"], one["gaps"]) for one in found]
+    say(table(("TIER", "TOPIC", "HOST", "APPLICATION", "STATE", "RECORDS", "GAPS"), rows))
+
+
+@app.command()
+def canary(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+    """The messages that the counter itself sends through every broker: are they there, how long do they take, is one lost?
+
+    Availability is of the last minute; counts and times are since the counter began. Exits 0, 1 when one is lost or doubled, and 3 when no
+    canary runs at this counter.
+    """
+    found = ask(url, "/v1/canary")
+    partitions = found["partitions"]
+    if as_json:
+        say_json(found)
+    elif partitions:
+        rows = [
+            (
+                one["partition"],
+                one["leader"] if one["leader"] >= 0 else "none",
+                _share(one["produce_availability"]),
+                _share(one["consume_availability"]),
+                *(_milliseconds(one[name]) for name in ("produce_p50_ms", "produce_p99_ms", "end_to_end_p50_ms", "end_to_end_p99_ms")),
+                *(f"{one[name]:,}" for name in ("attempted", "failed", "lost", "doubled")),
+            )
+            for one in partitions
+        ]
+        say(table(_CANARY_COLUMNS, rows))
+        commits = f"p50 {_milliseconds(found['commit_p50_ms'])}, p99 {_milliseconds(found['commit_p99_ms'])}"
+        say(f"commits: {commits}, {found['commit_failures']:,} failed")
+        if found["brokers_without_partition"]:
+            say(f"brokers that lead no partition: {', '.join(map(str, found['brokers_without_partition']))}")
+    if not found["is_running"]:
+        why = "another counter is active, or it has just begun" if found["is_enabled"] else "audit.canary.enable is false"
+        raise NotKnown(f"no canary runs at this counter: {why}")
+    if any(one["lost"] or one["doubled"] for one in partitions):
+        raise MessagesDiffer("messages of the canary are lost or doubled")
+
+
+_CANARY_COLUMNS: Final = (
+    *("PARTITION", "LEADER", "PRODUCE", "CONSUME", "PRODUCE P50", "P99", "END TO END P50", "P99"),
+    *("ATTEMPTED", "FAILED", "LOST", "DOUBLED"),
+)
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def _milliseconds(value: float | None) -> str:
+    return "" if value is None else f"{value:,.1f} ms"

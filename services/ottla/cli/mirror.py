@@ -1,0 +1,221 @@
+"""`ottla mirror`: what a mirror maker's workers copy, how far they are, and what an operator decides. All of it by gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import typer
+
+from ottla.cli.connection import pairs
+from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.output import count_of, say, say_json, table
+from ottla.errors import ApiError
+
+DEFAULT_RPC: Final = "localhost:9095"
+TIMEOUT_SECONDS: Final = 10.0
+
+app = typer.Typer(
+    help="Look at what a mirror maker copies; make, pause, resume and repair it.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+LinkName = Annotated[str, typer.Argument(metavar="LINK", help="`A->B`, or `A-B`, which needs no quotes.")]
+Rpc = Annotated[str, typer.Option("--rpc", metavar="HOST:PORT,…", envvar="OTTLA_MIRROR_RPC", help="`rpc.listener` of the workers.")]
+Json = Annotated[bool, typer.Option("--json", "-J", help="One JSON document.")]
+What = Annotated[str, typer.Argument(metavar="[TOPIC|TOPIC-PARTITION]", help="What of it. [default: the link]")]
+
+
+def _asked(workers: str, method: str, request: Callable[[Any], Any], *, of_all: bool = True) -> list[Any]:
+    """What the workers answer; of the first alone, if that speaks for all."""
+
+    async def ask() -> list[Any]:
+        from ottla.rpc.channel import RpcChannel
+        from ottla.rpc.v1 import mirror_pb2 as messages
+        from ottla.rpc.v1 import mirror_pb2_grpc as services
+
+        answers = []
+        for target in [part.strip() for part in workers.split(",") if part.strip()]:
+            channel = RpcChannel(target)
+            try:
+                stub = services.MirrorStub(channel.grpc_channel)
+                answers.append(await channel.call(getattr(stub, method), request(messages), TIMEOUT_SECONDS))
+            except ApiError as error:
+                raise CommandFailed(f"the mirror maker at {target}: {error}") from None
+            finally:
+                await channel.close()
+            if not of_all:
+                break
+        return answers
+
+    found = asyncio.run(ask())
+    if not found:
+        raise UsageError("--rpc names no worker")
+    return found
+
+
+@app.command("list")
+def list_links(rpc: Rpc = DEFAULT_RPC, as_json: Json = False) -> None:
+    """List the links: partitions by state, and how far they are behind."""
+    rows: dict[str, dict[str, Any]] = {}
+    for answer in _asked(rpc, "Status", lambda messages: messages.MirrorStatusRequest()):
+        for link in answer.links:
+            row = rows.setdefault(
+                f"{link.source}->{link.target}",
+                {"slots": link.slots, "held": 0, "partitions": 0, "failed": 0, "lag": 0, "paused": list(link.paused), "failure": ""},
+            )
+            row["held"] += len(link.held_slots)
+            row["partitions"] += len(link.partitions)
+            row["failed"] += sum(partition.state == "FAILED" for partition in link.partitions)
+            row["lag"] += sum(_lag(partition) for partition in link.partitions)
+            row["failure"] = row["failure"] or link.failure
+    if as_json:
+        say_json([{"link": name, **row} for name, row in rows.items()])
+        return
+    heads = ("link", "slots", "partitions", "failed", "lag", "state")
+    lines = [
+        (name, f"{row['held']}/{row['slots']}", row["partitions"], row["failed"], row["lag"], row["failure"] or _paused(row["paused"]))
+        for name, row in rows.items()
+    ]
+    say(table(heads, lines) if lines else "No links.")
+
+
+def _lag(partition: Any) -> int:
+    known = partition.next_offset >= 0 and partition.end_offset >= 0
+    return max(int(partition.end_offset - partition.next_offset), 0) if known else 0
+
+
+def _paused(names: list[str]) -> str:
+    return "paused" if "*" in names else f"paused: {', '.join(names)}" if names else "copying"
+
+
+@app.command()
+def describe(link: LinkName, rpc: Rpc = DEFAULT_RPC, as_json: Json = False) -> None:
+    """Show each partition of a link: its state, its offsets, and the gaps; exit code 1 when one has failed."""
+    from google.protobuf.json_format import MessageToDict
+
+    answers = _asked(rpc, "Status", lambda messages: messages.MirrorStatusRequest(link=link))
+    found = [one for answer in answers for one in answer.links]
+    partitions = [partition for one in found for partition in one.partitions]
+    if as_json:
+        say_json([MessageToDict(one, preserving_proto_field_name=True) for one in found])
+    else:
+        rows = [
+            (
+                f"{one.topic}-{one.partition}",
+                f"{one.target_topic}-{one.partition}" if one.target_topic else None,
+                one.state,
+                one.next_offset if one.next_offset >= 0 else None,
+                _lag(one),
+                one.reason or None,
+            )
+            for one in sorted(partitions, key=lambda one: (one.topic, one.partition))
+        ]
+        say(table(("partition", "target", "state", "next offset", "lag", "reason"), rows) if rows else "No partitions here.")
+        for one in found:
+            for gap in one.gaps:
+                say(f"gap: {gap.topic}-{gap.partition}, offsets {gap.offset} to {gap.next_offset}: {gap.cause}")
+    failures = [one.failure for one in found if one.failure]
+    failed = sum(one.state == "FAILED" for one in partitions)
+    if failures or failed:
+        raise CommandFailed(failures[0] if failures else f"{count_of(failed, 'partition')} failed")
+
+
+@app.command()
+def pause(link: LinkName, what: What = "*", rpc: Rpc = DEFAULT_RPC) -> None:
+    """Copy no more of a link, a topic or a partition, at all workers.
+
+    Example: `ottla mirror pause A-B clicks-3`
+    """
+    (answer,) = _asked(rpc, "Pause", lambda messages: messages.MirrorPauseRequest(link=link, name=what), of_all=False)
+    say(f"{link} is {_paused(list(answer.paused))}")
+
+
+@app.command()
+def resume(link: LinkName, what: What = "*", rpc: Rpc = DEFAULT_RPC) -> None:
+    """Copy on where it was paused; without a name, everything of the link."""
+    (answer,) = _asked(rpc, "Resume", lambda messages: messages.MirrorResumeRequest(link=link, name=what), of_all=False)
+    say(f"{link} is {_paused(list(answer.paused))}")
+
+
+@app.command()
+def offsets(
+    link: LinkName,
+    group: Annotated[str, typer.Option("--group", "-g", help="A consumer group of the source.")],
+    rpc: Rpc = DEFAULT_RPC,
+    as_json: Json = False,
+) -> None:
+    """Show where a group of the source is in the target: exactly, by the map of the link."""
+    answers = _asked(rpc, "Offsets", lambda messages: messages.MirrorOffsetsRequest(link=link, group=group))
+    found = sorted((one for answer in answers for one in answer.offsets), key=lambda one: (one.topic, one.partition))
+    rows = [(one.topic, one.partition, one.source_offset, one.target_offset) for one in found]
+    heads = ("topic", "partition", "source offset", "target offset")
+    if as_json:
+        say_json([dict(zip(("topic", "partition", "source_offset", "target_offset"), row, strict=True)) for row in rows])
+    else:
+        say(table(heads, rows) if rows else f"Nothing of {group} can be translated here.")
+
+
+@app.command()
+def repair(
+    link: LinkName,
+    partition: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION")],
+    accept_gap: Annotated[
+        bool, typer.Option("--accept-gap", help="Go on behind what the source has lost; the map says what that was.")
+    ] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Copy it again from the source's first record on; the copies before stay in front of these.")
+    ] = False,
+    truncate: Annotated[
+        bool, typer.Option("--truncate", help="Delete all records of the target's partition, whoever wrote them, and copy it again.")
+    ] = False,
+    rpc: Rpc = DEFAULT_RPC,
+) -> None:
+    """Have a partition that failed go on, or any partition begin again. The link's map has a gap record of what was lost, or copied twice.
+
+    Examples:
+
+    - `ottla mirror repair A-B clicks-3 --accept-gap`
+    - `ottla mirror repair A-B clicks-3 --truncate`
+    """
+    topic, dash, number = partition.rpartition("-")
+    if not dash or not number.isdecimal():
+        raise UsageError(f"{partition!r} is not of the form topic-3")
+    ways = [name for name, is_asked in (("ACCEPT_GAP", accept_gap), ("RESTART", restart), ("TRUNCATE", truncate)) if is_asked]
+    if len(ways) != 1:
+        raise UsageError("what its source has lost may be gone for good; say what is to be done: --accept-gap, --restart or --truncate")
+
+    def request(messages: Any) -> Any:
+        return messages.MirrorRepairRequest(link=link, topic=topic, partition=int(number), how=ways[0])
+
+    if not any(answer.is_held for answer in _asked(rpc, "Repair", request)):
+        raise CommandFailed(f"{partition} is copied by none of these workers")
+    say(f"{partition} is tried again" if accept_gap else f"{partition} begins again")
+
+
+@app.command()
+def create(
+    link: LinkName,
+    configs: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting of the link, as in the file behind `A->B.`; may be repeated."),
+    ] = None,
+    rpc: Rpc = DEFAULT_RPC,
+) -> None:
+    """Make a link between two clusters of the workers' file, at all workers that share its zookeeper.connect.
+
+    Example: `ottla mirror create A-B --config topics=clicks,views --config naming=identity`
+    """
+    settings = pairs(configs, "--config")
+    _asked(rpc, "Create", lambda messages: messages.MirrorCreateRequest(link=link, settings=settings), of_all=False)
+    say(f"{link} is made")
+
+
+@app.command()
+def delete(link: LinkName, rpc: Rpc = DEFAULT_RPC) -> None:
+    """End a link that `create` has made. What it has copied stays, and so does its map: made again, it goes on where it was."""
+    _asked(rpc, "Delete", lambda messages: messages.MirrorDeleteRequest(link=link), of_all=False)
+    say(f"{link} is deleted")

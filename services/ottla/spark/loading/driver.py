@@ -1,0 +1,434 @@
+"""One load after the other: from the table's offsets to the topics' ends, in one commit.
+
+    open the table ── its snapshot and offsets ── ends ── plan ── tasks write ── check ── commit ── what is only good to have
+
+Before the commit nothing is visible, after it everything is: a driver that is killed anywhere is started again and that is all. Two
+drivers of one job both read; the table refuses the second one's commit, which says who was first.
+
+The offsets are those that the job's last commit remembers. Where the log has been cleaned of it, they are computed from the table's own
+rows, and a log line says so.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import secrets
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from ottla.clock import Clock, SystemClock
+from ottla.errors import ApiError, ConfigurationError, OttlaError
+from ottla.lifecycle import LoopThread
+from ottla.model import TopicPartition
+from ottla.spark.loading.auditing import Report, send
+from ottla.spark.loading.decoding import OURS, ColumnTypes, merged
+from ottla.spark.loading.files import PARTITION_BY, WriteTask, table_schema, write
+from ottla.spark.loading.ranges import MAX_RECORDS_PER_FILE, RangeFacts, check, forgotten, plan, reached
+from ottla.spark.loading.schemas import Decoding
+from ottla.spark.offsets import Offsets, backlog, flat, nested, packed
+from ottla.spark.reading import ClusterReader, report
+from ottla.spark.settings import Boundary, SourceSettings
+from ottla.spark.table import Table
+from ottla.wire.admin import ConfigResource, ResourceType, describe_configs
+from ottla.wire.cluster import Cluster
+from ottla.wire.groups import CommittedOffset, commit_offsets
+
+log = logging.getLogger(__name__)
+
+_ASK_SECONDS: Final = 30.0
+_SMALL_RANGE: Final = 100_000  # offsets that are not worth a task of their own
+
+
+class Step(enum.Enum):
+    """Where a load has come to."""
+
+    PLANNED = "planned"
+    WRITTEN = "written"
+    CHECKED = "checked"
+    COMMITTED = "committed"
+    REPORTED = "reported"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSettings:
+    """What is loaded, and where to.
+
+    Attributes:
+        source: topics, cluster, and where a job begins that never ran.
+        table: the Delta table's directory or address. It is made if it is not there.
+        job: whose offsets they are: a table may take several jobs, of different topics.
+        until_ms: no record from this time on.
+        max_records: at most so many offsets in one load.
+        group: consumer group whose offsets are committed afterwards, for tools that show lag; None: none is.
+        decoding: how values become columns; None: they stay bytes.
+        audit_window_ms: windows by which the audit is told of what was loaded, the counter's `audit.window.ms`; None: it is not.
+    """
+
+    source: SourceSettings
+    table: str
+    job: str
+    until_ms: int | None = None
+    max_records: int | None = None
+    max_records_per_file: int = MAX_RECORDS_PER_FILE
+    group: str | None = None
+    decoding: Decoding | None = None
+    audit_window_ms: int | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], table: str, job: str, **more: Any) -> LoadSettings:
+        """With the options of a batch of the source; only what is committed is read, unless they say otherwise.
+
+        Raises:
+            OptionRefused
+        """
+        source = SourceSettings.of({"kafka.isolation.level": "read_committed", **options}, is_stream=False)
+        if not job or len(job) > 200:
+            raise ConfigurationError("a job has a name, of 200 characters at most")
+        settings = cls(source, table, job, **more)
+        if settings.audit_window_ms is not None and find_spec("fastavro") is None:
+            raise ConfigurationError("a load that is audited needs the extra `audit`: pip install 'ottla[spark,audit]'")
+        return settings
+
+    @property
+    def application(self) -> str:
+        return f"ottla-load/{self.job}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOutcome:
+    """What a load did.
+
+    Attributes:
+        snapshot: of the table afterwards.
+        version: of the job: how many commits it has made.
+        rows, files, size: what was added.
+        offsets: where the table is.
+        left: how many offsets there were behind them when the load had its plan.
+    """
+
+    snapshot: int
+    version: int
+    rows: int
+    files: int
+    size: int
+    offsets: Offsets = field(default_factory=dict)
+    left: int = 0
+    lost: int = 0
+    seconds: float = 0.0
+    quarantined: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was nothing to load, so that nothing was committed."""
+        return not self.files and not self.rows and self.seconds == 0.0
+
+
+class Executor(Protocol):
+    """Who runs a load's tasks."""
+
+    def run(self, tasks: Sequence[WriteTask], done: Callable[[int], None]) -> list[RangeFacts]:
+        """Runs them, each at least once, and gives what one run of each says; `done` is told how many are, as they are."""
+        ...
+
+
+class LocalExecutor:
+    """Runs tasks in this process, without Spark."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self._threads = threads
+
+    def run(self, tasks: Sequence[WriteTask], done: Callable[[int], None]) -> list[RangeFacts]:
+        found: list[RangeFacts] = []
+        with ThreadPoolExecutor(self._threads, "ottla-load") as threads:
+            for count, facts in enumerate(threads.map(WriteTask.run, tasks), 1):
+                found += facts
+                done(count)
+        return found
+
+
+class SparkExecutor:
+    """Runs tasks on a Spark session, which is started when there is something to run: a load that finds nothing needs no JVM.
+
+    Args:
+        start: gives the session; called once.
+    """
+
+    def __init__(self, start: Callable[[], Any]) -> None:
+        self._start = start
+        self._session: Any = None
+
+    def run(self, tasks: Sequence[WriteTask], done: Callable[[int], None]) -> list[RangeFacts]:
+        self._session = self._session or self._start()
+        context = self._session.sparkContext
+        group = f"ottla-load-{secrets.token_hex(4)}"  # of this run alone, whose tasks are counted
+
+        def collect() -> list[list[RangeFacts]]:
+            # A job is of the group of the thread that starts it; the threads of Java have none from each other.
+            context.setJobGroup(group, f"load of {len(tasks)} tasks")
+            return list(context.parallelize(tasks, len(tasks)).mapPartitions(write).collect())
+
+        with ThreadPoolExecutor(1, "ottla-load") as thread:
+            waiting = thread.submit(collect)
+            while not waiting.done():
+                done(_tasks_done(context.statusTracker(), group))
+                try:
+                    waiting.exception(0.5)
+                except TimeoutError:
+                    continue
+        done(len(tasks))
+        return [facts for of_task in waiting.result() for facts in of_task]
+
+
+def _tasks_done(tracker: Any, group: str) -> int:
+    jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group)]
+    stages = [tracker.getStageInfo(number) for job in jobs if job is not None for number in job.stageIds]
+    return sum(stage.numCompletedTasks for stage in stages if stage is not None)
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def load(
+    settings: LoadSettings,
+    executor: Executor,
+    *,
+    at: Callable[[Step], None] = _nothing,
+    progress: Callable[[int, int], None] = _nothing,
+    clock: Clock | None = None,
+) -> LoadOutcome:
+    """Loads what there is. Committed before it returns; where there is nothing, nothing is.
+
+    Args:
+        at: is told each step when it is done.
+        progress: is told how many tasks are done, of how many.
+
+    Raises:
+        TableConflict: another driver of the job was first.
+        DataLost, ReadFailed, LoadIncomplete, SchemaChanged, RegistryUnavailable: nothing is committed.
+    """
+    clock = clock or SystemClock()
+    began = clock.monotonic()
+    is_decoded = settings.decoding is not None
+    table = Table.open(settings.table, table_schema(is_decoded=is_decoded), PARTITION_BY, clock, may_have_more=is_decoded)
+    with ClusterReader(settings.source) as reader:
+        version = table.application_version(settings.application)
+        remembered = offsets_of(table, settings)
+        start, end = _bounds(settings, reader, remembered)
+        ranges = plan(start, end, settings.max_records, settings.max_records_per_file)
+        left = backlog(reached(start, ranges), end)
+        before = _report_before(table, settings)
+        if not ranges:
+            if before is not None and before["by"] != _by():
+                _report(settings, Report.remembered(before["audit"]).records, clock)
+            return LoadOutcome(table.version, version or 0, 0, 0, 0, start)
+        known = {name: kind for name, kind in table.types().items() if name not in OURS} if is_decoded else {}
+        groups = _grouped(ranges, reader)
+        at(Step.PLANNED)
+        facts, columns = _written(settings, groups, known, executor, lambda count: progress(count, len(groups)))
+        at(Step.WRITTEN)
+        compacted = _compacted(settings, {one.range.partition.topic for one in facts if one.empty > 0})
+        check(ranges, facts, compacted, may_lose=not settings.source.fail_on_data_loss)
+        at(Step.CHECKED)
+        if added := {name: kind for name, kind in columns.items() if name not in known}:
+            table.widen(added, settings.application)
+        offsets = reached(start, ranges)
+        files = [file for one in facts for file in one.files if file.rows]
+        rows, size, lost = sum(file.rows for file in files), sum(file.size for file in files), sum(one.lost for one in facts)
+        quarantined = sum(one.quarantined for one in facts)
+        said = None
+        if settings.audit_window_ms is not None:
+            said = Report.of(settings.job, facts, (before or {}).get("audit"), settings.audit_window_ms, clock.time_ms())
+        snapshot = table.commit(
+            files,
+            settings.application,
+            (version or 0) + 1,
+            {
+                "offsets": nested(offsets),
+                "metrics": {
+                    "rows": rows,
+                    "bytes": size,
+                    "files": len(files),
+                    "lost": lost,
+                    "quarantined": quarantined,
+                    "left": left,
+                    "seconds": round(clock.monotonic() - began, 3),
+                },
+                "ranges": [
+                    [*one.range.partition, one.range.start, one.range.end, one.rows, one.lost]
+                    for one in sorted(facts, key=lambda one: one.range)
+                ],
+                "by": _by(),
+                **({} if said is None else {"audit": said.to_remember()}),
+            },
+        )
+        at(Step.COMMITTED)
+        if settings.group is not None:
+            _tell_group(settings, offsets)
+        if said is not None:
+            # What the commit before said too: it may be of a driver that was killed before it could.
+            unsent = () if before is None else Report.remembered(before["audit"]).records
+            _report(settings, [*unsent, *said.records], clock)
+        at(Step.REPORTED)
+    return LoadOutcome(
+        snapshot,
+        (version or 0) + 1,
+        rows,
+        len(files),
+        size,
+        offsets,
+        left,
+        lost,
+        clock.monotonic() - began,
+        quarantined,
+    )
+
+
+def _by() -> str:
+    return f"{socket.gethostname()}, process {os.getpid()}"
+
+
+def _report_before(table: Table, settings: LoadSettings) -> dict[str, Any] | None:
+    """The job's last commit, if this load is audited and that one was."""
+    if settings.audit_window_ms is None:
+        return None
+    found = table.remembered(settings.application)
+    return found if found is not None and "audit" in found else None
+
+
+def _report(settings: LoadSettings, records: Sequence[tuple[str, bytes]], clock: Clock) -> None:
+    """For the audit counter. What is not sent is sent after the next load, so a failure is a line in the log."""
+    if not records:
+        return
+    try:
+        with _asking(settings.source) as (loop, cluster):
+            loop.call(send(cluster, records, clock.time_ms()), 4 * _ASK_SECONDS)
+    except (OSError, ApiError, OttlaError) as error:
+        log.warning("the audit is not told of this load yet, which changes nothing in the table: %s", error)
+
+
+def offsets_of(table: Table, settings: LoadSettings) -> dict[TopicPartition, int] | None:
+    """Where the job is in the table; None if it never ran."""
+    if table.application_version(settings.application) is None:
+        return None
+    found = table.remembered(settings.application)
+    if found is not None:
+        return flat(found["offsets"])
+    log.warning(
+        "%s: the log has been cleaned of the last commit of %s; its offsets are computed from the table's rows", table.uri, settings.job
+    )
+    return offsets_of_rows(table, settings.source)
+
+
+def offsets_of_rows(table: Table, source: SourceSettings) -> dict[TopicPartition, int]:
+    """The offset behind the last row of each partition of the topics that a source speaks of."""
+    found: dict[TopicPartition, int] = {}
+    for file, batch in table.rows(["partition", "offset"]):
+        numbers, offsets = (batch.column(name).to_numpy() for name in ("partition", "offset"))
+        for number in np.unique(numbers).tolist():
+            partition = TopicPartition(file["partition.topic"], number)
+            found[partition] = max(found.get(partition, 0), int(offsets[numbers == number].max()) + 1)
+    with ClusterReader(source) as reader:
+        there = reader.partitions()
+    return {partition: offset for partition, offset in found.items() if partition in there}
+
+
+def _bounds(settings: LoadSettings, reader: ClusterReader, remembered: Offsets | None) -> tuple[Offsets, Offsets]:
+    """Where to go on, and up to where. Partitions that are new since are read from their beginning."""
+    partitions = reader.partitions()
+    if not partitions:
+        raise ConfigurationError(f"there is no topic to load: {', '.join(settings.source.subscribe) or 'none matches'}")
+    if remembered is None:
+        start: dict[TopicPartition, int] = reader.resolve(settings.source.starting, partitions, is_start=True)
+    else:
+        earliest = reader.earliest(partitions)
+        start = {**dict(remembered), **{partition: offset for partition, offset in earliest.items() if partition not in remembered}}
+        losses = forgotten(start, earliest)
+        report(losses, settings.source)
+        start.update({loss.partition: loss.end for loss in losses})
+    latest = reader.latest(partitions)
+    behind = [partition for partition, offset in latest.items() if offset < start[partition]]
+    if behind and remembered is not None:
+        raise ConfigurationError(
+            f"{behind[0]} ends at {latest[behind[0]]}, and the table is at {start[behind[0]]}: this is another topic than the one that was"
+            " loaded; load it as another job"
+        )
+    if settings.until_ms is not None:
+        until = reader.resolve(Boundary(timestamp_ms=settings.until_ms), partitions, is_start=False)
+        latest = {partition: min(offset, until[partition]) for partition, offset in latest.items()}
+    return start, latest
+
+
+def _grouped(ranges: Sequence[Any], reader: ClusterReader) -> list[tuple[Any, ...]]:
+    """Tasks. Parts of one partition are never in the same one."""
+    parts = Counter(one.partition for one in ranges)
+    alone = {partition for partition, count in parts.items() if count > 1}
+    small = [one for one in ranges if one.partition not in alone]
+    return [*packed(small, reader.leader, _SMALL_RANGE), *((one,) for one in ranges if one.partition in alone)]
+
+
+def _written(
+    settings: LoadSettings, groups: Sequence[tuple[Any, ...]], known: ColumnTypes, executor: Executor, done: Callable[[int], None]
+) -> tuple[list[RangeFacts], ColumnTypes]:
+    """What the tasks wrote, and the decoded columns of the table after it.
+
+    Tasks know nothing of each other. Where a new column was given two types they run again, with one type to begin with, which no task
+    changes any more; so there is an end.
+    """
+
+    def task(group: tuple[Any, ...]) -> WriteTask:
+        return WriteTask(settings.source, group, settings.table, settings.decoding, known, settings.audit_window_ms)
+
+    while True:
+        facts = executor.run([task(group) for group in groups], done)
+        if settings.decoding is None:
+            return facts, known
+        columns, is_whole = merged(known, [one.decoded for one in sorted(facts, key=lambda one: one.range)], settings.decoding)
+        if is_whole and not any(one.is_stale for one in facts):
+            return facts, columns
+        known = columns
+
+
+@contextmanager
+def _asking(settings: SourceSettings) -> Iterator[tuple[LoopThread, Cluster]]:
+    with LoopThread("ottla-load-ask") as loop:
+
+        async def opened() -> Cluster:
+            return Cluster(settings.kafka["bootstrap.servers"], settings.cluster_settings())
+
+        cluster = loop.call(opened(), _ASK_SECONDS)
+        try:
+            yield loop, cluster
+        finally:
+            loop.call(cluster.close(), _ASK_SECONDS)
+
+
+def _compacted(settings: LoadSettings, topics: Iterable[str]) -> set[str]:
+    """Those of the topics that are compacted, as their settings say."""
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(topics)]
+    if not resources:
+        return set()
+    with _asking(settings.source) as (loop, cluster):
+        found = loop.call(describe_configs(cluster, resources, timeout_seconds=_ASK_SECONDS), 2 * _ASK_SECONDS)
+    return {resource.name for resource, entries in found.items() if "compact" in (entries["cleanup.policy"].value or "")}
+
+
+def _tell_group(settings: LoadSettings, offsets: Offsets) -> None:
+    """For tools that show lag. The table has the offsets, so a failure is a line in the log."""
+    assert settings.group is not None
+    try:
+        with _asking(settings.source) as (loop, cluster):
+            committed = {partition: CommittedOffset(offset) for partition, offset in offsets.items()}
+            loop.call(commit_offsets(cluster, settings.group, committed, timeout_seconds=_ASK_SECONDS), 2 * _ASK_SECONDS)
+    except (OSError, ApiError, OttlaError) as error:
+        log.warning("the offsets of group %s are not committed, which changes nothing in the table: %s", settings.group, error)

@@ -1,0 +1,114 @@
+"""What a table that loads write to says of itself: where each job is, and whether every row that was committed is there once.
+
+Reads the table alone and asks no broker. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from ottla.model import TopicPartition
+from ottla.record.columnar import Integers
+from ottla.spark.offsets import Offsets, flat
+from ottla.spark.table import Table
+
+_APPLICATION: Final = "ottla-load/"
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job, by its last commit that the log still has."""
+
+    job: str
+    version: int
+    snapshot: int
+    at_ms: int
+    by: str
+    offsets: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What `verify` found.
+
+    Attributes:
+        rows: that the table has.
+        files: that it is made of.
+        wrong: a sentence for each thing that is not as it should be.
+        is_whole: whether the log still has every commit of every job, so that rows could be counted against commits.
+    """
+
+    rows: int
+    files: int
+    wrong: Sequence[str]
+    is_whole: bool
+
+
+def status(table: Table) -> list[JobStatus]:
+    """Where each job is, in the order of their names."""
+    found: dict[str, JobStatus] = {}
+    for commit in table.commits():
+        application = str(commit["application"])
+        job = application.removeprefix(_APPLICATION)
+        if application != job and job not in found:
+            offsets = flat(commit["offsets"])
+            found[job] = JobStatus(job, commit["version"], commit["snapshot"], commit["at_ms"], commit["by"], offsets)
+    return [found[job] for job in sorted(found)]
+
+
+def verify(table: Table) -> Verdict:
+    """Reads topic, partition and offset of every row, and looks at every file's size.
+
+    A row that is there twice, one behind its job's offsets, a file that is gone or has another size, and a number of rows that is not
+    the one that was committed are wrong.
+    """
+    wrong: list[str] = []
+    actions = table.files()
+    if "://" not in table.uri:
+        for action in actions:
+            path = Path(table.uri) / action["path"]
+            size = path.stat().st_size if path.exists() else None
+            if size != action["size_bytes"]:
+                wrong.append(f"{action['path']} has {size} bytes, and {action['size_bytes']} were committed")
+    offsets = _offsets(table) if not wrong else {}
+    committed, is_whole, ends = _committed(table)
+    for partition in sorted(offsets.keys() | committed.keys()) if not wrong else ():
+        found = np.sort(np.concatenate(offsets[partition])) if partition in offsets else np.zeros(0, np.int64)
+        if doubled := int((np.diff(found) == 0).sum()):
+            wrong.append(f"{partition}: {doubled} offsets are there more than once")
+        if len(found) and partition in ends and int(found[-1]) >= ends[partition]:
+            wrong.append(f"{partition}: offset {int(found[-1])} is there, and its job is at {ends[partition]}")
+        if is_whole and len(found) != committed[partition]:
+            wrong.append(f"{partition}: {len(found)} rows are there, and {committed[partition]} were committed")
+    return Verdict(sum(len(part) for parts in offsets.values() for part in parts), len(actions), tuple(wrong), is_whole)
+
+
+def _offsets(table: Table) -> dict[TopicPartition, list[Integers]]:
+    found: dict[TopicPartition, list[Integers]] = {}
+    for file, batch in table.rows(["partition", "offset"]):
+        numbers, offsets = (batch.column(name).to_numpy() for name in ("partition", "offset"))
+        for number in np.unique(numbers).tolist():
+            found.setdefault(TopicPartition(file["partition.topic"], number), []).append(offsets[numbers == number])
+    return found
+
+
+def _committed(table: Table) -> tuple[Counter[TopicPartition], bool, dict[TopicPartition, int]]:
+    """Rows by partition over all commits that the log has, whether those are all, and where jobs are."""
+    rows: Counter[TopicPartition] = Counter()
+    ends: dict[TopicPartition, int] = {}
+    first: dict[str, int] = {}
+    for commit in table.commits():
+        if not str(commit["application"]).startswith(_APPLICATION):
+            continue
+        first[commit["application"]] = commit["version"]
+        for topic, number, _, _, count, _ in commit["ranges"]:
+            rows[TopicPartition(topic, number)] += count
+        for partition, offset in flat(commit["offsets"]).items():
+            ends[partition] = max(ends.get(partition, 0), offset)
+    return rows, bool(first) and set(first.values()) == {1}, ends

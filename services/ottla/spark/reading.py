@@ -1,0 +1,483 @@
+"""Reading ranges of offsets as Arrow, and asking a cluster where they begin and end.
+
+`read_ranges` is what a task does: fetch by `wire`, in a thread of its own so that the next batches come while Spark has the last ones,
+and decode by `record.columnar`. Offsets that compaction, markers and aborted transactions left empty are no loss. What the log does
+not have any more is: the exact range is named, and `failOnDataLoss` says whether that ends the query.
+
+`ClusterReader` is what a driver asks. Both are for callers that block; neither keeps anything from one call to the next but what it
+knows of the cluster, and neither imports pyspark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+from uuid import UUID
+
+import numpy as np
+
+from ottla.clock import Clock, SystemClock
+from ottla.errors import ApiError, CorruptMessage, OffsetOutOfRange, OttlaError, UnknownTopicId, UnknownTopicOrPartition
+from ottla.lifecycle import LoopThread
+from ottla.model import TopicPartition
+from ottla.record.batch import batches, crc_of
+from ottla.record.columnar import ByteColumn, Columns, read_columns
+from ottla.spark.offsets import EARLIEST, LATEST, Loss, OffsetRange, Offsets
+from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
+from ottla.wire.cluster import Cluster
+from ottla.wire.fetching import Fetched, Fetcher, FetchFailed, visible_batches
+from ottla.wire.offsets import list_offsets
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_POLL_SECONDS: Final = 1.0
+_SLACK_SECONDS: Final = 30.0  # what a call into the loop has beyond the timeouts inside it
+
+
+class DataLost(OttlaError):
+    """Records that a query should read are gone, and `failOnDataLoss` is true."""
+
+    def __init__(self, losses: Sequence[Loss]) -> None:
+        super().__init__(
+            "; ".join(map(str, losses))
+            + ". Some data may have been lost because they are not available in Kafka any more. If you do not want the query to fail on"
+            " such cases, set the source option failOnDataLoss to false"
+        )
+        self.losses = tuple(losses)
+
+
+class ReadFailed(OttlaError):
+    """A range cannot be read: damaged, refused, or nothing came of it in time."""
+
+
+def report(losses: Sequence[Loss], settings: SourceSettings) -> None:
+    """Logs losses, or raises DataLost for them."""
+    if losses and settings.fail_on_data_loss:
+        raise DataLost(losses)
+    for loss in losses:
+        log.warning("%s", loss)
+
+
+# Arrow.
+
+
+def arrow_schema(columns: Sequence[str]) -> Any:
+    """The `pyarrow.Schema` of columns, equal to what Spark makes of its own schema: all may be null."""
+    import pyarrow
+
+    header = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
+    types = {
+        "key": pyarrow.binary(),
+        "value": pyarrow.binary(),
+        "topic": pyarrow.string(),
+        "partition": pyarrow.int32(),
+        "offset": pyarrow.int64(),
+        "timestamp": pyarrow.timestamp("us", tz="UTC"),
+        "timestampType": pyarrow.int32(),
+        "headers": pyarrow.list_(pyarrow.field("element", header)),
+    }
+    return pyarrow.schema([(name, types[name]) for name in columns])
+
+
+def record_batch(columns: Columns, partition: TopicPartition, schema: Any) -> Any:
+    """The `pyarrow.RecordBatch` of what was decoded; only columns of the schema are made."""
+    import pyarrow
+
+    makers: dict[str, Callable[[], Any]] = {
+        "key": columns.keys.to_arrow,
+        "value": columns.values.to_arrow,
+        "topic": lambda: pyarrow.repeat(pyarrow.scalar(partition.topic, pyarrow.string()), len(columns)),
+        "partition": lambda: pyarrow.array(np.full(len(columns), partition.partition, np.int32)),
+        "offset": lambda: pyarrow.array(columns.offsets),
+        # The cast refuses milliseconds that are too many for microseconds; a product would go round.
+        "timestamp": lambda: pyarrow.array(columns.timestamps, pyarrow.timestamp("ms", tz="UTC")).cast(pyarrow.timestamp("us", tz="UTC")),
+        "timestampType": lambda: pyarrow.array(columns.timestamp_types.astype(np.int32)),
+        "headers": lambda: _headers(columns, schema.field("headers").type),
+    }
+    return pyarrow.RecordBatch.from_arrays([makers[name]() for name in schema.names], schema=schema)
+
+
+def _headers(columns: Columns, kind: Any) -> Any:
+    """As Spark's Kafka source: null where a record has none."""
+    import pyarrow
+    from pyarrow import compute
+
+    found = columns.headers_to_arrow()
+    is_empty = compute.equal(compute.list_value_length(found), 0)
+    return pyarrow.ListArray.from_arrays(found.offsets, found.values.cast(kind.value_type), type=kind, mask=is_empty)
+
+
+# What a task does.
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """A part of a range, in the order of its offsets.
+
+    Attributes:
+        columns: its records.
+        start, end: the offsets that it covers; what is in no record was compacted, is a marker or was aborted.
+        unseen: how many of those were markers or aborted. The rest was compacted.
+        quarantined: how many were in a damaged batch that is in quarantine now.
+    """
+
+    partition: TopicPartition
+    columns: Columns
+    start: int
+    end: int
+    unseen: int
+    quarantined: int = 0
+
+
+def read_ranges(settings: SourceSettings, ranges: Sequence[OffsetRange], clock: Clock | None = None) -> Iterator[Portion]:
+    """All records of some ranges, each of another partition, as they arrive.
+
+    Raises:
+        DataLost: a part of a range is gone, and `failOnDataLoss` is true.
+        ReadFailed: a batch is damaged, or nothing came for `kafkaConsumer.pollTimeoutMs`.
+    """
+    now = (clock or SystemClock()).monotonic
+    left = {one.partition: one for one in ranges if one.size > 0}
+    assert len(left) == len([one for one in ranges if one.size > 0]), "two ranges of a partition in a task"
+    if not left:
+        return
+    timeout_seconds = settings.poll_timeout_ms / 1000
+    with LoopThread("ottla-spark-read") as loop:
+        fetching = loop.call(_Fetching.open(settings, left.values()), _SLACK_SECONDS)
+        try:
+            moved_at = now()
+            while left:
+                arrived = loop.call(fetching.poll(min(_POLL_SECONDS, timeout_seconds)), timeout_seconds + _SLACK_SECONDS)
+                if isinstance(arrived, FetchFailed):
+                    one = left.pop(arrived.partition, None)
+                    if one is not None and settings.quarantine is not None and isinstance(arrived.__cause__, CorruptMessage):
+                        whole, damaged = loop.call(fetching.past_damage(one, timeout_seconds), timeout_seconds + _SLACK_SECONDS)
+                        if whole is not None:
+                            yield from _portions(whole, one)
+                            one = OffsetRange(one.partition, max(one.start, whole.next_offset), one.end)
+                        if damaged is not None and one.size > 0:
+                            start, end = max(damaged.start, one.start), min(damaged.end, one.end)
+                            damaged.write(settings.quarantine)
+                            log.error(
+                                "%s: offsets [%d, %d) are damaged and in quarantine at %s", one.partition, start, end, settings.quarantine
+                            )
+                            yield Portion(one.partition, _no_records(end), start, end, 0, end - start)
+                            one = OffsetRange(one.partition, end, one.end)
+                        if one.size > 0:
+                            left[one.partition] = one
+                            loop.call(fetching.go_on(one), _SLACK_SECONDS)
+                        moved_at = now()
+                        continue
+                    if one is not None:
+                        rest = loop.call(fetching.after_loss(arrived, one), timeout_seconds + _SLACK_SECONDS)
+                        left.update({} if rest is None else {rest.partition: rest})
+                        moved_at = now()
+                    continue
+                for fetched in arrived:
+                    one = left.get(fetched.partition)
+                    if one is None or fetched.next_offset <= one.start:
+                        continue
+                    yield from _portions(fetched, one)
+                    if fetched.next_offset >= one.end:
+                        del left[one.partition]
+                        loop.call(fetching.finish(one.partition), _SLACK_SECONDS)
+                    else:
+                        left[one.partition] = OffsetRange(one.partition, fetched.next_offset, one.end)
+                    moved_at = now()
+                if now() - moved_at > timeout_seconds:
+                    stuck = ", ".join(f"{one.partition} at offset {one.start} of {one.end}" for one in left.values())
+                    raise ReadFailed(f"{settings.kafka['bootstrap.servers']} gave nothing for {settings.poll_timeout_ms} ms: {stuck}")
+        finally:
+            loop.call(fetching.close(), _SLACK_SECONDS)
+
+
+def _portions(fetched: Fetched, one: OffsetRange) -> Iterator[Portion]:
+    end = min(fetched.next_offset, one.end)
+    visible = {position for position, _ in visible_batches(fetched.records, fetched.aborted)}
+    unseen = sum(
+        max(0, min(header.last_offset + 1, end) - max(header.base_offset, one.start))
+        for position, header in batches(fetched.records)
+        if position not in visible
+    )
+    aborted = [(transaction.producer_id, transaction.first_offset) for transaction in fetched.aborted]
+    start = one.start
+    try:
+        found = read_columns(fetched.records, start_offset=one.start, end_offset=end, aborted=aborted, check_crcs=False)
+        for columns in found:
+            behind = min(max(columns.next_offset, start), end)
+            yield Portion(one.partition, columns, start, behind, unseen)
+            start, unseen = behind, 0
+    except ApiError as error:
+        raise ReadFailed(f"{one.partition} from offset {start} on: {type(error).__name__}: {error}") from error
+    if start < end:
+        yield Portion(one.partition, _no_records(end), start, end, unseen)
+
+
+def _no_records(next_offset: int) -> Columns:
+    none = np.zeros(0, np.int64)
+    column = ByteColumn(np.zeros(1, np.uint8), none, none)
+    return Columns(none, none, np.zeros(0, np.int8), column, column, column, next_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A batch whose checksum is another than it says, as the broker has it."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+    octets: bytes
+
+    def write(self, directory: str) -> None:
+        """Puts its bytes into a file that its place names: to do so again changes nothing.
+
+        Raises:
+            OSError
+        """
+        put_aside(directory, f"{self.partition}-{self.start}.batch", self.octets)
+
+
+def put_aside(directory: str, name: str, octets: bytes) -> None:
+    """Writes a file of a quarantine.
+
+    Args:
+        directory: a path or an address; it is made if it is not there.
+
+    Raises:
+        OSError
+    """
+    from pyarrow import fs
+
+    if "://" in directory:
+        system, base = fs.FileSystem.from_uri(directory)
+    else:
+        system, base = fs.LocalFileSystem(), directory
+    system.create_dir(base, recursive=True)
+    with system.open_output_stream(f"{base}/{name}") as file:
+        file.write(octets)
+
+
+class _Fetching:
+    """A cluster and a fetcher, on the loop of a thread."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self.settings = settings
+        self.cluster = Cluster(settings.kafka["bootstrap.servers"], settings.cluster_settings())
+        self.fetcher = Fetcher(self.cluster, settings.fetch_settings())
+
+    @classmethod
+    async def open(cls, settings: SourceSettings, ranges: Iterable[OffsetRange]) -> Self:
+        fetching = cls(settings)
+        for one in ranges:
+            fetching.fetcher.assign(one.partition, one.start)
+        return fetching
+
+    async def poll(self, timeout_seconds: float) -> list[Fetched] | FetchFailed:
+        try:
+            return await self.fetcher.poll(timeout_seconds)
+        except FetchFailed as failure:
+            return failure
+
+    async def finish(self, partition: TopicPartition) -> None:
+        self.fetcher.unassign(partition)
+
+    async def after_loss(self, failure: FetchFailed, one: OffsetRange) -> OffsetRange | None:
+        """What is left to read of a range of which something is gone; None is nothing.
+
+        Raises:
+            DataLost, ReadFailed
+        """
+        cause = failure.__cause__
+        if isinstance(cause, UnknownTopicOrPartition | UnknownTopicId):
+            report([Loss(one.partition, one.start, one.end, "the topic was deleted, or made again, while it was read")], self.settings)
+            return None
+        if not isinstance(cause, OffsetOutOfRange):
+            raise ReadFailed(str(failure)) from failure
+        earliest = (await list_offsets(self.cluster, {one.partition: EARLIEST}))[one.partition].offset
+        latest = (await list_offsets(self.cluster, {one.partition: LATEST}))[one.partition].offset
+        if latest < one.start:
+            report([Loss(one.partition, one.start, one.end, f"the log ends at {latest}")], self.settings)
+            return None
+        gone = min(max(earliest, one.start), one.end)
+        if gone > one.start:
+            report([Loss(one.partition, one.start, gone, f"the log begins at {earliest}")], self.settings)
+        if gone == one.end:
+            return None
+        self.fetcher.assign(one.partition, gone)
+        return OffsetRange(one.partition, gone, one.end)
+
+    async def past_damage(self, one: OffsetRange, timeout_seconds: float) -> tuple[Fetched | None, Damaged | None]:
+        """What comes before the first damaged batch of a range, and that batch. Neither: what came now is whole.
+
+        Raises:
+            ReadFailed: where the batch ends cannot be said.
+        """
+        settings = replace(self.settings.fetch_settings(), check_crcs=False)
+        try:
+            async with asyncio.timeout(timeout_seconds), Fetcher(self.cluster, settings) as fetcher:
+                fetcher.assign(one.partition, one.start)
+                while not (arrived := await fetcher.poll(_POLL_SECONDS)):
+                    pass
+        except FetchFailed as failure:
+            raise ReadFailed(f"{failure}; it cannot be put into quarantine, as nobody can say where it ends") from failure
+        fetched = arrived[0]
+        next_offset = one.start
+        for position, header in batches(fetched.records):
+            octets = fetched.records[position : position + header.size]
+            if crc_of(octets) != header.crc:
+                whole = replace(fetched, records=fetched.records[:position], next_offset=next_offset) if position else None
+                return whole, Damaged(one.partition, header.base_offset, header.last_offset + 1, bytes(octets))
+            next_offset = header.last_offset + 1
+        return None, None
+
+    async def go_on(self, one: OffsetRange) -> None:
+        self.fetcher.assign(one.partition, one.start)
+
+    async def close(self) -> None:
+        await self.fetcher.close()
+        await self.cluster.close()
+
+
+# What a driver asks.
+
+
+class ClusterReader:
+    """Which partitions there are, and where they begin and end. For one thread; opens nothing before it is asked.
+
+    A topic that is made again under its name is noticed as long as this lives, as offsets in Spark's JSON do not say whose they are.
+    """
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self.settings = settings
+        self._loop: LoopThread | None = None
+        self._cluster: Cluster | None = None
+        self._topic_ids: dict[str, UUID | None] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes its connections; it may be asked again."""
+        loop, cluster, self._loop, self._cluster = self._loop, self._cluster, None, None
+        if loop is not None:
+            try:
+                if cluster is not None:
+                    loop.call(cluster.close(), _SLACK_SECONDS)
+            finally:
+                loop.close(_SLACK_SECONDS)
+
+    def partitions(self) -> set[TopicPartition]:
+        """The partitions that the query speaks of, and that are there.
+
+        Raises:
+            DataLost: a topic is another one than when it was asked for last.
+        """
+        return self._call(self._partitions)
+
+    def leader(self, partition: TopicPartition) -> int | None:
+        """Who led the partition when it was asked for last."""
+        assert self._cluster is not None
+        topic = self._cluster.metadata.topics.get(partition.topic)
+        return None if topic is None or partition.partition not in topic.partitions else topic.partitions[partition.partition].leader
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where their logs begin."""
+        return self._list(dict.fromkeys(partitions, EARLIEST))
+
+    def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where their logs end: for a reader of committed records, before the first open transaction."""
+        return self._list(dict.fromkeys(partitions, LATEST))
+
+    def at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The offset of the first record that is not older; -1 where all are."""
+        return self._list(times)
+
+    def resolve(self, boundary: Boundary, partitions: Iterable[TopicPartition], *, is_start: bool) -> dict[TopicPartition, int]:
+        """The offsets that a boundary stands for.
+
+        Raises:
+            OptionRefused: it does not speak of exactly these partitions, or no record is as young and the strategy is `error`.
+        """
+        wanted = sorted(partitions)
+        side = "starting" if is_start else "ending"
+        if boundary.timestamp_ms is not None or boundary.timestamps_ms:
+            asked: Offsets = boundary.timestamps_ms
+            if boundary.timestamp_ms is not None:
+                asked = dict.fromkeys(wanted, boundary.timestamp_ms)
+            else:
+                _check_named(asked, wanted, f"{side}OffsetsByTimestamp")
+            found = self.at(asked)
+            without = [partition for partition in wanted if found[partition] < 0]
+            if without and is_start and self.settings.strategy == "error":
+                what = f"{without[0]} has no record at or after {asked[without[0]]} ms"
+                raise OptionRefused(f"{what}: see startingOffsetsByTimestampStrategy")
+            return {**found, **self.latest(without)}
+        if boundary.offsets:
+            _check_named(boundary.offsets, wanted, f"{side}Offsets")
+            asked = {partition: offset for partition, offset in boundary.offsets.items() if offset < 0}
+            return {**boundary.offsets, **self._list(asked)}
+        return self.earliest(wanted) if boundary.default == "earliest" else self.latest(wanted)
+
+    async def _partitions(self, cluster: Cluster) -> set[TopicPartition]:
+        settings = self.settings
+        if settings.subscribe_pattern is not None:
+            await cluster.refresh(None)
+            matches = re.compile(settings.subscribe_pattern).fullmatch
+            names = {name for name in cluster.metadata.topics if matches(name)}
+        else:
+            names = set(settings.subscribe) or {partition.topic for partition in settings.assign}
+            await cluster.refresh(names)
+        topics = {name: cluster.metadata.topics[name] for name in names if name in cluster.metadata.topics}
+        again = [name for name, topic in topics.items() if self._topic_ids.get(name, topic.topic_id) != topic.topic_id]
+        self._topic_ids.update({name: topic.topic_id for name, topic in topics.items()})
+        report([Loss(TopicPartition(name, 0), 0, 0, "the topic was deleted and made again") for name in sorted(again)], settings)
+        there = {TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions}
+        return there & set(settings.assign) if settings.assign else there
+
+    def _list(self, asked: Offsets) -> dict[TopicPartition, int]:
+        if not asked:
+            return {}
+
+        async def ask(cluster: Cluster) -> dict[TopicPartition, int]:
+            found = await list_offsets(cluster, asked, read_committed=self.settings.read_committed)
+            return {partition: listed.offset for partition, listed in found.items()}
+
+        return self._call(ask)
+
+    def _call(self, ask: Callable[[Cluster], Awaitable[T]]) -> T:
+        """Asks, and again when that failed (fetchOffset.numRetries)."""
+
+        async def asked() -> T:
+            if self._cluster is None:
+                self._cluster = Cluster(self.settings.kafka["bootstrap.servers"], self.settings.cluster_settings())
+            return await ask(self._cluster)
+
+        if self._loop is None:
+            self._loop = LoopThread("ottla-spark-driver")
+        seconds = self.settings.cluster_settings().api_timeout_seconds
+        for left in range(self.settings.fetch_offset_retries, -1, -1):
+            try:
+                return self._loop.call(asked(), 2 * seconds + _SLACK_SECONDS)
+            except OSError as error:
+                if not left:
+                    raise ReadFailed(f"{self.settings.kafka['bootstrap.servers']} cannot be asked: {error}") from error
+                log.info("%s is asked again: %s", self.settings.kafka["bootstrap.servers"], error)
+        raise AssertionError
+
+
+def _check_named(named: Offsets, there: Sequence[TopicPartition], option: str) -> None:
+    if set(named) != set(there):
+        raise OptionRefused(
+            f"If {option} contains specific offsets, you must specify all TopicPartitions. Use -1 for latest, -2 for earliest."
+            f" Specified: {', '.join(map(str, sorted(named)))}; assigned: {', '.join(map(str, there))}"
+        )

@@ -1,0 +1,363 @@
+"""Appends to a Delta table that happen exactly once, from Spark and from `ottla load`.
+
+Tasks write Parquet files that nobody sees. One commit of the table's own log makes them part of it, together with the version that the
+application has reached and whatever it has to remember (a load: its offsets). So data and offsets are there together or not at all, and a
+program that was killed leaves files that no reader knows and `vacuum` removes. Two drivers of an application that began from the same
+snapshot cannot both commit: the log refuses the second.
+
+The package `deltalake` (delta-rs) writes the log; no JVM and no jar is needed, and Polars, DuckDB, pandas, Trino and Spark read it.
+It is imported when a table is opened. No file of a table is ever changed here, and none is removed but by `vacuum`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ottla.clock import Clock, SystemClock
+from ottla.errors import OttlaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# What a commit remembers for us, in its custom metadata: JSON with `application`, `version` and what the application adds.
+METADATA: Final = "ottla"
+COMPRESSION: Final = "zstd"
+_RECENT: Final = 20  # commits that are looked through before all are
+
+
+class TableConflict(OttlaError):
+    """Another driver of the same application has committed since the table was opened; nothing of ours is in it."""
+
+
+class TableUnusable(OttlaError):
+    """There is no table, or one with another schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A Parquet file that was written and is not part of a table yet.
+
+    Attributes:
+        path: below the table's root.
+        size: in bytes.
+        rows: as its own footer has them.
+        values: of the columns that the table is partitioned by.
+        minimums, maximums, nulls: of some columns, for readers that skip files.
+    """
+
+    path: str
+    size: int
+    rows: int
+    values: Mapping[str, str | None] = field(default_factory=dict)
+    minimums: Mapping[str, Any] = field(default_factory=dict)
+    maximums: Mapping[str, Any] = field(default_factory=dict)
+    nulls: Mapping[str, int] = field(default_factory=dict)
+
+
+class Table:
+    """A table as it was when it was opened: every commit is from that snapshot.
+
+    Args:
+        uri: a directory, or what `deltalake` takes: `s3://…`, `hdfs://…`.
+        delta: the opened `deltalake.DeltaTable`.
+    """
+
+    def __init__(self, uri: str, delta: Any, clock: Clock | None = None) -> None:
+        self.uri = uri
+        self.delta = delta
+        self._clock = clock or SystemClock()
+
+    @classmethod
+    def open(
+        cls,
+        uri: str,
+        schema: Any = None,
+        partition_by: Sequence[str] = (),
+        clock: Clock | None = None,
+        *,
+        may_have_more: bool = False,
+    ) -> Self:
+        """Opens a table.
+
+        Args:
+            schema: a `pyarrow.Schema`: the table is made with it if it is not there, and has to have it if it is.
+            may_have_more: whether it may have other columns too.
+
+        Raises:
+            TableUnusable
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            delta = DeltaTable(uri)
+        except TableNotFoundError as error:
+            if schema is None:
+                raise TableUnusable(f"there is no Delta table at {uri}") from error
+            if "://" not in uri:
+                Path(uri).mkdir(parents=True, exist_ok=True)
+            # Who makes it at the same moment has made it for both.
+            delta = DeltaTable.create(uri, schema, mode="ignore", partition_by=list(partition_by))
+            delta.update_incremental()
+        if schema is not None and list(delta.metadata().partition_columns) != list(partition_by):
+            raise TableUnusable(f"{uri} is partitioned by {delta.metadata().partition_columns}, not by {list(partition_by)}")
+        if schema is not None:
+            there = {entry.name: entry.type for entry in delta.schema().fields}
+            if set(schema.names) - set(there) or (set(there) - set(schema.names) and not may_have_more):
+                raise TableUnusable(f"{uri} has columns {', '.join(sorted(there))}, not {', '.join(sorted(schema.names))}")
+        return cls(uri, delta, clock)
+
+    @property
+    def version(self) -> int:
+        """The number of the snapshot."""
+        return int(self.delta.version())
+
+    def application_version(self, application: str) -> int | None:
+        """What an application has reached; None if it never committed. Kept in checkpoints, so it is there however old it is."""
+        found = self.delta.transaction_version(application)
+        return None if found is None else int(found)
+
+    def remembered(self, application: str) -> dict[str, Any] | None:
+        """What the application's last commit remembers; None if it never did, or the log has been cleaned of it."""
+        reached = self.application_version(application)
+        if reached is None:
+            return None
+        for limit in (_RECENT, None):
+            for found in self.commits(limit):
+                if (found.get("application"), found.get("version")) == (application, reached):
+                    return found
+        return None
+
+    def commits(self, limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """What commits of ours remember, the newest first, with `at_ms` and the table's `snapshot`."""
+        for entry in self.delta.history(limit):
+            found = entry.get(METADATA)
+            if found is not None:
+                yield {**json.loads(found), "at_ms": int(entry["timestamp"]), "snapshot": int(entry["version"])}
+
+    def types(self) -> dict[str, Any]:
+        """The `pyarrow.DataType` of each column."""
+        import pyarrow
+
+        schema = pyarrow.schema(self.delta.schema().to_arrow())
+        return {entry.name: entry.type for entry in schema}
+
+    def widen(self, columns: Mapping[str, Any], application: str) -> None:
+        """Adds columns, which are null in every row that is there. A commit of its own: whoever is killed after it has changed no row.
+
+        Args:
+            columns: the `pyarrow.DataType` of each.
+
+        Raises:
+            TableConflict: the application has committed since the table was opened, or anybody has added columns.
+        """
+        import pyarrow
+        from deltalake import Schema
+        from deltalake.exceptions import DeltaError
+
+        before = self.application_version(application)
+        fields = Schema.from_arrow(pyarrow.schema([pyarrow.field(name, kind) for name, kind in columns.items()])).fields
+        try:
+            self.delta.alter.add_columns(list(fields))
+        except DeltaError as error:
+            raise TableConflict(f"columns cannot be added to {self.uri}, so nothing was committed: {error}") from error
+        self.delta.update_incremental()
+        # The snapshot is a later one now, so a commit from it would not see what another driver did before.
+        reached = self.application_version(application)
+        if reached != before:
+            who = (self.remembered(application) or {}).get("by", "another driver")
+            raise TableConflict(f"{application} has reached {reached} in {self.uri}, by {who}; nothing was committed")
+
+    def commit(self, files: Sequence[NewFile], application: str, version: int, remember: Mapping[str, Any] | None = None) -> int:
+        """Makes files part of the table, and the application's version what is given, in one.
+
+        Returns:
+            The number of the new snapshot.
+
+        Raises:
+            TableConflict: with who was first.
+        """
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import DeltaError
+        from deltalake.transaction import AddAction
+
+        now_ms = self._clock.time_ms()
+        actions = [
+            AddAction(
+                path=file.path,
+                size=file.size,
+                partition_values=dict(file.values),
+                modification_time=now_ms,
+                data_change=True,
+                stats=json.dumps(
+                    {
+                        "numRecords": file.rows,
+                        "minValues": dict(file.minimums),
+                        "maxValues": dict(file.maximums),
+                        "nullCount": dict(file.nulls),
+                    }
+                ),
+            )
+            for file in files
+        ]
+        remembered = {"application": application, "version": version, **(remember or {})}
+        try:
+            self.delta.create_write_transaction(
+                actions,
+                mode="append",
+                schema=self.delta.schema(),
+                partition_by=list(self.delta.metadata().partition_columns),
+                commit_properties=CommitProperties(
+                    custom_metadata={METADATA: json.dumps(remembered, separators=(",", ":"))},
+                    app_transactions=[Transaction(application, version, now_ms)],
+                ),
+            )
+        except DeltaError as error:
+            found = type(self).open(self.uri)
+            reached = found.application_version(application)
+            if reached is not None and reached >= version:
+                first = found.remembered(application) or {}
+                who = first.get("by", "another driver")
+                raise TableConflict(
+                    f"{application} has reached {reached} in {self.uri}, by {who}; version {version} was not committed"
+                ) from error
+            raise
+        self.delta.update_incremental()
+        return self.version
+
+    def files(self) -> list[dict[str, Any]]:
+        """What the snapshot is made of: `path` below the root, `size_bytes`, `num_records`, and `partition.<column>`."""
+        import pyarrow
+
+        found: list[dict[str, Any]] = pyarrow.table(self.delta.get_add_actions(flatten=True)).to_pylist()
+        return found
+
+    def rows(self, columns: Sequence[str]) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Some columns of every row, as `pyarrow.RecordBatch`es, each with its file as `files` has it.
+
+        In this thread alone: `deltalake`'s dataset reads in Arrow's threads through Python, and a command that had just read one was
+        seen to be aborted at its end (`terminate called without an active exception`).
+        """
+        from pyarrow import fs, parquet
+
+        for file in self.files():
+            if "://" in self.uri:
+                system, base = fs.FileSystem.from_uri(self.uri)
+            else:
+                system, base = fs.LocalFileSystem(), self.uri
+            with system.open_input_file(f"{base}/{file['path']}") as source, parquet.ParquetFile(source) as opened:
+                for batch in opened.iter_batches(columns=list(columns), use_threads=False):
+                    yield file, batch
+
+    def vacuum(self, older_than_hours: float, *, dry_run: bool) -> list[str]:
+        """Removes files that no snapshot of that age knows: what killed tasks left behind too. Gives their names.
+
+        A file of a load that runs now is an orphan until its commit, so nothing younger than a load takes may be removed.
+        """
+        return list(self.delta.vacuum(int(older_than_hours), dry_run=dry_run, enforce_retention_duration=False, full=True))
+
+    def compact(self) -> int:
+        """Makes few large files of many small ones, which changes no row. Gives how many files were replaced."""
+        return int(self.delta.optimize.compact()["numFilesRemoved"])
+
+
+class ParquetFile:
+    """A file below a table's root while it is written. Leaving the block puts it on the disk."""
+
+    def __init__(self, root: str, path: str, schema: Any) -> None:
+        from pyarrow import fs, parquet
+
+        self._local: Path | None = None
+        if "://" in root:
+            system, base = fs.FileSystem.from_uri(root)
+            whole = f"{base}/{path}"
+        else:
+            self._local = Path(root) / path
+            system, whole = fs.LocalFileSystem(), str(self._local)
+        system.create_dir(whole.rpartition("/")[0], recursive=True)
+        self.size = self.rows = 0
+        self._stream = system.open_output_stream(whole)
+        self._writer = parquet.ParquetWriter(self._stream, schema, compression=COMPRESSION)
+
+    def write(self, batch: Any) -> None:
+        """Adds rows, which become a row group."""
+        self._writer.write_batch(batch)
+        self.rows += batch.num_rows
+
+    def close(self) -> None:
+        """Writes the footer, and waits until all of it is on the disk."""
+        self._writer.close()
+        self.size = self._stream.tell()
+        self._stream.close()
+        if self._local is not None:
+            descriptor = os.open(self._local, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def append(frame: DataFrame, path: str, *, application: str, version: int) -> bool:
+    """Appends a frame to a table as the application's `version`, once: what a stream's `foreachBatch` calls with its batch id.
+
+    Returns:
+        Whether it was appended. False: that version was committed before, and nothing is done.
+
+    Raises:
+        TableConflict: another driver committed it meanwhile.
+        TableUnusable: the table has other columns.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = to_arrow_schema(frame.schema, timezone="UTC")
+    table = Table.open(path, schema)
+    reached = table.application_version(application)
+    if reached is not None and reached >= version:
+        return False
+
+    def write(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow
+
+        first = next(batches, None)
+        if first is None:
+            return
+        name = f"part-{secrets.token_hex(16)}.{COMPRESSION}.parquet"
+        with ParquetFile(path, name, schema) as file:
+            file.write(first.cast(schema))
+            for batch in batches:
+                file.write(batch.cast(schema))
+        yield pyarrow.RecordBatch.from_pydict({"file": [json.dumps(asdict(NewFile(name, file.size, file.rows)))]})
+
+    files = [NewFile(**json.loads(row.file)) for row in frame.mapInArrow(write, "file string").collect()]
+    table.commit([file for file in files if file.rows], application, version)
+    return True
+
+
+def read(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
+    """A table's snapshot as a frame, without Delta's jar.
+
+    Args:
+        version: a snapshot's number; None is the latest.
+    """
+    from pyspark.sql.types import StructType
+
+    table = Table.open(path)
+    if version is not None:
+        table.delta.load_as_version(version)
+    schema = StructType.fromJson(json.loads(table.delta.schema().to_json()))
+    files = list(table.delta.file_uris())
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).option("basePath", path).parquet(*files)
