@@ -85,6 +85,16 @@ say_where() {
         for number in 1 2 3; do
             printf "$row" "  metrics and health" "broker-$number:9404" "http://$(address_of "broker-$number" 9404)/metrics"
         done
+        printf "$row" 'schema registry' schema-registry:8081 "http://$(address_of schema-registry 8081)"
+        printf "$row" "  metrics and health" schema-registry:9404 "http://$(address_of schema-registry 9404)/metrics"
+        printf "$row" 'audit counter' audit-counter:8090 "http://$(address_of audit-counter 8090)"
+        printf "$row" "  metrics and health" audit-counter:9404 "http://$(address_of audit-counter 9404)/metrics"
+        mirror=$(address_of mirror-maker 9404)
+        if [ -n "$mirror" ]; then
+            for number in 1 2; do printf "$row" "remote broker $number" "remote-broker-$number:9092" "$(address_of "remote-broker-$number" 9094)"; done
+            printf "$row" 'mirror maker' mirror-maker:9095 "$(address_of mirror-maker 9095)"
+            printf "$row" "  metrics and health" mirror-maker:9404 "http://$mirror/metrics"
+        fi
         printf "$row" ZooKeeper zookeeper:2181 "$(address_of zookeeper 2181)"
         printf "$row" Prometheus prometheus:9090 "http://$(address_of prometheus 9090)"
         grafana=$(address_of grafana 3000)

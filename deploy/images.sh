@@ -2,7 +2,7 @@
 # Builds the images of the cluster, side by side, upon a base image that this machine has, can pull, or can make from Debian's
 # packages.
 #
-#   deploy/images.sh [--missing] [broker|zookeeper|prometheus|development …]      the first three, if none is named
+#   deploy/images.sh [--missing] [broker|zookeeper|prometheus|schema-registry|audit-counter|mirror-maker|development …]      all but the last, if none is named
 #
 #   --missing    leave alone what is there
 #   BASE_IMAGE   the base to build upon; otherwise python:3.11-slim-bookworm if it is here or can be pulled, else ottla/base:bookworm
@@ -20,10 +20,13 @@ has() {
 image_of() {
     case $1 in
     broker) echo "${OTTLA_BROKER_IMAGE:-ottla/broker:$version}" ;;
+    schema-registry) echo "${OTTLA_SCHEMA_REGISTRY_IMAGE:-ottla/schema-registry:$version}" ;;
+    audit-counter) echo "${OTTLA_AUDIT_COUNTER_IMAGE:-ottla/audit-counter:$version}" ;;
+    mirror-maker) echo "${OTTLA_MIRROR_MAKER_IMAGE:-ottla/mirror-maker:$version}" ;;
     zookeeper) echo "${OTTLA_ZOOKEEPER_IMAGE:-ottla/zookeeper:3.8.0}" ;;
     prometheus) echo "${OTTLA_PROMETHEUS_IMAGE:-ottla/prometheus:2.42.0}" ;;
     development) echo ottla/development:1 ;; # not of a release: it has nothing of Ottla in it
-    *) echo "images.sh: there is no image '$1'; there are broker, zookeeper, prometheus and development" >&2; exit 2 ;;
+    *) echo "images.sh: there is no image '$1'; there are broker, zookeeper, prometheus, schema-registry, audit-counter, mirror-maker and development" >&2; exit 2 ;;
     esac
 }
 
@@ -47,9 +50,9 @@ choose_base() {
 build() {
     image=$2
     case $1 in
-    broker)
+    broker | schema-registry | audit-counter | mirror-maker)
         revision=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
-        set -- --file services/Dockerfile --target broker --build-arg "VERSION=$version" --build-arg "REVISION=$revision" .
+        set -- --file services/Dockerfile --target "$1" --build-arg "VERSION=$version" --build-arg "REVISION=$revision" .
         ;;
     *) set -- "deploy/$1" ;;
     esac
@@ -69,7 +72,7 @@ if [ "${1:-}" = --missing ]; then
     only_missing=yes
     shift
 fi
-[ $# -gt 0 ] || set -- broker zookeeper prometheus
+[ $# -gt 0 ] || set -- broker zookeeper prometheus schema-registry audit-counter mirror-maker
 if ! docker version >/dev/null 2>&1; then
     echo "images.sh: there is no Docker daemon to be reached: is it running, and may this user use it?" >&2
     exit 1
@@ -82,10 +85,21 @@ stop_builds() {
 }
 trap 'stop_builds; exit 130' INT TERM
 
+failed=0
+finish_builds() {
+    for each in $builds; do
+        wait "${each%%:*}" || {
+            echo "images.sh: ${each#*:} could not be built" >&2
+            failed=1
+        }
+    done
+    builds=
+}
+
 for name; do
     image=$(image_of "$name")
     if [ -n "$only_missing" ] && has "$image"; then
-        [ "$name" != broker ] || say_if_older
+        case $name in broker | schema-registry | audit-counter | mirror-maker) say_if_older ;; esac
         continue
     fi
     case $image in
@@ -96,16 +110,12 @@ for name; do
         ;;
     esac
     choose_base
+    # Upon the broker's layers, which the older builder would make twice at once.
+    case $name in schema-registry | audit-counter | mirror-maker) finish_builds ;; esac
     echo "Building $image upon $BASE_IMAGE"
     build "$name" "$image" &
     builds="$builds $!:$image"
 done
 
-failed=0
-for each in $builds; do
-    wait "${each%%:*}" || {
-        echo "images.sh: ${each#*:} could not be built" >&2
-        failed=1
-    }
-done
+finish_builds
 exit $failed

@@ -234,8 +234,10 @@ _DISK: Final = (
     Panel(
         "Failed disks and broken batches",
         "short",
-        "Offline log directories, and batches that failed their check within an hour. Alerts: OfflineLogDirectory, CorruptRecords.",
+        "Full and offline log directories, and batches that failed their check within an hour. Alerts: FullLogDirectory,"
+        " OfflineLogDirectory, CorruptRecords.",
         (
+            (f"sum(ottla_log_dirs_full{{{_HERE}}})", "full directories"),
             (f"sum(ottla_log_dirs_offline{{{_HERE}}})", "offline directories"),
             (f"sum(increase(ottla_log_crc_errors_total{{{_HERE}}}[1h]))", "broken on disk"),
             (f"sum(increase(ottla_replica_crc_errors_total{{{_HERE}}}[1h]))", "broken on the way"),

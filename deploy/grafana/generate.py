@@ -9,16 +9,19 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from deploy.grafana.audit import AUDIT
 from deploy.grafana.board import Board, json_of
 from deploy.grafana.brokers import BROKERS
 from deploy.grafana.groups import GROUPS
+from deploy.grafana.mirror import MIRROR
 from deploy.grafana.overview import OVERVIEW
+from deploy.grafana.registry import REGISTRY
 from deploy.grafana.replication import REPLICATION
 from deploy.grafana.topics import TOPICS
 from deploy.grafana.transactions import TRANSACTIONS
 from deploy.grafana.zookeeper import ZOOKEEPER
 
-BOARDS: Final[tuple[Board, ...]] = (OVERVIEW, BROKERS, REPLICATION, TOPICS, GROUPS, TRANSACTIONS, ZOOKEEPER)
+BOARDS: Final[tuple[Board, ...]] = (OVERVIEW, BROKERS, REPLICATION, TOPICS, GROUPS, TRANSACTIONS, ZOOKEEPER, REGISTRY, AUDIT, MIRROR)
 INTO: Final = Path(__file__).parent / "dashboards"
 
 

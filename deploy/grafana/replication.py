@@ -155,13 +155,13 @@ _CONTROLLER: Final = (
     Panel(
         "Waiting for the controller",
         "short",
-        "News and requests in its queue. A broker that fails puts many there at once; they are gone in seconds.",
+        "Events in its queue. A broker that fails puts many there at once; they are gone in seconds.",
         (('max(ottla_controller_event_queue_length{job="$job"})', "waiting"),),
     ),
     Panel(
         "What the controller does",
         "cps",
-        "News and requests that it worked off, by kind.",
+        "Events that it has processed, by kind.",
         (('sum by (event) (rate(ottla_controller_events_total{job="$job"}[$__rate_interval]))', "{{event}}"),),
         stacked=True,
     ),
