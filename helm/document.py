@@ -1,7 +1,8 @@
 """Writes what follows from the chart's values and the broker's settings: `python helm/document.py`.
 
 - the table in helm/ottla/README.md, from the comments that begin with `# --` in values.yaml;
-- the names that values.schema.json lets `broker.settings` have, from the declarations in services/ottla/config.
+- the names that values.schema.json lets `broker.settings`, `schemaRegistry.settings`, `auditCounter.settings`,
+  `mirrorMaker.settings` and `mirrorMaker.sources` have, from the declarations in services/ottla/config.
 
 `make docs` runs it, and a test fails when the files in the tree are others; `--check` only compares.
 """
@@ -19,7 +20,10 @@ from typing import Any
 
 import yaml
 
+from ottla.config.audit import AuditSettings
 from ottla.config.broker import BrokerSettings
+from ottla.config.mirror import MirrorCluster, MirrorSettings
+from ottla.config.registry import RegistrySettings
 
 CHART = Path(__file__).parent / "ottla"
 BEGIN, END = "<!-- values: made by `make docs` -->", "<!-- end of values -->"
@@ -80,7 +84,14 @@ def readme(text: str, values: str) -> str:
 def schema(text: str) -> str:
     """The schema with the names of the settings that there are."""
     loaded = json.loads(text)
-    loaded["$defs"]["settings"]["properties"] = dict.fromkeys(sorted(BrokerSettings.definitions_by_any_name()), True)
+    for name, service in (
+        ("settings", BrokerSettings),
+        ("registrySettings", RegistrySettings),
+        ("auditSettings", AuditSettings),
+        ("mirrorSettings", MirrorSettings),
+        ("mirrorSourceSettings", MirrorCluster),
+    ):
+        loaded["$defs"][name]["properties"] = dict.fromkeys(sorted(service.definitions_by_any_name()), True)
     return json.dumps(loaded, indent=2, ensure_ascii=False) + "\n"
 
 

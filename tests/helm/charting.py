@@ -41,14 +41,14 @@ class Rendered:
 
     def __init__(self, manifests: list[Manifest]) -> None:
         self.manifests = manifests
-        sets = [each["metadata"]["name"] for each in manifests if each["kind"] == "StatefulSet"]
+        sets = [manifest["metadata"]["name"] for manifest in manifests if manifest["kind"] == "StatefulSet"]
         self.fullname: str = next(name.removesuffix("-broker") for name in sets if name.endswith("-broker"))
 
     def __iter__(self) -> Iterator[Manifest]:
         return iter(self.manifests)
 
     def all(self, kind: str) -> list[Manifest]:
-        return [each for each in self.manifests if each["kind"] == kind]
+        return [manifest for manifest in self.manifests if manifest["kind"] == kind]
 
     def one(self, kind: str, name: str) -> Manifest:
         """The object of this name; `broker` stands for `mine-ottla-broker`."""
@@ -59,11 +59,11 @@ class Rendered:
     def pod_templates(self) -> dict[str, Manifest]:
         """What every pod is made from, by kind and name."""
         found = {}
-        for each in self.manifests:
-            if each["kind"] in ("StatefulSet", "Job", "Deployment"):
-                found[f"{each['kind']}/{each['metadata']['name']}"] = each["spec"]["template"]
-            elif each["kind"] == "Pod":
-                found[f"Pod/{each['metadata']['name']}"] = each
+        for manifest in self.manifests:
+            if manifest["kind"] in ("StatefulSet", "Job", "Deployment"):
+                found[f"{manifest['kind']}/{manifest['metadata']['name']}"] = manifest["spec"]["template"]
+            elif manifest["kind"] == "Pod":
+                found[f"Pod/{manifest['metadata']['name']}"] = manifest
         return found
 
 

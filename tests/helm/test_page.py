@@ -17,7 +17,7 @@ from tests.helm.charting import CHART, NAMESPACE, ROOT, helm, template
 
 PAGE: Final = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 VALUES: Final[dict[str, Any]] = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
-# A command may go on in the next line.
+# A command may continue in the next line.
 COMMANDS: Final = [line.strip() for line in PAGE.replace("\\\n", " ").splitlines() if line.startswith("    ")]
 CLUSTERS_OWN: Final = {"--wait", "--reset-then-reuse-values", "--create-namespace"}
 
@@ -33,15 +33,15 @@ def test_the_chart_takes_what_the_page_sets(command: str) -> None:
     if command.startswith("helm"):
         assert shlex.split(command)[2:4] == ["mine", "helm/ottla"]
     given = [
-        str(ROOT / each) if each.startswith("helm/") else each for each in flags(command) if each not in ("-n", "--namespace", "streams")
+        str(ROOT / flag) if flag.startswith("helm/") else flag for flag in flags(command) if flag not in ("-n", "--namespace", "streams")
     ]
     made = helm("template", "mine", str(CHART), "--namespace", NAMESPACE, *given)
     assert made.returncode == 0, made.stderr
 
 
 def test_there_are_commands_to_look_at() -> None:
-    assert len([each for each in COMMANDS if each.startswith("helm")]) >= 6
-    assert len([each for each in COMMANDS if "ottla reassign" in each]) >= 2
+    assert len([command for command in COMMANDS if command.startswith("helm")]) >= 6
+    assert len([command for command in COMMANDS if "ottla reassign" in command]) >= 2
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if "ottla reassign" in each])
@@ -66,11 +66,16 @@ def test_every_value_that_the_page_names_is_there() -> None:
             found = found[part]
 
 
+MIRROR = {"mirrorMaker.enabled": True, "mirrorMaker.sources": {"far": {"bootstrap.servers": "far:9092"}}}
+
+
 def test_every_object_that_the_page_names_is_made() -> None:
-    rendered = template({"externalAccess.enabled": True}, "--is-upgrade")
+    rendered = template(
+        {"externalAccess.enabled": True, "schemaRegistry.enabled": True, "auditCounter.enabled": True, **MIRROR}, "--is-upgrade"
+    )
     made = {each["metadata"]["name"] for each in rendered}
     table = PAGE.partition("## Who is who")[2].partition("| probe |")[0]
-    for kinds, name in re.findall(r"^\| (StatefulSet|Service|Services) `([a-z0-9-]+)`", table, re.MULTILINE):
+    for kinds, name in re.findall(r"^\| (StatefulSet|Service|Services|Deployment) `([a-z0-9-]+)`", table, re.MULTILINE):
         assert name in made, f"{kinds} {name}"
     assert "mine-ottla-scale-down-check" in PAGE
     assert "mine-ottla-scale-down-check" in made

@@ -64,7 +64,7 @@ def test_roles_are_no_wider_than_needed() -> None:
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"], "resourceNames": [f"mine-ottla-broker-{each}" for each in range(3)]}
     ]
     nodes = template(file=CI / "rack-from-node.yaml").all("ClusterRole")
-    assert [each["rules"] for each in nodes] == [[{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]]
+    assert [node["rules"] for node in nodes] == [[{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]]
     [services] = [each for each in template(file=CI / "one-node.yaml").all("Role") if each["metadata"]["name"].endswith("-services")]
     assert services["rules"][0]["verbs"] == ["get"]
     assert len(services["rules"][0]["resourceNames"]) == 3
@@ -143,12 +143,12 @@ def test_brokers_stand_apart() -> None:
 def test_each_broker_has_volumes_of_its_own_for_each_log_directory() -> None:
     rendered = template(file=CI / "several-volumes.yaml")
     claims = rendered.one("StatefulSet", "broker")["spec"]["volumeClaimTemplates"]
-    assert [each["metadata"]["name"] for each in claims] == ["data", "data-1", "data-2"]
-    assert {each["spec"]["storageClassName"] for each in claims} == {"fast"}
+    assert [claim["metadata"]["name"] for claim in claims] == ["data", "data-1", "data-2"]
+    assert {claim["spec"]["storageClassName"] for claim in claims} == {"fast"}
     mounted = {each["mountPath"] for each in broker_container(rendered)["volumeMounts"]}
     lines = rendered.one("ConfigMap", "broker")["data"]["server.properties"].splitlines()
     [directories] = [line.partition("=")[2].split(",") for line in lines if line.startswith("log.dirs=")]
-    assert {str(Path(each).parent) for each in directories} <= mounted
+    assert {str(Path(directory).parent) for directory in directories} <= mounted
     assert rendered.one("StatefulSet", "zookeeper")["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] == ""
 
 
@@ -157,8 +157,8 @@ def test_each_broker_has_an_address_outside() -> None:
         found = template(file=CI / file).all("Service")
         return [each for each in found if re.search(r"-broker-\d$", each["metadata"]["name"])]
 
-    ports = [each["spec"]["ports"][0] for each in services("node-port.yaml")]
-    assert [each["nodePort"] for each in ports] == [30092, 30093, 30094]
+    ports = [service["spec"]["ports"][0] for service in services("node-port.yaml")]
+    assert [port["nodePort"] for port in ports] == [30092, 30093, 30094]
     balanced = services("load-balancer-hosts.yaml")
     assert [each["spec"]["loadBalancerIP"] for each in balanced] == ["192.0.2.10", "192.0.2.11", "192.0.2.12"]
     assert [each["spec"]["ports"][0]["port"] for each in balanced] == [443] * 3
@@ -206,7 +206,7 @@ def test_secrets_are_named_and_never_held() -> None:
     assert password["valueFrom"]["secretKeyRef"] == {"name": "zookeeper-credentials", "key": "password"}
     volumes = template(file=CI / "tls.yaml").one("StatefulSet", "broker")["spec"]["template"]["spec"]["volumes"]
     assert {"name": "tls", "secret": {"secretName": "brokers-tls", "defaultMode": 0o440}} in volumes
-    [run] = [each for each in volumes if each["name"] == "run"]
+    [run] = [volume for volume in volumes if volume["name"] == "run"]
     assert run["emptyDir"]["medium"] == "Memory", "the private key touches no disk"
 
 
@@ -254,6 +254,39 @@ def test_metrics_are_scraped_with_the_labels_that_the_rules_go_by() -> None:
     assert [each["metadata"]["name"] for each in chosen] == ["mine-ottla-broker-headless"]
     assert endpoint["port"] in {each["name"] for each in chosen[0]["spec"]["ports"]}
     assert "metrics.partition.enabled=true" in rendered.one("ConfigMap", "broker")["data"]["server.properties"]
+
+
+def test_schema_registries_are_let_alone_scraped_checked_and_go_one_at_a_time() -> None:
+    rendered = template(file=CI / "schema-registry.yaml")
+    own = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "ottla", "app.kubernetes.io/instance": "mine"}}}
+    labelled = {"podSelector": {"matchLabels": {"mine-ottla-client": "true"}}}
+    assert policy(rendered, "registry") == {"api": [own, labelled], "rpc": [own], "http": [own, "anybody"]}
+    assert rendered.one("PodDisruptionBudget", "registry")["spec"]["maxUnavailable"] == 1
+    alone = template({"schemaRegistry.enabled": True, "schemaRegistry.replicas": 1}).all("PodDisruptionBudget")
+    assert "mine-ottla-registry" not in [found["metadata"]["name"] for found in alone]
+    spec = rendered.one("StatefulSet", "registry")["spec"]
+    headless = rendered.one("Service", "registry-headless")
+    assert (spec["serviceName"], spec["podManagementPolicy"]) == (headless["metadata"]["name"], "Parallel")
+    assert headless["spec"]["publishNotReadyAddresses"] is True
+    pod = spec["template"]["spec"]
+    probes = [pod["containers"][0][name] for name in ("startupProbe", "readinessProbe", "livenessProbe")]
+    assert probes == [broker_container(rendered)[name] for name in ("startupProbe", "readinessProbe", "livenessProbe")]
+    assert list(pod["affinity"]["podAntiAffinity"]) == ["requiredDuringSchedulingIgnoredDuringExecution"]
+    monitors = {monitor["metadata"]["name"]: monitor["spec"] for monitor in rendered.all("ServiceMonitor")}
+    for name, component, service in (("", "broker", "broker-headless"), ("-registry", "schema-registry", "registry-headless")):
+        monitor = monitors[f"mine-ottla{name}"]
+        [endpoint] = monitor["endpoints"]
+        assert {"targetLabel": "component", "replacement": component} in endpoint["relabelings"]
+        wanted = monitor["selector"]["matchLabels"].items()
+        chosen = [found["metadata"]["name"] for found in rendered.all("Service") if wanted <= found["metadata"]["labels"].items()]
+        assert chosen == [f"mine-ottla-{service}"]
+    check = rendered.one("Pod", "check-registry")["spec"]["containers"][0]
+    assert check["args"][0].strip() == (CHART / "files" / "scripts" / "registry_check.py").read_text(encoding="utf-8").strip()
+    nodes = [f"http://mine-ottla-registry-{ordinal}.mine-ottla-registry-headless.streams.svc.cluster.local:8081" for ordinal in range(3)]
+    assert check["args"][1:] == ["http://mine-ottla-registry.streams.svc.cluster.local:8081", "240", *nodes]
+    prepare = rendered.one("ConfigMap", "registry")["data"]["registry_prepare.py"].strip()
+    assert prepare == (CHART / "files" / "scripts" / "registry_prepare.py").read_text(encoding="utf-8").strip()
+    assert not [found for found in template() if "registry" in found["metadata"]["name"]], "nobody asked for one"
 
 
 def test_every_listener_is_checked_by_helm_test_and_a_broker_killed() -> None:
@@ -307,7 +340,11 @@ def test_the_package_holds_the_files_behind_the_links(tmp_path: Path) -> None:
 def test_names_stay_within_what_kubernetes_takes() -> None:
     """A label holds 63 characters, and a StatefulSet's name with its revision is one."""
     rendered = template(
-        {"fullnameOverride": "a-name-that-is-far-too-long-for-what-is-made-of-it-afterwards", "externalAccess.enabled": True}
+        {
+            "fullnameOverride": "a-name-that-is-far-too-long-for-what-is-made-of-it-afterwards",
+            "externalAccess.enabled": True,
+            "schemaRegistry.enabled": True,
+        }
     )
     for each in rendered:
         assert len(each["metadata"]["name"]) <= 63, each["metadata"]["name"]

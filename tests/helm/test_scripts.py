@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -23,8 +24,12 @@ from cryptography.x509.oid import NameOID
 from tests.helm.charting import CHART
 from tests.helm.pod_script import script
 
+from ottla.testing.cluster import EmbeddedCluster
+
 configure = script("configure")
 scale_down_check = script("scale_down_check")
+registry_check = script("registry_check")
+registry_prepare = script("registry_prepare")
 
 NODE: Final = {"metadata": {"name": "node-a", "labels": {}}, "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.7"}]}}
 
@@ -219,3 +224,26 @@ def test_zookeeper_stays_until_no_broker_is_connected() -> None:
         server.shutdown()
         thread.join(10)
     subprocess.run(["bash", "-c", here, "wait", "30"], timeout=10, check=True, capture_output=True)
+
+
+def test_a_registry_s_key_and_certificate_become_one_file_that_nobody_else_reads(tmp_path: Path) -> None:
+    for name in ("key", "certificate"):
+        (tmp_path / name).write_text(f"-----BEGIN {name}-----\n", encoding="ascii")
+    registry_prepare.write_keystore(tmp_path, [tmp_path / "key", tmp_path / "certificate"])
+    made = tmp_path / "keystore.pem"
+    assert made.read_text(encoding="ascii") == "-----BEGIN key-----\n-----BEGIN certificate-----\n"
+    assert made.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_registry_waits_for_brokers_unless_its_topic_is_there_and_is_checked_there_and_back(capsys: pytest.CaptureFixture[str]) -> None:
+    with EmbeddedCluster(services=["schema-registry"]) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        assert registry_prepare.what_is_missing(admin, "none", 1) == ""
+        assert registry_prepare.what_is_missing(admin, "none", 3) == "1 of 3 brokers are there"
+        assert registry_prepare.what_is_missing(admin, "_schemas", 3) == ""
+        url = cluster.schema_registry_url
+        registry_check.check(url, 30.0, [url, url])
+        assert capsys.readouterr().out.count(f"{url} has it") == 2
+        assert registry_check.ask("GET", f"{url}/subjects?deleted=true")[0] == []
+        with pytest.raises(SystemExit, match="Not Found"):
+            registry_check.check(f"{url}/none", 30.0, [url])

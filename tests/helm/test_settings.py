@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helm.charting import CHART, VALUES_FILES, Rendered, template
+from tests.helm.charting import CHART, VALUES_FILES, Rendered, refusal, template
 from tests.helm.pod_script import script
 
 from ottla.config.broker import BrokerSettings
+from ottla.config.environment import from_environment, layered
 from ottla.config.properties import load
+from ottla.config.registry import RegistrySettings
 
 configure = script("configure")
 
@@ -115,7 +117,7 @@ def test_digest_credentials_reach_the_broker_as_they_are(tmp_path: Path) -> None
 
 
 def advertised(settings: BrokerSettings) -> dict[str, str]:
-    return {each.listener_name: f"{each.host}:{each.port}" for each in settings.advertised_endpoints()}
+    return {endpoint.listener_name: f"{endpoint.host}:{endpoint.port}" for endpoint in settings.advertised_endpoints()}
 
 
 @pytest.mark.parametrize(
@@ -143,10 +145,41 @@ def test_the_rack_is_the_node_s_or_the_next_of_the_list(tmp_path: Path) -> None:
 
 def test_tls_is_spoken_where_it_was_asked_for(tmp_path: Path) -> None:
     settings = started_with(template(file=CHART / "ci" / "tls.yaml"), tmp_path)
-    assert {each.name: each.is_tls for each in settings.accepted_listeners} == {"INTERNAL": False, "EXTERNAL": True}
+    assert {accepted_listener.name: accepted_listener.is_tls for accepted_listener in settings.accepted_listeners} == {
+        "INTERNAL": False,
+        "EXTERNAL": True,
+    }
     assert not settings.control_address.is_tls
     everywhere = started_with(template(file=CHART / "ci" / "tls-everywhere.yaml"), tmp_path)
-    assert all(each.is_tls for each in everywhere.accepted_listeners)
+    assert all(accepted_listener.is_tls for accepted_listener in everywhere.accepted_listeners)
     assert everywhere.control_address.is_tls
     keystore = (tmp_path / "into" / "keystore.pem").read_text(encoding="ascii")
     assert keystore == "-----BEGIN private_key-----\n-----BEGIN certificate-----\n"
+
+
+def test_the_schema_registry_takes_what_it_is_started_with(tmp_path: Path) -> None:
+    """The ConfigMap's file and the container's variables, through its own reading: its nodes are told names that lead to each other."""
+    rendered = template(file=CHART / "ci" / "schema-registry.yaml")
+    file = tmp_path / "schema-registry.properties"
+    file.write_text(rendered.one("ConfigMap", "registry")["data"]["schema-registry.properties"], encoding="utf-8")
+    pod = rendered.one("StatefulSet", "registry")["spec"]["template"]["spec"]
+    variables = {
+        each["name"]: each.get("value", "secret").replace("$(POD_NAME)", "mine-ottla-registry-1") for each in pod["containers"][0]["env"]
+    }
+    settings = RegistrySettings.from_properties(layered(RegistrySettings, [load(file), from_environment(RegistrySettings, variables)]))
+    assert settings.advertised_host("a-pod") == "mine-ottla-registry-1.mine-ottla-registry-headless.streams.svc.cluster.local"
+    assert settings.bootstrap_servers == "mine-ottla.streams.svc.cluster.local:9092"
+    assert settings.kafkastore_topic_replication_factor == 3
+    assert settings.schema_compatibility_level == "FULL"
+    assert (settings.zookeeper_digest_username, settings.zookeeper_set_acl) == ("secret", True)
+    assert settings.kafkastore_security_protocol == "SSL"
+    assert {settings.kafkastore_ssl_keystore_location, settings.kafkastore_ssl_truststore_location} == {
+        "/run/ottla/keystore.pem",
+        "/etc/ottla-tls/ca.crt",
+    }
+    assert pod["initContainers"][0]["args"][4:] == ["/run/ottla", "/etc/ottla-tls/tls.key", "/etc/ottla-tls/tls.crt"]
+
+
+def test_what_the_chart_says_of_a_schema_registry_is_refused_in_its_settings() -> None:
+    said = refusal({"schemaRegistry.enabled": True, "schemaRegistry.settings": {"host.name": "elsewhere"}})
+    assert "schemaRegistry.settings: host.name is set by the chart" in said

@@ -30,7 +30,7 @@ def properties(schema: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[t
     """Every path that the schema names, but for what a person names in it."""
     found = resolved(schema)
     for name, each in found.get("properties", {}).items():
-        if path == ("broker",) and name == "settings":
+        if path in (("broker",), ("schemaRegistry",), ("auditCounter",), ("mirrorMaker",)) and name in ("settings", "sources"):
             yield (*path, name)
             continue
         yield (*path, name)
@@ -65,7 +65,9 @@ def test_values_yaml_and_the_schema_name_the_same_values() -> None:
     in_schema = set(properties(SCHEMA)) - {("global",)}
     in_values = set(paths(VALUES))
     unknown = {
-        each for each in in_values - in_schema if not any(part in each for part in ("podSecurityContext", "containerSecurityContext"))
+        in_value
+        for in_value in in_values - in_schema
+        if not any(part in in_value for part in ("podSecurityContext", "containerSecurityContext"))
     }
     assert {each for each in unknown if each[-3:-1] not in ((("resources", "requests")), ("resources", "limits"))} == set()
     missing = {
@@ -103,7 +105,7 @@ def test_no_value_is_without_effect() -> None:
 
 
 def test_what_is_made_from_values_and_settings_is_what_is_in_the_tree() -> None:
-    """`make docs` makes it anew."""
+    """`make docs` regenerates it."""
     checked = subprocess.run([sys.executable, "helm/document.py", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert checked.returncode == 0, checked.stderr
 
@@ -125,6 +127,12 @@ def test_the_chart_has_the_version_of_the_project() -> None:
         ({"broker.settings": {"log.segment.byte": 1}}, "Additional property log.segment.byte is not allowed"),
         ({"broker.settings": {"log.segment.bytes": [1]}}, "broker.settings.log.segment.bytes"),
         ({"broker.settings": {"process.roles": "broker"}}, "Additional property process.roles is not allowed"),
+        ({"schemaRegistry.settings": {"schema.compatibility": "FULL"}}, "Additional property schema.compatibility is not allowed"),
+        ({"schemaRegistry.replicas": 0}, "schemaRegistry.replicas: Must be greater than or equal to 1"),
+        ({"auditCounter.settings": {"audit.windows.ms": 1}}, "Additional property audit.windows.ms is not allowed"),
+        ({"mirrorMaker.settings": {"topcis": "clicks"}}, "Additional property topcis is not allowed"),
+        ({"mirrorMaker.sources": {"far": {"bootstrap.server": "far:9092"}}}, "Additional property bootstrap.server is not allowed"),
+        ({"mirrorMaker.sources": {"f.a.r": {}}}, "mirrorMaker.sources"),
         ({"broker.persistence.size": "20GB"}, "broker.persistence.size"),
         ({"broker.persistence.accessModes": ["ReadWriteMany"]}, "broker.persistence.accessModes"),
         ({"broker.antiAffinity": "strict"}, "broker.antiAffinity"),

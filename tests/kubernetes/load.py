@@ -111,7 +111,7 @@ def create(bootstrap_server: str, topic: str, replicas: int) -> None:
     settings = {"min.insync.replicas": str(min(2, replicas))}
     admin.create_topics([NewTopic(topic, PARTITIONS, replicas, config=settings)])[topic].result(30)
     deadline = time.monotonic() + SECONDS
-    while any(len(each.isrs) < replicas for each in admin.list_topics(topic, timeout=10).topics[topic].partitions.values()):
+    while any(len(partition.isrs) < replicas for partition in admin.list_topics(topic, timeout=10).topics[topic].partitions.values()):
         if time.monotonic() > deadline:
             raise SystemExit("the topic was not ready in time")
         time.sleep(0.2)

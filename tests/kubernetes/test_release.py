@@ -1,6 +1,6 @@
 """The life of a release, from install to uninstall, with clients at work meanwhile. The tests stand in the order of that life."""
 
-# ruff: noqa: T201  (figures, for whoever runs it with -s)
+# ruff: noqa: T201  (figures, for anyone who runs it with -s)
 from __future__ import annotations
 
 import json
@@ -25,7 +25,7 @@ def assert_nothing_was_lost(load: Load) -> None:
 
 def test_install_is_ready_when_it_says_so(installed: Cluster) -> None:
     assert installed.ready_brokers() == 3
-    assert {each["broker_id"] for each in installed.facts()["brokers"]} == {0, 1, 2}
+    assert {fact["broker_id"] for fact in installed.facts()["brokers"]} == {0, 1, 2}
 
 
 def test_helm_test_passes(installed: Cluster) -> None:
@@ -42,7 +42,7 @@ def test_a_broker_that_is_killed_costs_no_message(installed: Cluster, victim: st
     """SIGKILL: its session has to end before anybody else leads, and its logs are recovered when it is back."""
     with Load(installed, victim) as load:
         facts = installed.facts()
-        others = [each["broker_id"] for each in facts["brokers"] if each["broker_id"] != facts["controller_id"] and each["leader_count"]]
+        others = [fact["broker_id"] for fact in facts["brokers"] if fact["broker_id"] != facts["controller_id"] and fact["leader_count"]]
         broker = facts["controller_id"] if victim == "controller" else others[0]
         before = installed.restarts(broker)
         installed.kill(broker)
@@ -81,7 +81,7 @@ def test_a_cold_start_of_everything_does_not_deadlock(installed: Cluster) -> Non
         given=messages,
     )
     pods = [each["metadata"]["name"] for each in installed.get("pods", f"--selector=app.kubernetes.io/instance={RELEASE}")["items"]]
-    running = [each for each in pods if "-check-" not in each]
+    running = [pod for pod in pods if "-check-" not in pod]
     assert len(running) == 4
     installed.kubectl("delete", "pod", *running, "--grace-period=1", seconds=120)
     until("brokers are ready", lambda: installed.ready_brokers() == 3)
@@ -92,21 +92,21 @@ def test_a_cold_start_of_everything_does_not_deadlock(installed: Cluster) -> Non
 
 def test_a_rolling_upgrade_is_felt_by_no_client(installed: Cluster) -> None:
     """Another setting is another pod, one after the other, each once the one before is in sync."""
-    uids = {each["metadata"]["uid"] for each in _brokers(installed)}
+    uids = {broker["metadata"]["uid"] for broker in _brokers(installed)}
     with Load(installed, "upgrade") as load:
         since = time.monotonic()
         installed.deploy("upgrade", broker__settings={"num.partitions": 2})
         print(f"\nthree brokers in {time.monotonic() - since:.0f} s")
         until("all in sync", lambda: installed.is_whole(3))
-    assert not uids & {each["metadata"]["uid"] for each in _brokers(installed)}
+    assert not uids & {broker["metadata"]["uid"] for broker in _brokers(installed)}
     assert_nothing_was_lost(load)
 
 
 def test_a_fourth_broker_takes_its_share(installed: Cluster) -> None:
-    uids = {each["metadata"]["uid"] for each in _brokers(installed)}
+    uids = {broker["metadata"]["uid"] for broker in _brokers(installed)}
     with Load(installed, "scale") as load:
         installed.deploy("upgrade", broker__replicas=4)
-        assert uids < {each["metadata"]["uid"] for each in _brokers(installed)}, "the others were left alone"
+        assert uids < {broker["metadata"]["uid"] for broker in _brokers(installed)}, "the others were left alone"
         installed.ottla("reassign", "execute", "--topics", load.topic, "--to-brokers", "0,1,2,3")
         until("all in sync", lambda: installed.is_whole(4))
     assert _replicas(installed)[3] > 0
@@ -120,7 +120,7 @@ def test_a_scale_down_is_refused_until_the_last_broker_holds_nothing(installed: 
     print(f"\n{said}")
     assert "refused: broker 3 holds" in said
     assert installed.ready_brokers() == 4
-    topics = {each["topic"] for each in json.loads(installed.ottla("topics", "list", "--internal", "--json"))}
+    topics = {load["topic"] for load in json.loads(installed.ottla("topics", "list", "--internal", "--json"))}
     installed.ottla("reassign", "execute", "--topics", ",".join(sorted(topics)), "--to-brokers", "0,1,2")
     until("broker 3 holds nothing", lambda: _replicas(installed)[3] == 0)
     installed.deploy("upgrade", broker__replicas=3)
@@ -148,4 +148,4 @@ def _brokers(cluster: Cluster) -> list[dict[str, dict[str, str]]]:
 
 def _replicas(cluster: Cluster) -> dict[int, int]:
     """How many replicas each broker has."""
-    return {each["broker_id"]: each["replica_count"] for each in cluster.facts()["brokers"]}
+    return {fact["broker_id"]: fact["replica_count"] for fact in cluster.facts()["brokers"]}

@@ -1,6 +1,6 @@
 """A release with everything that is off by default: TLS at every listener, client certificates, racks from nodes, an ensemble."""
 
-# ruff: noqa: T201  (figures, for whoever runs it with -s)
+# ruff: noqa: T201  (figures, for anyone who runs it with -s)
 from __future__ import annotations
 
 import ipaddress
@@ -41,7 +41,7 @@ def certificate(namespace: str, addresses: list[str]) -> dict[str, str]:
     )
     domain = f"{namespace}.svc.cluster.local"
     names: list[x509.GeneralName] = [x509.DNSName(f"*.{FULLNAME}-broker-headless.{domain}"), x509.DNSName(f"{FULLNAME}.{domain}")]
-    names += [x509.IPAddress(ipaddress.ip_address(each)) for each in addresses]
+    names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
     own_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "brokers")])
     own = (
         x509.CertificateBuilder(authority_name, own_name, key.public_key(), x509.random_serial_number(), since, until_when)

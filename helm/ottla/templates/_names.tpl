@@ -65,6 +65,11 @@ imagePullSecrets:
 {{ include "ottla.fullname" . }}-broker-headless.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
 {{- end -}}
 
+{{/* The same of the schema registry's nodes. Its objects are `-registry`: a StatefulSet's name may have 52 characters. */}}
+{{- define "ottla.registry.domain" -}}
+{{ include "ottla.fullname" . }}-registry-headless.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
+{{- end -}}
+
 {{- define "ottla.bootstrap" -}}
 {{ include "ottla.fullname" . }}.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:9092
 {{- end -}}

@@ -1,4 +1,4 @@
-{{/* The brokers' properties, but for what differs from pod to pod: files/scripts/configure.py adds that in the pod. */}}
+{{/* The properties of brokers, but for what differs from pod to pod: files/scripts/configure.py adds that in the pod; and of the schema registry. */}}
 
 {{/* What the chart says itself, and the value by which it is changed. */}}
 {{- define "ottla.ownedSettings" -}}
@@ -31,6 +31,9 @@ ssl.client.auth: tls.clientAuth
 {{- $copies := min 3 (int .Values.broker.replicas) -}}
 {{- $needed := ternary 2 1 (ge (int $copies) 3) -}}
 default.replication.factor: {{ $copies }}
+{{- if .Values.auditCounter.enabled }}
+audit.enable: true
+{{- end }}
 min.insync.replicas: {{ $needed }}
 offsets.topic.replication.factor: {{ $copies }}
 transaction.state.log.replication.factor: {{ $copies }}
@@ -123,4 +126,172 @@ configure.py: |
   {{- .Files.Get "files/scripts/configure.py" | nindent 2 }}
 drain.sh: |
   {{- .Files.Get "files/scripts/drain.sh" | nindent 2 }}
+{{- end -}}
+
+
+{{/* What the chart says of a schema registry itself, and the value by which it is changed. */}}
+{{- define "ottla.registryOwnedSettings" -}}
+listeners: schemaRegistry
+listener.protocol.map: schemaRegistry
+host.name: schemaRegistry
+host.port: schemaRegistry
+inter.instance.listener.name: schemaRegistry
+rpc.listener: schemaRegistry
+http.listener: metrics
+kafkastore.bootstrap.servers: broker
+kafkastore.checkpoint.dir: schemaRegistry
+kafkastore.security.protocol: tls.listeners
+kafkastore.ssl.keystore.location: tls.existingSecret
+kafkastore.ssl.truststore.location: tls.existingSecret
+zookeeper.connect: zookeeper.connect
+zookeeper.digest.username: zookeeper.digest.existingSecret
+zookeeper.digest.password: zookeeper.digest.existingSecret
+{{- end -}}
+
+{{- define "ottla.registryProperties" -}}
+{{- $owned := include "ottla.registryOwnedSettings" . | fromYaml -}}
+{{- range $name, $value := .Values.schemaRegistry.settings -}}
+{{- with get $owned $name -}}
+{{- fail (printf "schemaRegistry.settings: %s is set by the chart; see the value %s" $name .) -}}
+{{- end -}}
+{{- end -}}
+{{- $own := dict
+  "listeners" "http://:8081"
+  "rpc.listener" ":9095"
+  "http.listener" ":9404"
+  "kafkastore.bootstrap.servers" (include "ottla.bootstrap" .)
+  "kafkastore.checkpoint.dir" "/var/lib/ottla"
+  "zookeeper.connect" (printf "%s%s" (include "ottla.zookeeper.servers" .) .Values.zookeeper.chroot)
+-}}
+{{- $default := dict "kafkastore.topic.replication.factor" (min 3 (int .Values.broker.replicas)) "zookeeper.connection.timeout.ms" 120000 -}}
+{{- if .Values.zookeeper.digest.existingSecret -}}
+{{- $_ := set $default "zookeeper.set.acl" true -}}
+{{- end -}}
+{{- if eq (include "ottla.protocol" (list . "INTERNAL")) "SSL" -}}
+{{- $_ := set $own "kafkastore.security.protocol" "SSL" -}}
+{{- $_ := set $own "kafkastore.ssl.truststore.location" (printf "/etc/ottla-tls/%s" .Values.tls.authoritiesKey) -}}
+{{- if ne .Values.tls.clientAuth "none" -}}
+{{- $_ := set $own "kafkastore.ssl.keystore.location" "/run/ottla/keystore.pem" -}}
+{{- end -}}
+{{- end -}}
+{{- $settings := merge $own .Values.schemaRegistry.settings $default -}}
+{{- range $name := keys $settings | sortAlpha }}
+{{ $name }}={{ include "ottla.propertyValue" (get $settings $name) }}
+{{- end }}
+{{- end -}}
+
+{{/* The files of the schema registry's ConfigMap. */}}
+{{- define "ottla.registryFiles" -}}
+schema-registry.properties: |
+  {{- include "ottla.registryProperties" . | trim | nindent 2 }}
+registry_prepare.py: |
+  {{- .Files.Get "files/scripts/registry_prepare.py" | nindent 2 }}
+{{- end -}}
+
+
+{{/* What the chart says of a mirror maker itself, and the value by which it is changed. */}}
+{{- define "ottla.mirrorOwnedSettings" -}}
+clusters: mirrorMaker.sources
+rpc.listener: mirrorMaker
+http.listener: metrics
+zookeeper.connect: zookeeper.connect
+zookeeper.digest.username: zookeeper.digest.existingSecret
+zookeeper.digest.password: zookeeper.digest.existingSecret
+{{- end -}}
+
+{{- define "ottla.mirrorProperties" -}}
+{{- $mirror := .Values.mirrorMaker -}}
+{{- $owned := include "ottla.mirrorOwnedSettings" . | fromYaml -}}
+{{- range $name, $value := $mirror.settings -}}
+{{- with get $owned $name -}}
+{{- fail (printf "mirrorMaker.settings: %s is set by the chart; see the value %s" $name .) -}}
+{{- end -}}
+{{- end -}}
+{{- if not $mirror.sources -}}
+{{- fail "mirrorMaker.enabled needs mirrorMaker.sources: which clusters are copied from" -}}
+{{- end -}}
+{{- if hasKey $mirror.sources $mirror.alias -}}
+{{- fail (printf "mirrorMaker.sources: %s is this cluster; see the value mirrorMaker.alias" $mirror.alias) -}}
+{{- end -}}
+{{- $own := dict
+  "clusters" (join "," (append (keys $mirror.sources | sortAlpha) $mirror.alias))
+  "rpc.listener" ":9095"
+  "http.listener" ":9404"
+  "zookeeper.connect" (printf "%s%s" (include "ottla.zookeeper.servers" .) .Values.zookeeper.chroot)
+  (printf "%s.bootstrap.servers" $mirror.alias) (include "ottla.bootstrap" .)
+-}}
+{{- $default := dict "zookeeper.connection.timeout.ms" 120000 -}}
+{{- if .Values.zookeeper.digest.existingSecret -}}
+{{- $_ := set $default "zookeeper.set.acl" true -}}
+{{- end -}}
+{{- if eq (include "ottla.protocol" (list . "INTERNAL")) "SSL" -}}
+{{- $_ := set $own (printf "%s.security.protocol" $mirror.alias) "SSL" -}}
+{{- $_ := set $own (printf "%s.ssl.truststore.location" $mirror.alias) (printf "/etc/ottla-tls/%s" .Values.tls.authoritiesKey) -}}
+{{- if ne .Values.tls.clientAuth "none" -}}
+{{- $_ := set $own (printf "%s.ssl.keystore.location" $mirror.alias) "/run/ottla/keystore.pem" -}}
+{{- end -}}
+{{- end -}}
+{{- range $alias, $settings := $mirror.sources -}}
+{{- $_ := set $default (printf "%s->%s.enabled" $alias $mirror.alias) true -}}
+{{- range $name, $value := $settings -}}
+{{- $_ := set $own (printf "%s.%s" $alias $name) $value -}}
+{{- end -}}
+{{- end -}}
+{{- $settings := merge $own $mirror.settings $default -}}
+{{- range $name := keys $settings | sortAlpha }}
+{{ $name }}={{ include "ottla.propertyValue" (get $settings $name) }}
+{{- end }}
+{{- end -}}
+
+{{/* The files of the mirror maker's ConfigMap. */}}
+{{- define "ottla.mirrorFiles" -}}
+mm2.properties: |
+  {{- include "ottla.mirrorProperties" . | trim | nindent 2 }}
+{{- end -}}
+
+
+{{/* What the chart says of an audit counter itself, and the value by which it is changed. */}}
+{{- define "ottla.auditOwnedSettings" -}}
+bootstrap.servers: broker
+rest.listener: auditCounter
+rpc.listener: auditCounter
+http.listener: metrics
+audit.directory: auditCounter.persistence
+zookeeper.connect: zookeeper.connect
+zookeeper.digest.username: zookeeper.digest.existingSecret
+zookeeper.digest.password: zookeeper.digest.existingSecret
+{{- end -}}
+
+{{- define "ottla.auditProperties" -}}
+{{- $owned := include "ottla.auditOwnedSettings" . | fromYaml -}}
+{{- range $name, $value := .Values.auditCounter.settings -}}
+{{- with get $owned $name -}}
+{{- fail (printf "auditCounter.settings: %s is set by the chart; see the value %s" $name .) -}}
+{{- end -}}
+{{- end -}}
+{{- if eq (include "ottla.protocol" (list . "INTERNAL")) "SSL" -}}
+{{- fail "auditCounter.enabled: the audit counter does not speak TLS to the brokers; leave INTERNAL out of tls.listeners" -}}
+{{- end -}}
+{{- $own := dict
+  "bootstrap.servers" (include "ottla.bootstrap" .)
+  "rest.listener" ":8090"
+  "rpc.listener" ":9095"
+  "http.listener" ":9404"
+  "audit.directory" "/var/lib/ottla/audit"
+  "zookeeper.connect" (printf "%s%s" (include "ottla.zookeeper.servers" .) .Values.zookeeper.chroot)
+-}}
+{{- $default := dict "audit.tiers" "producer,broker" "zookeeper.connection.timeout.ms" 120000 -}}
+{{- if .Values.zookeeper.digest.existingSecret -}}
+{{- $_ := set $default "zookeeper.set.acl" true -}}
+{{- end -}}
+{{- $settings := merge $own .Values.auditCounter.settings $default -}}
+{{- range $name := keys $settings | sortAlpha }}
+{{ $name }}={{ include "ottla.propertyValue" (get $settings $name) }}
+{{- end }}
+{{- end -}}
+
+{{/* The files of the audit counter's ConfigMap. */}}
+{{- define "ottla.auditFiles" -}}
+audit-counter.properties: |
+  {{- include "ottla.auditProperties" . | trim | nindent 2 }}
 {{- end -}}
