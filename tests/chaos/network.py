@@ -93,7 +93,7 @@ class Proxy:
     ) -> None:
         self._wires = wires
         self._destination = destination
-        self._target_port = target_port
+        self.target_port = target_port
         self._sender_of = sender_of
         self._first_answer = first_answer
         self._connections: dict[asyncio.Task[None], tuple[int, list[asyncio.StreamWriter]]] = {}
@@ -136,7 +136,7 @@ class Proxy:
             # A connection needs both directions to come about.
             await self._wires.passable(source, self._destination)
             await self._wires.passable(self._destination, source)
-            target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+            target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
             writers.append(target_writer)
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._carry(source, self._destination, reader, target_writer))

@@ -104,6 +104,7 @@ async def _run(options: Options, cluster: Cluster, result: Result, say: Callable
 
     workload = Workload(
         cluster.bootstrap_servers,
+        f"127.0.0.1:{cluster.zookeeper.port}/chaos",
         options.directory / "clients",
         options.seed,
         options.messages_per_second,
@@ -141,7 +142,8 @@ async def _run(options: Options, cluster: Cluster, result: Result, say: Callable
             transactional.check()
         watch.cancel()
         say(f"{now():7.1f} s  the clients end, and one of them reads everything")
-        history = await workload.finish()
+        history, lost_by_the_group = await workload.finish()
+        result.troubles += lost_by_the_group
         await recreating.end()
         transactions = await transactional.finish(result.troubles) if transactional is not None else None
         await _stop(cluster, result)

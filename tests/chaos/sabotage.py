@@ -14,11 +14,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.chaos.__main__ import DIRECTORY, run_until_told
+from tests.chaos.checker import Verdict
+from tests.chaos.incarnations import IncarnationVerdict
 from tests.chaos.report import make_console, print_tables, write_json
-from tests.chaos.run import Options
-from tests.chaos.sabotaged import SABOTAGES
+from tests.chaos.run import Options, Result
+from tests.chaos.sabotaged import OF_STORAGE, SABOTAGES
 from tests.chaos.sabotaged_transactions import SABOTAGES as OF_TRANSACTIONS
 from tests.chaos.schedule import Fault, Kind
+from tests.chaos.transaction_checker import TransactionVerdict
 
 from ottla.testing.zookeeper import why_unavailable
 
@@ -34,12 +37,21 @@ _FORMER_LEADER_RETURNS: Final = (
     Fault(Kind.RESTART, start=30, seconds=1, target=2),
     Fault(Kind.RESTART, start=45, seconds=1, target=3),
 )
+# Each broker stops in order, which writes its checkpoints, while the topic that is made again and again has lost records to
+# DeleteRecords. Soon it is another topic, and each is killed before it writes them once more: whichever leads then has inherited.
+_CHECKPOINTS_OUTLIVE_THEIR_TOPIC: Final = tuple(
+    Fault(kind, start=begin + later + 5 * target, seconds=0.5, target=target)
+    for begin in range(0, 200, 40)
+    for later, kind in ((0, Kind.RESTART), (22, Kind.KILL))
+    for target in (1, 2, 3)
+)
 # What is wrong with transactions is seen without any fault; a coordinator and a leader that go away belong to it all the same.
 _A_BROKER_IS_KILLED: Final = (Fault(Kind.KILL, start=10, seconds=2, target=1),)
 FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
     "acknowledges-early": _LEADER_LOSES_FOLLOWERS_AND_DIES,
     "skips-truncation": _FORMER_LEADER_RETURNS,
     "ignores-the-epoch": _FORMER_LEADER_RETURNS,
+    "inherits-checkpoints": _CHECKPOINTS_OUTLIVE_THEIR_TOPIC,
     **dict.fromkeys(OF_TRANSACTIONS, _A_BROKER_IS_KILLED),
 }
 # One message a batch: then any offset is a batch's, and logs that have parted fit onto each other anywhere.
@@ -73,13 +85,19 @@ def main() -> int:
         result = asyncio.run(run_until_told(options, console))
         print_tables(console, options, result, {})
         write_json(options.directory / "result.json", options, result, {})
-        verdict = result.transactions if name in OF_TRANSACTIONS else result.verdict
-        if verdict.is_sound:
+        if _verdict(name, result).is_sound:
             unnoticed.append(name)
     console.rule()
     for name in names:
         console.print(f"{name}: {'NOT NOTICED' if name in unnoticed else 'found out, as it should be'}")
     return 1 if unnoticed else 0
+
+
+def _verdict(name: str, result: Result) -> Verdict | TransactionVerdict | IncarnationVerdict:
+    """The judge that has to find this sabotage out."""
+    if name in OF_TRANSACTIONS:
+        return result.transactions
+    return result.incarnations if name in OF_STORAGE else result.verdict
 
 
 if __name__ == "__main__":

@@ -62,12 +62,27 @@ def ignore_epoch() -> None:
     replace(ControlApplier, "_check", check)
 
 
+def inherit_checkpoints() -> None:
+    """A partition's name is given to a new log while the checkpoints still speak of the former one."""
+    from ottla.storage.log_checkpoints import LogCheckpoints
+
+    async def forget(self: LogCheckpoints, directory: Any, topic_partitions: Any) -> None:
+        pass
+
+    def forget_now(self: LogCheckpoints, directory: Any, topic_partition: Any) -> None:
+        pass
+
+    replace(LogCheckpoints, "forget", forget)
+    replace(LogCheckpoints, "forget_now", forget_now)
+
+
 OF_REPLICATION: Final[Mapping[str, Callable[[], None]]] = {
     "acknowledges-early": acknowledge_early,
     "skips-truncation": skip_truncation,
     "ignores-the-epoch": ignore_epoch,
 }
-SABOTAGES: Final[Mapping[str, Callable[[], None]]] = {**OF_REPLICATION, **sabotaged_transactions.SABOTAGES}
+OF_STORAGE: Final[Mapping[str, Callable[[], None]]] = {"inherits-checkpoints": inherit_checkpoints}
+SABOTAGES: Final[Mapping[str, Callable[[], None]]] = {**OF_REPLICATION, **OF_STORAGE, **sabotaged_transactions.SABOTAGES}
 
 
 if __name__ == "__main__":

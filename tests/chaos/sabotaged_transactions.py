@@ -27,7 +27,7 @@ def drop_aborted_transactions() -> None:
 
 def forget_marker() -> None:
     """The coordinator is told that a marker is written, which in one partition of one topic is not."""
-    from ottla.broker.transactions.peers import TransactionCalls
+    from ottla.broker.transactions.markers import TransactionCalls
     from ottla.errors import NONE
 
     write = TransactionCalls._write
@@ -42,7 +42,7 @@ def commit_aborted() -> None:
     """What a producer aborts is marked as committed where another broker leads, as if markers had been mixed up."""
     from dataclasses import replace as changed
 
-    from ottla.broker.transactions.peers import TransactionPeers
+    from ottla.broker.transactions.markers import TransactionPeers
 
     write_marker = TransactionPeers.write_marker
 

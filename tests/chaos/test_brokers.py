@@ -54,7 +54,7 @@ def with_broker(tmp_path: Path, behaviour: str, scenario: Callable[[BrokerProces
             ended=lambda broker_id, code: ended.put_nowait((broker_id, code)),
         )
         try:
-            async with asyncio.timeout(50):
+            async with asyncio.timeout(120):
                 await scenario(broker, ended)
         finally:
             await broker.close()
@@ -157,7 +157,7 @@ with open(f"{sys.argv[3]}.open", "ab", buffering=0) as opened:
         return broker.log_file.read_text().splitlines()[-1].split()
 
     def look_until(what: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not what():
             assert time.monotonic() < deadline
             time.sleep(0.01)

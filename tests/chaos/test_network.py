@@ -5,33 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import wraps
-from typing import ParamSpec
 
 import pytest
 from tests.chaos.network import Cut, Proxy, Wires
 from tests.chaos.sockets import owner_of_port
-
-P = ParamSpec("P")
+from tests.loops import in_a_loop
 
 THIS, OTHER, THIRD = 1, 2, 3
 BOTH = {(THIS, OTHER), (OTHER, THIS)}
-
-
-def in_a_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Runs the test in an event loop of its own, for a minute at most."""
-
-    @wraps(test)
-    def run(*arguments: P.args, **keywords: P.kwargs) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(60):
-                await test(*arguments, **keywords)
-
-        asyncio.run(bounded())
-
-    return run
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import subprocess
 import sys
@@ -133,3 +134,18 @@ def test_a_clock_is_told_its_offset_by_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "clock").read_text() == "-90.500\n"
     assert clock.environment["LD_PRELOAD"] == "/lib/fake.so"
     assert clock.environment["FAKETIME_DONT_FAKE_MONOTONIC"] == "1"
+
+
+def test_a_client_whose_library_does_not_come_back_still_tells_what_it_saw(tmp_path: Path) -> None:
+    """Its main thread is in a call of C then, and no handler of signals runs."""
+    code = (
+        "import ctypes, os, signal\n"
+        "from tests.chaos import transactional_clients as clients\n"
+        "clients.HANGS_SECONDS = 0.01\n"
+        f"worker = clients.Worker(clients.Transacting('copier-9', '', ('a', 'b'), 1, 's', 0.0, {str(tmp_path / 'history')!r}))\n"
+        "worker.run(lambda process: (os.kill(os.getpid(), signal.SIGTERM), ctypes.CDLL(None).sleep(60)))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["hung"] == 1
+    assert (tmp_path / "history").exists()

@@ -7,8 +7,10 @@ SIGTERM, and then writes its history.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -23,6 +25,9 @@ from tests.chaos.transaction_history import OUTSIDE, End, Got, Reads, Transactio
 # A call of librdkafka's that failed for now is made again for so long; then the life ends.
 CALL_SECONDS: Final = 20.0
 TRANSACTION_TIMEOUT_MS: Final = 15_000
+# A life that has not ended so long after it was asked to never does: librdkafka has been seen not to come back from the end of a
+# consumer, half an hour after a rebalance in which it was fenced, with nothing asked of any broker.
+HANGS_SECONDS: Final = 120.0
 _STOPS_READING: Final = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "_LOG_TRUNCATION")
 
 
@@ -57,10 +62,13 @@ class Worker:
         self.is_stopped = False
         self.lives = 0
         self._reported_at = time.monotonic()
+        self._has_ended = threading.Event()
 
     def run(self, live: Callable[[str], None]) -> None:
         """Lives until SIGTERM."""
-        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "is_stopped", True))
+        # In a thread, for no handler runs in a process whose main thread is in a call of librdkafka's.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=self._end_when_told, daemon=True).start()
         while not self.is_stopped:
             self.lives += 1
             try:
@@ -69,7 +77,16 @@ class Worker:
                 continue
             except KafkaException as error:
                 self.note(error.args[0], "a life ended")
+        self._has_ended.set()
         self.finish()
+
+    def _end_when_told(self) -> None:
+        signal.sigwait({signal.SIGTERM})
+        self.is_stopped = True
+        if not self._has_ended.wait(HANGS_SECONDS):
+            self.counts["hung"] += 1
+            self.finish()
+            os._exit(0)
 
     def finish(self) -> None:
         """Writes the history."""

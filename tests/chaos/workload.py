@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from tests.chaos.brokers import REPOSITORY
 from tests.chaos.cluster import BROKER_IDS, PARTITIONS, TOPIC
+from tests.chaos.connecting import Connecting, gaps
 from tests.chaos.consuming import Consuming
 from tests.chaos.history import History
 from tests.chaos.mortal import mortal
@@ -22,12 +23,14 @@ from tests.chaos.transactional_clients import Transacting
 
 PRODUCERS: Final = 2
 CONSUMERS: Final = 2
+CONNECTORS: Final = 2  # of one group
 # Java's default: faults end before that. With less, messages time out, which is a case of its own and the first producer's.
 _MESSAGE_TIMEOUTS_MS: Final = (120_000, 30_000)
 # A producer waits for its last message, as long as one may take, and writes its history.
 _STOP_SECONDS: Final = 180.0
 _TO_THE_END_SECONDS: Final = 400.0
 _FINAL_READER: Final = 99
+_FIRST_CONNECTOR: Final = 50  # workers have numbers of their own
 
 
 class WorkloadFailed(Exception):
@@ -37,7 +40,9 @@ class WorkloadFailed(Exception):
 class Client:
     """One client process."""
 
-    def __init__(self, name: str, module: str, told: Producing | Consuming | Transacting | Recreating, directory: Path) -> None:
+    def __init__(
+        self, name: str, module: str, told: Producing | Consuming | Connecting | Transacting | Recreating, directory: Path
+    ) -> None:
         self.name = name
         self.history_file = Path(told.history_file)
         self.report: dict[str, Any] = {}
@@ -71,7 +76,7 @@ class Client:
             self._process.send_signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(seconds):
-                await self._reports
+                await asyncio.shield(self._reports)  # `close` waits for it too
                 code = await self._process.wait()
         except TimeoutError:
             raise WorkloadFailed(f"{self.name} did not end within {seconds:g} s; its log is {self._log_file}") from None
@@ -97,6 +102,7 @@ class Workload:
 
     Args:
         bootstrap_servers: where the cluster is.
+        zookeeper: where it meets, with its chroot.
         directory: for histories and logs.
         seed: the run's.
         messages_per_second: of all producers together.
@@ -107,6 +113,7 @@ class Workload:
     def __init__(
         self,
         bootstrap_servers: str,
+        zookeeper: str,
         directory: Path,
         seed: int,
         messages_per_second: float,
@@ -141,18 +148,23 @@ class Workload:
             seed_here = f"{seed}/consumer/{worker}"
             consuming = Consuming(worker, bootstrap_servers, TOPIC, PARTITIONS, seed_here, began_at, file, rack=rack)
             self._consumers.append(Client(f"consumer-{worker}", "tests.chaos.consuming", consuming, directory))
+        self._connectors = []
+        for worker in range(_FIRST_CONNECTOR, _FIRST_CONNECTOR + CONNECTORS):
+            name = f"connector-{worker}"
+            connecting = Connecting(worker, zookeeper, TOPIC, f"{seed}/{name}", began_at, str(directory / f"{name}.history"))
+            self._connectors.append(Client(name, "tests.chaos.connecting", connecting, directory))
         file = str(directory / "final.history")
         final = Consuming(_FINAL_READER, bootstrap_servers, TOPIC, PARTITIONS, "", began_at, file, reads_to_the_end=True)
         self._final = Client("final-reader", "tests.chaos.consuming", final, directory)
 
     async def start(self) -> None:
         """Starts producers and consumers."""
-        for each in (*self._producers, *self._consumers):
+        for each in (*self._producers, *self._consumers, *self._connectors):
             await each.start()
 
     def check(self) -> None:
         """Raises when one has ended early."""
-        for each in (*self._producers, *self._consumers):
+        for each in (*self._producers, *self._consumers, *self._connectors):
             each.check()
 
     @property
@@ -163,10 +175,10 @@ class Workload:
     @property
     def reports(self) -> dict[str, dict[str, Any]]:
         """What each client last said of itself."""
-        return {each.name: each.report for each in (*self._producers, *self._consumers, self._final)}
+        return {each.name: each.report for each in (*self._producers, *self._consumers, *self._connectors, self._final)}
 
-    async def finish(self) -> History:
-        """Ends the producers, then the consumers, reads everything once more, and gives what all of them saw.
+    async def finish(self) -> tuple[History, list[str]]:
+        """Ends the producers, then the consumers, reads everything once more, and gives what all of them saw, and what the group lost.
 
         Raises:
             WorkloadFailed: one of them could not do its part.
@@ -174,16 +186,19 @@ class Workload:
         async with asyncio.TaskGroup() as group:
             for each in self._producers:
                 group.create_task(each.end())
-        for each in self._consumers:
+        for each in (*self._consumers, *self._connectors):
             await each.end()
         await self._final.start()
         await self._final.end(_TO_THE_END_SECONDS, by_itself=True)
-        history = History()
-        for each in (*self._producers, *self._consumers, self._final):
+        history, of_the_group, final = History(), History(), History()
+        for each in (*self._producers, *self._consumers, *self._connectors, self._final):
             await asyncio.to_thread(history.load, each.history_file)
-        return history
+        for each in self._connectors:
+            await asyncio.to_thread(of_the_group.load, each.history_file)
+        await asyncio.to_thread(final.load, self._final.history_file)
+        return history, await asyncio.to_thread(gaps, of_the_group.polls, final.polls)
 
     async def close(self) -> None:
         """Ends by force whatever still runs."""
-        for each in (*self._producers, *self._consumers, self._final):
+        for each in (*self._producers, *self._consumers, *self._connectors, self._final):
             await each.close()

@@ -28,9 +28,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from uuid import UUID
 
-from ottla.broker.controller import decisions
-from ottla.broker.controller.announcing import Announcement, announced, everything
+from ottla.broker.controller import decisions, deletions, isr_changes, reassignments
 from ottla.broker.controller.effects import Decision
+from ottla.broker.controller.request_batch import BrokerRequestBatch, batches_of, full_batches
 from ottla.broker.controller.state import ClusterState, KnownPartition, KnownTopic
 from ottla.config.broker import BrokerSettings
 from ottla.errors import NONE, error_of
@@ -74,9 +74,9 @@ class ControllerCommands:
         self._state.brokers_came_and_went(new, gone)
         ids = [each.broker_id for each in new]
         yield from self._performed(decisions.brokers_changed(self._state, new, gone), except_brokers=ids)
-        yield from self._told(announced(self._state, Decision(), brokers_changed=True, except_brokers=ids))
-        for announcements in everything(self._state, ids):
-            yield from self._told(announcements)
+        yield from self._told(batches_of(self._state, Decision(), brokers_changed=True, except_brokers=ids))
+        for batches in full_batches(self._state, ids):
+            yield from self._told(batches)
 
     def _do_shutdown(self, broker_id: str) -> Iterator[str]:
         broker = BrokerId(int(broker_id))
@@ -85,12 +85,12 @@ class ControllerCommands:
         yield f"still leads: {_listed(decisions.remaining_leaderships(self._state, broker)) or 'nothing'}"
 
     def _do_disk_fails(self, broker_id: str, *names: str) -> Iterator[str]:
-        broker, partitions = BrokerId(int(broker_id)), [_partition(each) for each in names]
+        broker, partitions = BrokerId(int(broker_id)), [_partition(name) for name in names]
         self._state.replicas_went_offline(broker, partitions)
         yield from self._performed(decisions.replicas_offline(self._state, broker, partitions))
 
     def _do_disk_works(self, broker_id: str, *names: str) -> Iterator[str]:
-        broker, partitions = BrokerId(int(broker_id)), [_partition(each) for each in names]
+        broker, partitions = BrokerId(int(broker_id)), [_partition(name) for name in names]
         self._state.replicas_came_online(broker, partitions)
         yield from self._performed(decisions.replicas_online(self._state, broker, partitions))
 
@@ -99,13 +99,13 @@ class ControllerCommands:
     def _do_topic(self, name: str, *words: str) -> Iterator[str]:
         assignments, overrides = _assignments(words)
         states = decisions.new_topic_states(self._state, assignments)
-        self._put(name, [KnownPartition(each, 0) for each in states], overrides)
+        self._put(name, [KnownPartition(state, 0) for state in states], overrides)
         partitions = list(self._state.topic(name).topic_partitions())
-        yield from self._told(announced(self._state, Decision(), new_partitions=partitions))
+        yield from self._told(batches_of(self._state, Decision(), new_partitions=partitions))
 
     def _do_found(self, name: str, *words: str) -> Iterator[str]:
         assignments, overrides = _assignments(words)
-        self._put(name, [KnownPartition.without_state(each) for each in assignments], overrides)
+        self._put(name, [KnownPartition.without_state(assignment) for assignment in assignments], overrides)
         yield from self._performed(decisions.topics_found(self._state, [name]))
 
     def _put(self, name: str, partitions: list[KnownPartition], overrides: dict[str, str]) -> None:
@@ -116,20 +116,20 @@ class ControllerCommands:
         yield from self._performed(decisions.topics_found(self._state, [name]))
 
     def _do_delete(self, name: str) -> Iterator[str]:
-        yield from self._performed(decisions.delete_topic(self._state, name))
-        yield from self._told(announced(self._state, Decision(), deleted_topics=[name]))
+        yield from self._performed(deletions.begun(self._state, self._state.topic(name)))
+        yield from self._told(batches_of(self._state, Decision(), deleted_topics=[name]))
 
     def _do_deleted(self, broker_id: str, *words: str) -> Iterator[str]:
-        error = next((int(each.partition("=")[2]) for each in words if "=" in each), NONE)
-        answers = {_partition(each): error for each in words if "=" not in each}
-        yield from self._performed([decisions.replicas_stopped(self._state, BrokerId(int(broker_id)), answers)])
+        error = next((int(word.partition("=")[2]) for word in words if "=" in word), NONE)
+        answers = {_partition(word): error for word in words if "=" not in word}
+        yield from self._performed([deletions.replicas_stopped(self._state, BrokerId(int(broker_id)), answers)])
 
     # Leaders.
 
     def _do_isr(self, name: str, isr: str, *words: str) -> Iterator[str]:
         topic_partition = _partition(name)
         known = self._state.partition(topic_partition)
-        wrong = dict(each.split("=") for each in words)
+        wrong = dict(word.split("=") for word in words)
         sender = BrokerId(int(wrong.get("sender", known.state.leader)))
         brokers = self._state.brokers
         epochs = {each: registration.broker_epoch for each, registration in brokers.items()}
@@ -141,7 +141,7 @@ class ControllerCommands:
             members,
         )
         request = AlterPartitionRequest(sender, brokers[sender].broker_epoch, (asked,))
-        decision, response = decisions.alter_partition(self._state, request)
+        decision, response = isr_changes.altered(self._state, request)
         yield from self._performed([decision])
         outcome = response.partitions[topic_partition]
         if outcome.error != NONE:
@@ -152,19 +152,19 @@ class ControllerCommands:
 
     def _do_elect(self, election_type: str, *names: str) -> Iterator[str]:
         wanted = ElectionType[election_type.upper()]
-        yield from self._performed(decisions.elect_leaders(self._state, wanted, [_partition(each) for each in names] or None))
+        yield from self._performed(decisions.elect_leaders(self._state, wanted, [_partition(name) for name in names] or None))
 
     def _do_rebalance(self) -> Iterator[str]:
         yield from self._performed(decisions.rebalance(self._state))
 
     def _do_reassign(self, name: str, replicas: str) -> Iterator[str]:
-        yield from self._performed([decisions.alter_reassignments(self._state, {_partition(name): _ids(replicas.split(","))})])
+        yield from self._performed([reassignments.altered(self._state, {_partition(name): _ids(replicas.split(","))})])
 
     def _do_cancel(self, name: str) -> Iterator[str]:
-        yield from self._performed([decisions.alter_reassignments(self._state, {_partition(name): None})])
+        yield from self._performed([reassignments.altered(self._state, {_partition(name): None})])
 
     def _do_reassignments(self) -> Iterator[str]:
-        for key, each in decisions.ongoing_reassignments(self._state, None).items():
+        for key, each in reassignments.ongoing(self._state, None).items():
             yield f"{key}: replicas {_list(each.replicas)}, adding {_list(each.adding_replicas)}, removing {_list(each.removing_replicas)}"
 
     # The controller.
@@ -179,7 +179,9 @@ class ControllerCommands:
         yield from self._performed(decisions.take_over(self._state), except_brokers=list(self._state.brokers))
 
     def _do_show(self) -> Iterator[str]:
-        shown = [f"{each} (shutting down)" if each in self._state.shutting_down else str(each) for each in sorted(self._state.brokers)]
+        shown = [
+            f"{broker} (shutting down)" if broker in self._state.shutting_down else str(broker) for broker in sorted(self._state.brokers)
+        ]
         yield f"brokers: {', '.join(shown) or 'none'}"
         for topic in self._state.topics.values():
             if topic.is_deleting:
@@ -198,7 +200,7 @@ class ControllerCommands:
             while decision:
                 yield from self._written(decision)
                 self._state.take_in(decision)
-                yield from self._told(announced(self._state, decision, except_brokers=list(except_brokers)))
+                yield from self._told(batches_of(self._state, decision, except_brokers=list(except_brokers)))
                 decision = decisions.follow_up(self._state, decision)
 
     def _written(self, decision: Decision) -> Iterator[str]:
@@ -221,24 +223,24 @@ class ControllerCommands:
         for left in decision.isrs_left:
             yield f"broker {left.broker_id}, epoch {left.broker_epoch}: its start is dealt with"
 
-    def _told(self, announcements: dict[BrokerId, Announcement]) -> Iterator[str]:
-        for broker_id, each in announcements.items():
+    def _told(self, batches: dict[BrokerId, BrokerRequestBatch]) -> Iterator[str]:
+        for broker_id, each in batches.items():
             parts = []
             if each.stops:
-                deleted = [stop.topic_partition for stop in each.stops if stop.delete]
-                stopped = [stop.topic_partition for stop in each.stops if not stop.delete]
+                deleted = [stop.topic_partition for stop in each.stops.values() if stop.delete]
+                stopped = [stop.topic_partition for stop in each.stops.values() if not stop.delete]
                 parts += [f"stop {_listed(stopped)}"] * bool(stopped) + [f"delete {_listed(deleted)}"] * bool(deleted)
-            if each.partitions:
-                parts += self._roles(broker_id, each.partitions)
+            if each.leader_and_isr:
+                parts += self._roles(broker_id, each.leader_and_isr.values())
             if each.updates_metadata:
-                told = [_listed(one.topic_partition for one in each.metadata)] if each.metadata else []
+                told = [_listed(each.metadata)] if each.metadata else []
                 told += [f"no more {', '.join(each.deleted_topics)}"] if each.deleted_topics else []
                 parts.append(f"metadata {'; '.join(told) or 'of brokers'}")
             yield f"  to {broker_id}: {', '.join(parts)}"
 
-    def _roles(self, broker_id: BrokerId, partitions: tuple[PartitionAssignment, ...]) -> list[str]:
-        leads = [each for each in partitions if each.state.leader == broker_id]
-        follows = [each for each in partitions if each.state.leader != broker_id]
+    def _roles(self, broker_id: BrokerId, partitions: Iterable[PartitionAssignment]) -> list[str]:
+        leads = [partition for partition in partitions if partition.state.leader == broker_id]
+        follows = [partition for partition in partitions if partition.state.leader != broker_id]
         return [
             f"{role} {_listed((each.topic_partition for each in named), {each.topic_partition for each in named if each.is_new})}"
             for role, named in (("lead", leads), ("follow", follows))
@@ -247,7 +249,7 @@ class ControllerCommands:
 
 
 def _ids(texts: Iterable[str]) -> tuple[BrokerId, ...]:
-    return tuple(BrokerId(int(each)) for each in texts)
+    return tuple(BrokerId(int(text)) for text in texts)
 
 
 def _partition(name: str) -> TopicPartition:
@@ -257,7 +259,7 @@ def _partition(name: str) -> TopicPartition:
 
 def _assignments(words: Iterable[str]) -> tuple[list[tuple[BrokerId, ...]], dict[str, str]]:
     words = list(words)
-    return [_ids(each.split(",")) for each in words if "=" not in each], dict(each.split("=") for each in words if "=" in each)
+    return [_ids(word.split(",")) for word in words if "=" not in word], dict(word.split("=") for word in words if "=" in word)
 
 
 def _list(values: Iterable[int]) -> str:
@@ -265,7 +267,7 @@ def _list(values: Iterable[int]) -> str:
 
 
 def _listed(partitions: Iterable[TopicPartition], new: Iterable[TopicPartition] = ()) -> str:
-    return " ".join(f"{each} (new)" if each in new else str(each) for each in partitions)
+    return " ".join(f"{partition} (new)" if partition in new else str(partition) for partition in partitions)
 
 
 def _state(state: PartitionState) -> str:

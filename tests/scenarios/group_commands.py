@@ -3,7 +3,7 @@
 group [k=v]                     a coordinator that knows nothing; delay= size= of classic groups, policy= of conversion
 topic clicks 4                  a topic is made, or gets more partitions; `topic clicks gone` deletes it
 wait 3s                         time passes, and with it what is due
-fail-over                       another coordinator reads the log and goes on
+fail-over                       another coordinator reads the log and continues
 show                            the group
 
 of the classic protocol, where a member is called by a name of the scenario:
@@ -34,15 +34,15 @@ from uuid import UUID
 from tests.unit.broker.groups.known_topics import KnownTopics
 from tests.unit.broker.groups.offsets_log import KEY, SETTINGS, OffsetsLog
 
+from ottla.broker.groups.classic.effects import Joined, Synced
+from ottla.broker.groups.classic.joining import Join
+from ottla.broker.groups.classic.member import Protocol
+from ottla.broker.groups.classic.membership import Leaver, Sync
 from ottla.broker.groups.consumer.assignment import Assignment
 from ottla.broker.groups.consumer.embedded import read_assignment, write_assignment
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.heartbeat import Heartbeat
 from ottla.broker.groups.consumer.member import LEAVES, LEAVES_FOR_A_WHILE
-from ottla.broker.groups.effects import Joined, Synced
-from ottla.broker.groups.joining import Join
-from ottla.broker.groups.member import Protocol
-from ottla.broker.groups.membership import Leaver, Sync
 from ottla.broker.groups.records import CommittedOffset
 from ottla.broker.groups.shard import OffsetsPartition
 from ottla.errors import ApiError, MemberIdRequired, UnknownMemberId
@@ -71,8 +71,8 @@ class GroupCommands:
         """Executes a command."""
         name, *words = line.split()
         method = getattr(self, "_do_" + name.replace("-", "_"))
-        positional = [each for each in words if "=" not in each]
-        named = dict(each.split("=", 1) for each in words if "=" in each)
+        positional = [word for word in words if "=" not in word]
+        named = dict(word.split("=", 1) for word in words if "=" in word)
         yield from self._loop.run_until_complete(self._run(method, positional, named))
 
     async def _run(self, method: Any, positional: list[str], named: dict[str, str]) -> list[str]:
@@ -168,7 +168,7 @@ class GroupCommands:
             SESSION_MS,
             REBALANCE_MS,
             "consumer",
-            tuple(Protocol(each, data) for each in protocols.split(",")),
+            tuple(Protocol(protocol, data) for protocol in protocols.split(",")),
             requires_known_member_id=instance is None,
         )
         answer = self._shard.join("g", request)
@@ -255,7 +255,7 @@ class GroupCommands:
             elif isinstance(told, Joined):
                 self._names[name] = told.member_id
                 self._epochs[name] = told.generation_id
-                leads = f", leads {' '.join(self._called(each.member_id) for each in told.members)}" if told.members else ""
+                leads = f", leads {' '.join(self._called(member.member_id) for member in told.members)}" if told.members else ""
                 lines.append(f"  to {name}: joined generation {told.generation_id} with {told.protocol_name}{leads}")
             elif isinstance(told, Synced):
                 lines.append(f"  to {name}: has {_shown(read_assignment(told.assignment))}")
@@ -267,7 +267,7 @@ class GroupCommands:
             yield "no group"
         elif isinstance(group, ConsumerGroup):
             yield f"consumer group, {group.state.value}, epoch {group.epoch}, target of epoch {group.assignment_epoch} by {group.assignor}"
-            for member_id, member in sorted(group.members.items(), key=lambda each: self._called(each[0])):
+            for member_id, member in sorted(group.members.items(), key=lambda item: self._called(item[0])):
                 position = member.position
                 gives_up = f", gives up {self._listed(position.revoking)}" if position.revoking else ""
                 how = "classic " if member.is_classic else ""

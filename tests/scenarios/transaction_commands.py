@@ -1,7 +1,7 @@
 """The commands of the scenarios of transactions: a partition of `__transaction_state`, who asks of it, and what comes of that.
 
 init t [timeout=s] [as=1000/0]   InitProducerId; `as` is what the producer believes to have (KIP-360)
-add t a-0 a-1 [as=1000/0]        AddPartitionsToTxn; without `as` by whoever has the id now
+add t a-0 a-1 [as=1000/0]        AddPartitionsToTxn; without `as` by anyone who has the id now
 commit t [as=1000/0]             EndTxn
 abort t [as=1000/0]
 verify t a-0 [as=1000/0]         a leader asks before the first batch (KIP-890)
@@ -52,7 +52,7 @@ class _Log:
         if self.refusal is not None:
             raise self.refusal
         offset = len(self.batches)
-        self.batches.append(build_batch([Record(offset, 0, *each) for each in records], base_offset=offset))
+        self.batches.append(build_batch([Record(offset, 0, *record) for record in records], base_offset=offset))
         for data, value in records:
             transactional_id = decode_key(data) or ""
             self.written.append((transactional_id, None if value is None else decode(transactional_id, value)))
@@ -65,10 +65,10 @@ class _Log:
         """It does: what becomes of a coordinator of the past is told in tests/unit/broker/transactions."""
 
     async def chunks(
-        self, key: TopicPartition, leader_epoch: int, chunk_bytes: int, passed_over: Callable[[int], None]
+        self, key: TopicPartition, leader_epoch: int, chunk_bytes: int, skipped: Callable[[int], None]
     ) -> AsyncIterator[bytes]:
-        for each in list(self.batches):
-            yield each
+        for batch in list(self.batches):
+            yield batch
 
 
 class TransactionCommands:
@@ -99,8 +99,8 @@ class TransactionCommands:
     def execute(self, line: str) -> Iterator[str]:
         """Executes a command."""
         name, *words = line.split()
-        options = dict(each.split("=") for each in words if "=" in each)
-        getattr(self, "_do_" + name.replace("-", "_"))(*(each for each in words if "=" not in each), **{"as_": "", **_renamed(options)})
+        options = dict(word.split("=") for word in words if "=" in word)
+        getattr(self, "_do_" + name.replace("-", "_"))(*(word for word in words if "=" not in word), **{"as_": "", **_renamed(options)})
         lines, self._lines = self._lines, []
         yield from lines
 
@@ -163,7 +163,7 @@ class TransactionCommands:
 
     def _do_add(self, transactional_id: str, *names: str, as_: str) -> None:
         who = self._who(transactional_id, as_)
-        self._perform(self._coordinator.add_partitions(transactional_id, *who, [_partition(each) for each in names]))
+        self._perform(self._coordinator.add_partitions(transactional_id, *who, [_partition(name) for name in names]))
 
     def _do_commit(self, transactional_id: str, as_: str) -> None:
         self._perform(self._coordinator.end(transactional_id, *self._who(transactional_id, as_), True))
@@ -173,7 +173,7 @@ class TransactionCommands:
 
     def _do_verify(self, transactional_id: str, *names: str, as_: str) -> None:
         try:
-            found = self._coordinator.verify(transactional_id, *self._who(transactional_id, as_), [_partition(each) for each in names])
+            found = self._coordinator.verify(transactional_id, *self._who(transactional_id, as_), [_partition(name) for name in names])
         except ApiError as error:
             self._lines.append(f"refused: {type(error).__name__}")
         else:
@@ -224,7 +224,7 @@ class TransactionCommands:
         self._perform(self._coordinator.load(offload_nothing))
 
     def _do_show(self, as_: str) -> None:
-        found = sorted(self._coordinator.transactions(), key=lambda each: each.transactional_id)
+        found = sorted(self._coordinator.transactions(), key=lambda transaction: transaction.transactional_id)
         self._lines += [f"{each.transactional_id}: {_told(each)}" for each in found] or ["nothing"]
 
 

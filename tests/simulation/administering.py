@@ -13,10 +13,11 @@ from random import Random
 from typing import Any, Final
 
 from tests.simulation.faults import Kind
-from tests.simulation.wire import ClientView, message
+from tests.simulation.wire import ClientView
 
 from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages import message
 
 REPLICATION_FACTOR: Final = 3
 # Few, so that a topic is often made anew under the name of one that was deleted.

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Final
 
 from tests.chaos.history import DAMAGED, NO_OFFSET, Outcome, Sends, value_of
-from tests.simulation.asking import EARLIEST, NONE
+from tests.simulation.asking import EARLIEST, NONE, OFFSET_OUT_OF_RANGE
 from tests.simulation.producing import VALUE
 from tests.simulation.scenes import Stage
 
@@ -104,8 +104,10 @@ class _Aging:
                     if found.next_offset > position:
                         attempts, position = 0, found.next_offset
                         continue
-                elif found.log_start_offset > position:
-                    position = self.start = found.log_start_offset
+                elif found.error == OFFSET_OUT_OF_RANGE:
+                    # What was read so far has gone meanwhile, and more.
+                    position = None
+                    self.read.clear()
             await asyncio.sleep(0.2)
         else:
             self.stage.fail(f"{self.topic}: it can not be read to its end, but to {position}")
@@ -194,11 +196,7 @@ class Compaction(_Aging):
     """The scene of a compacted topic with few keys."""
 
     def __init__(self, stage: Stage) -> None:
-        settings = {
-            "cleanup.policy": "compact",
-            "segment.ms": str(stage.random.choice((1_000, 5_000))),
-            "delete.retention.ms": "1000",
-        }
+        settings = {"cleanup.policy": "compact", "segment.ms": str(stage.random.choice((1_000, 5_000))), "delete.retention.ms": "1000"}
         super().__init__(stage, "c", settings, _key_of)
 
     def findings(self) -> Iterator[str]:

@@ -15,9 +15,10 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
-from tests.simulation.wire import ClientView, message
+from tests.simulation.wire import ClientView
 
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages import message
 from ottla.record.batch import batches
 from ottla.record.records import Record, read_records
 
@@ -117,14 +118,7 @@ class Asker:
         records = tuple(record for record in _records(data, aborted) if record.offset >= offset)
         ends = [header.last_offset + 1 for _, header in batches(data)]
         return Fetched(
-            leader,
-            topic_id,
-            NONE,
-            found.log_start_offset,
-            found.high_watermark,
-            found.last_stable_offset,
-            records,
-            max([offset, *ends]),
+            leader, topic_id, NONE, found.log_start_offset, found.high_watermark, found.last_stable_offset, records, max([offset, *ends])
         )
 
     async def offset_at(self, topic: str, partition: int, timestamp: int) -> tuple[int, int]:
@@ -164,10 +158,11 @@ class Asker:
             timeout=timedelta(seconds=5),
             topic_data=(kinds.TopicProduceData(name=topic, partition_data=(kinds.PartitionProduceData(index=partition, records=batch),)),),
         )
-        error, offset = await self._ask_leader(topic, leader, api, body)
+        produced = (await self._ask_leader(topic, leader, api, body)).responses[0].partition_responses[0]
+        error = int(produced.error_code)
         if error:
             await self._look_again(topic)
-        return error, offset
+        return error, produced.base_offset
 
     async def _ask_leader(self, topic: str, leader: int, api: Any, body: Any) -> Any:
         try:

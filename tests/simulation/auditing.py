@@ -24,15 +24,7 @@ from uuid import UUID
 from tests.simulation.cluster import Cluster, Ending, Machine
 from tests.simulation.compacted import last_of_keys, lost_records
 from tests.simulation.disk import Disk
-from tests.simulation.log_audit import (
-    MOST_FINDINGS,
-    BatchKey,
-    checkpoint_findings,
-    durability_findings,
-    findings,
-    read_log,
-    topic_findings,
-)
+from tests.simulation.log_audit import MOST_FINDINGS, BatchKey, checkpoint_findings, durability_findings, findings, read_log, topic_findings
 
 from ottla.model import TopicPartition
 from ottla.storage.log import Log
@@ -45,6 +37,12 @@ LOOK_UPS_AT_THE_END: Final = 40
 _NUMBER: Final = re.compile(r"[0-9]+(?!-)")
 
 _LOSSES_OF_POWER: Final = (Ending.LOST_POWER, Ending.CRASHED_AND_LOST_POWER)
+# What an ending is when the power goes before the next life; a loss of power in all other cases.
+_AND_LOST_POWER: Final = {
+    Ending.CRASHED: Ending.CRASHED_AND_LOST_POWER,
+    Ending.CRASHED_AND_LOST_POWER: Ending.CRASHED_AND_LOST_POWER,
+    Ending.LOST_DISK: Ending.LOST_DISK,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +146,16 @@ class Auditor:
         replicas = machine.broker._replicas.partitions if machine.broker is not None else {}
         with self._undisturbed(machine):
             self._kept[machine.broker_id] = self._what_is_kept(machine.logs, replicas, ending)
-            is_crash = ending in (Ending.CRASHED, Ending.CRASHED_AND_LOST_POWER)
-            and_lost = Ending.CRASHED_AND_LOST_POWER if is_crash else Ending.LOST_POWER
+            and_lost = _AND_LOST_POWER.get(ending, Ending.LOST_POWER)
             self._synced[machine.broker_id] = self._what_is_kept(machine.logs, replicas, and_lost)
         for key, log in machine.logs.logs.items():
             named = machine.broker_id, key, log.topic_id
             self._deleted_up_to[named] = max(self._deleted_up_to.get(named, 0), log.log_start_offset)
+
+    def replaced(self, broker_id: int) -> None:
+        """Another process has this id, over disks of its own."""
+        self._kept.pop(broker_id, None)
+        self._synced.pop(broker_id, None)
 
     def _what_is_kept(self, logs: LogManager, replicas: Mapping[TopicPartition, Any], ending: Ending) -> dict[TopicPartition, Kept]:
         kept: dict[TopicPartition, Kept] = {}
@@ -168,7 +170,8 @@ class Auditor:
             # A cleaning replaces segments in several steps: of those before the active one a start may find the old ones or the new
             # one, and in both the last record of each key.
             is_changing = "compact" in log.settings.cleanup_policy and (lost_power or any(log.directory.glob("*.swap")))
-            first = max(log.log_start_offset, log._segments.active.base_offset if is_changing else 0)
+            # A log that begins again behind all that it had (its leader has nothing of that any more) gives it up segment by segment.
+            first = max(log.log_start_offset, (log.files.segments.active if is_changing else log.files.segments.all[0]).base_offset)
             try:
                 batches = tuple(read_log(log, first).keys(first, end))
                 last = last_of_keys(log.directory, min(first, end)) if is_changing else {}
@@ -230,6 +233,8 @@ class Auditor:
                 continue  # some have not heard yet that the topic was deleted and made again
             end = min(replica.high_watermark for replica in replicas.values())
             start = max(replica.log.log_start_offset for replica in replicas.values())
+            if start >= end:
+                continue  # one begins again, and may lack the first batch, which begins before the log does
             for broker_id, replica in sorted(replicas.items()):
                 content = _bytes(replica.log, start, end)
                 if first is None:

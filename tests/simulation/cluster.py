@@ -7,8 +7,11 @@ nothing but its disk.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
+import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -38,7 +41,7 @@ from ottla.coordination.embedded_tree import Node as Znode
 from ottla.errors import OttlaError
 from ottla.interbroker.local import LocalControl, LocalTransport
 from ottla.lifecycle import offload_nothing
-from ottla.model import TopicPartition
+from ottla.model import BrokerId, TopicPartition
 from ottla.storage.log_manager import LogManager
 
 # The znodes by their paths, and the last transaction.
@@ -69,8 +72,9 @@ def name_of(broker_id: int) -> str:
 class Machine:
     """What outlives a broker's process, and its process while there is one."""
 
-    def __init__(self, broker_id: int, disks: Sequence[Disk], clock: SkewedClock, offload: DiskOffload) -> None:
+    def __init__(self, broker_id: int, disks: Sequence[Disk], clock: SkewedClock, offload: DiskOffload, name: str = "") -> None:
         self.broker_id: Final = broker_id
+        self.name: Final = name or name_of(broker_id)
         self.disks: Final = tuple(disks)  # one for each log directory
         self.clock: Final = clock
         self.offload: Final = offload
@@ -86,10 +90,7 @@ class Machine:
         self.lives = 0
         self.is_to_be_kept = False  # its disk, as soon as it has stopped
         self.kept: list[str] | None = None  # copies of its disks, from when it had stopped
-
-    @property
-    def name(self) -> str:
-        return name_of(self.broker_id)
+        self.is_gone = False  # for good: another has its id
 
     @property
     def has_failed_directory(self) -> bool:
@@ -106,8 +107,35 @@ class Machine:
         return self.broker._replicas.partitions if self.broker is not None and self.is_up else {}
 
 
+class _Hub(LocalControl):
+    """A hub at which two brokers may have one id: called is the one that is registered.
+
+    Args:
+        registered: a broker's transport, by its id.
+    """
+
+    def __init__(self, call_timeout_seconds: float, registered: Callable[[int], LocalTransport | None]) -> None:
+        super().__init__(call_timeout_seconds)
+        self._registered: Final = registered
+        self._here: Final[dict[LocalTransport, None]] = {}
+
+    def enter(self, broker_id: BrokerId, transport: LocalTransport) -> None:
+        self._here[transport] = None
+        self.changed(broker_id)
+
+    def leave(self, broker_id: BrokerId, transport: LocalTransport) -> None:
+        self._here.pop(transport, None)
+        super().leave(broker_id, transport)
+
+    def changed(self, broker_id: BrokerId) -> None:
+        """Another may be registered."""
+        transport = self._registered(broker_id)
+        if transport is not None and transport in self._here:
+            super().enter(broker_id, transport)
+
+
 class Cluster:
-    """All of it.
+    """All of it. `machines` has of two brokers of one id the one that is registered, and `twins` the other.
 
     Args:
         directory: where the disks are made.
@@ -123,34 +151,45 @@ class Cluster:
         trace: Trace,
         unexpected: Callable[[str], None],
         count: int = 3,
+        prefix: str = "",
     ) -> None:
         self.plan: Final = plan
         self.trace: Final = trace
         self._loop: Final = loop
+        self.directory: Final = directory
         self._random: Final = random
         self._unexpected: Final = unexpected
         self.network: Final = Network(loop, Random(random.random()), trace)
         self.network.weather.usual = plan.network_usual
         self.network.weather.lost = plan.network_lost
         self.connections: Final = Connections(self.network, trace)
-        self.machines: Final = {each: self._machine(each, directory) for each in range(1, count + 1)}
+        self.disks: Final[list[Disk]] = []
+        self.machines: Final = {each: self._machine(each, f"{prefix}{name_of(each)}") for each in range(1, count + 1)}
+        self.twins: Final[dict[int, Machine]] = {}
+        self._twin_numbers: Final = itertools.count(1)
+        self.addresses: Final = {each: (machine.name, PORT) for each, machine in self.machines.items()}
         self._skews = {machine.clock.skew_ms for machine in self.machines.values()}
         self._tree = EmbeddedZooKeeper(None, SkewedClock(loop, 0), offload_nothing)
         self.zookeeper: Final = SimulatedZooKeeper(self.network, trace, self._tree, plan.session_timeout_ms / 1000)
         # Told a machine whose logs were just loaded, and one that is about to go down, and how.
         self.loaded: Callable[[Machine], None] = lambda machine: None
         self.going_down: Callable[[Machine, Ending], None] = lambda machine, ending: None
+        # Told a broker's id that another process has now, with other disks.
+        self.replaced: Callable[[int], None] = lambda broker_id: None
         self._states: dict[TopicPartition, PartitionZnode] = {}
+        self.stores = 1  # how many contents ZooKeeper has had: a restored copy is another
         self._states_zxid = -1
-        self._hub: Final = LocalControl(CALL_TIMEOUT_SECONDS)
+        self._hub: Final = _Hub(CALL_TIMEOUT_SECONDS, lambda broker_id: self.machines[broker_id].transport)
         self.control: Final = CarriedControl(self.network, Random(random.random()), trace, self._node_of)
         self._hub.carry = self.control.carry
 
-    def _machine(self, broker_id: int, directory: Path) -> Machine:
+    def _machine(self, broker_id: int, name: str = "") -> Machine:
+        name = name or name_of(broker_id)
         skew_ms = self._random.choice((0, 0, -300, 2500))
         offload = DiskOffload(Random(self._random.random()), self.plan.disk_usual, self.plan.disk_stalls)
-        disks = [Disk(directory / f"{name_of(broker_id)}-disk-{number}") for number in range(1, self.plan.log_directory_count + 1)]
-        return Machine(broker_id, disks, SkewedClock(self._loop, skew_ms), offload)
+        disks = [Disk(self.directory / f"{name}-disk-{number}") for number in range(1, self.plan.log_directory_count + 1)]
+        self.disks.extend(disks)
+        return Machine(broker_id, disks, SkewedClock(self._loop, skew_ms), offload, name)
 
     @property
     def clock_difference_ms(self) -> int:
@@ -161,14 +200,6 @@ class Cluster:
         """A machine's hour jumps."""
         machine.clock.skew_ms += milliseconds
         self._skews.add(machine.clock.skew_ms)
-
-    @property
-    def disks(self) -> list[Disk]:
-        return [disk for machine in self.machines.values() for disk in machine.disks]
-
-    @property
-    def addresses(self) -> dict[int, tuple[str, int]]:
-        return {each: (name_of(each), PORT) for each in self.machines}
 
     # Looking.
 
@@ -189,6 +220,19 @@ class Cluster:
         node = self._tree._server.tree.nodes.get(path)
         return None if node is None else node.data
 
+    async def put_kafka_left(self, which: str) -> dict[TopicPartition, int]:
+        """Puts what Kafka left on the disks, synced, and into ZooKeeper. Gives the last acknowledged offsets."""
+        from tests.unit.takeover.kafka_left import KafkaLeft, put_znodes
+
+        left = KafkaLeft.unpack(which, self.directory / "kafka")
+        for machine in self.machines.values():
+            _copy_synced(left.log_directory(machine.broker_id), Path(machine.log_directories[0]))
+        tool = await self._tree.session()
+        await put_znodes(tool, left.znodes)
+        await tool.close()
+        self.trace.tell(f"what Kafka left ({which}) is on the disks and in ZooKeeper")
+        return left.acknowledged()
+
     def kept_store(self) -> KeptStore:
         """A copy of everything that ZooKeeper holds."""
         tree = self._tree._server.tree
@@ -196,6 +240,7 @@ class Cluster:
 
     def replace_store(self, kept: KeptStore | None) -> None:
         """ZooKeeper comes back with what a copy holds, or with nothing, and knows no session that there was."""
+        self.stores += 1
         server, tree = self._tree._server, Tree()
         self.trace.tell("ZooKeeper holds nothing" if kept is None else f"ZooKeeper holds what it held at {kept[1]}")
         if kept is not None:
@@ -223,6 +268,7 @@ class Cluster:
 
     def note_who_caught_up(self) -> None:
         """Who has forgotten is as good as the others once it has left every ISR that it was in, and joined them all again."""
+        self._note_registered_twins()
         states = self.states()
         for machine in self.machines.values():
             if machine.has_forgotten:
@@ -233,8 +279,48 @@ class Cluster:
                     self.trace.tell(f"{machine.name} has caught up")
 
     def _node_of(self, broker_id: int) -> Node | None:
+        self._note_registered_twins()
         machine = self.machines.get(broker_id)
         return None if machine is None else machine.node
+
+    # Two brokers of one id.
+
+    def begin_twin(self, machine: Machine, *, is_empty: bool) -> None:
+        """A second process comes up under a machine's broker id, over a copy of its disks as they are now, or empty ones."""
+        twin = self._machine(machine.broker_id, f"{machine.name.partition('-twin')[0]}-twin-{next(self._twin_numbers)}")
+        if not is_empty:
+            for disk, copied in zip(twin.disks, machine.disks, strict=True):
+                disk.replace(copied.kept())
+        self.trace.tell(f"{twin.name} has {'empty disks' if is_empty else f'a copy of the disks of {machine.name}'}")
+        self.twins[machine.broker_id] = twin
+        self.start(twin)
+
+    def end_twin(self, broker_id: int) -> None:
+        """Ends the process that is not registered, for good."""
+        self._note_registered_twins()
+        twin = self.twins.pop(broker_id, None)
+        if twin is not None:
+            self.trace.tell(f"{twin.name} is gone")
+            self.kill(twin)
+            twin.is_gone = True
+
+    def _note_registered_twins(self) -> None:
+        """Who has the registration is the broker of that id from then on, and has forgotten what its disks lack."""
+        for broker_id, twin in list(self.twins.items()):
+            if twin.node is None:
+                continue
+            znode = self._tree._server.tree.nodes.get(f"/brokers/ids/{broker_id}")
+            session = None if znode is None else self.zookeeper.session(znode.ephemeral_owner)
+            if session is None or session.node is not twin.node:
+                continue
+            self.trace.tell(f"{twin.name} is broker {broker_id} now")
+            former, self.machines[broker_id] = self.machines[broker_id], twin
+            self.twins[broker_id] = former
+            self.addresses[broker_id] = (twin.name, PORT)
+            twin.has_forgotten = True
+            twin.must_leave = {key for key, state in self.states().items() if broker_id in state.isr}
+            self._hub.changed(BrokerId(broker_id))
+            self.replaced(broker_id)
 
     # Lives.
 
@@ -285,6 +371,7 @@ class Cluster:
                 "zookeeper.session.timeout.ms": str(self.plan.session_timeout_ms),
                 "replica.lag.time.max.ms": str(self.plan.lag_time_max_ms),
                 "replica.socket.timeout.ms": "8000",
+                **({"takeover.accept": "quotas"} if self.plan.kafka_left else {}),
                 **self.plan.broker_settings,
             }
         )
@@ -307,19 +394,22 @@ class Cluster:
     def logs_loaded(self, logs: LogManager) -> None:
         """The broker whose code runs has loaded its logs."""
         node = NODE.get()
-        for machine in self.machines.values():
+        for machine in (*self.machines.values(), *self.twins.values()):
             if machine.node is node and node is not None:
                 machine.logs = logs
-                self.loaded(machine)
+                if self.machines[machine.broker_id] is machine:
+                    self.loaded(machine)
 
     def kill(self, machine: Machine, *, resets_after: float = 0.0, ending: Ending = Ending.KILLED) -> None:
         """Ends a life without a word. Its session lives on until it times out."""
         node = machine.node
+        is_registered = self.machines.get(machine.broker_id) is machine
+        if node is not None:
+            self._loop.kill(node)
+        if is_registered:
+            self.going_down(machine, ending)
         if node is None:
-            self.going_down(machine, ending)  # its disks may lose what the last life left on them
-            return
-        self._loop.kill(node)
-        self.going_down(machine, ending)
+            return  # its disks may lose what the last life left on them
         machine.logs = None
         machine.node = machine.broker = None
         machine.is_up = machine.is_stopping = False
@@ -401,7 +491,7 @@ class Cluster:
             self._loop.call_at(max(machine.starts_at, self._loop.time()), self.start_if_down, machine)
 
     def start_if_down(self, machine: Machine) -> None:
-        if machine.node is None:
+        if machine.node is None and not machine.is_gone:
             self.start(machine)
 
     def pause(self, machine: Machine) -> None:
@@ -458,3 +548,12 @@ def _known(node: Node | None) -> Node:
 
 
 logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
+
+def _copy_synced(source: Path, to: Path) -> None:
+    """Copies a directory to a disk, with all of it synced."""
+    shutil.copytree(source, to)
+    for path in (to.parent, to, *sorted(to.rglob("*"))):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from tests.chaos.history import DAMAGED, Polls
 from tests.simulation.producing import VALUE
-from tests.simulation.wire import ClientView, message
+from tests.simulation.wire import ClientView
 
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages import message
 from ottla.record.batch import batches
 from ottla.record.records import read_records
 

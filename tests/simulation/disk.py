@@ -380,11 +380,13 @@ def recording(disks: Sequence[Disk], urandom: Callable[[int], bytes]) -> Iterato
 
     def check(call: str, path: Any, needs_room: bool = True) -> None:
         """A call on a path or a descriptor. It costs next to nothing as long as no call is to fail."""
-        if any(disk.can_fail for disk in disks):
-            full = _path_of(path) if isinstance(path, int) else os.fspath(path)
-            disk = disk_of(full) if isinstance(full, str) else None
-            if disk is not None:
-                disk.check(call, full, needs_room)
+        for failing in disks:
+            if failing.faults or failing.is_frozen:
+                full = _path_of(path) if isinstance(path, int) else os.fspath(path)
+                disk = disk_of(full) if isinstance(full, str) else None
+                if disk is not None:
+                    disk.check(call, full, needs_room)
+                return
 
     def losing(call: str, path: Any, dir_fd: int | None) -> None:
         full = full_path(path, dir_fd)
@@ -474,8 +476,3 @@ def recording(disks: Sequence[Disk], urandom: Callable[[int], bytes]) -> Iterato
         io.open = builtins.open = open_file
         for name, original in originals.items():
             setattr(os, name, original)
-
-
-def remove_all(directory: Path) -> None:
-    """Takes the disks of a run away."""
-    shutil.rmtree(directory, ignore_errors=True)

@@ -52,6 +52,8 @@ class Kind(StrEnum):
     EMPTY_STORE = "empty ZooKeeper"  # for a while, under brokers that run or are down
     OUTAGE = "outage"  # of all brokers; one of them comes back last, and with an empty disk
     STRAGGLING_CALLS = "calls arrive after their callers have given up"
+    # Drawn in runs that everybody's power outlasts (`_with_twin`).
+    TWIN = "two brokers of one id"  # a second process comes up under a broker's id, over a copy of its disks or empty ones
 
 
 class Scene(StrEnum):
@@ -63,6 +65,8 @@ class Scene(StrEnum):
     RETENTION = "retention"  # by size and by time
     COMPACTION = "compaction"
     UNCLEAN = "unclean elections"  # of a topic that allows them
+    REGISTRY = "schema registries"  # three over one topic, which fail as well
+    MIRROR = "mirror"  # slots of a mirror maker; by its profile only
 
 
 # Whom a fault hits, beside brokers by their number.
@@ -104,6 +108,7 @@ _SCENES: Final[Mapping[Scene, int]] = {
     Scene.RETENTION: 2,
     Scene.COMPACTION: 2,
     Scene.UNCLEAN: 1,
+    Scene.REGISTRY: 2,
 }
 
 _RARE: Final[Mapping[Kind, int]] = {
@@ -165,6 +170,7 @@ class Plan:
     log_directory_count: int = 1  # each on a disk of its own
     scenes: tuple[Scene, ...] = ()
     disk_stalls: float = 0.0  # the chance that something beside the loop takes seconds
+    kafka_left: str = ""  # which of Kafka's clusters it begins with, on the disks and in ZooKeeper
 
     @property
     def loses_all_at_once(self) -> bool:
@@ -178,7 +184,8 @@ def draw(seed: int, profile: str | None = None) -> Plan:
         profile: one of PROFILES, for runs that have more of one kind of faults.
     """
     assert profile is None or profile in PROFILES, profile
-    return _with_disk_faults(_with_outage(_profiled(_extended(_drawn(seed)), profile), profile), profile)
+    plan = _with_twin(_with_disk_faults(_with_outage(_profiled(_extended(_drawn(seed)), profile), profile), profile), profile)
+    return _after_kafka(plan) if profile == KAFKA else plan
 
 
 def _drawn(seed: int) -> Plan:
@@ -328,12 +335,16 @@ TRUNCATION: Final = "truncation"  # leaders change over slow disks and small seg
 MOVES: Final = "moves"  # logs move between the directories of brokers that crash and lose power
 OUTAGES: Final = "outages"  # of all brokers, or of what ZooKeeper knows
 GROUPS: Final = "groups"  # groups commit while their offsets expire
-PROFILES: Final = (DISKS, RECREATION, TRUNCATION, MOVES, OUTAGES, GROUPS)
+TWINS: Final = "twins"  # two brokers of one id, several times a run
+KAFKA: Final = "kafka"  # the history begins with what Kafka 3.9.1 left, stopped in order or killed
+REGISTRY: Final = "registry"  # schema registries lead, fail and come back
+MIRROR: Final = "mirror"  # a mirror maker's workers copy one topic into another, and are killed and paused
+PROFILES: Final = (DISKS, RECREATION, TRUNCATION, MOVES, OUTAGES, GROUPS, TWINS, KAFKA, REGISTRY, MIRROR)
 
 
 def _profiled(plan: Plan, profile: str | None) -> Plan:
     random = Random(f"profile {plan.seed}")
-    if profile in (RECREATION, GROUPS) and plan.loses_all_at_once:
+    if profile in (RECREATION, GROUPS, REGISTRY, MIRROR) and plan.loses_all_at_once:
         # What the scene's topics acknowledge is to be kept then, as in `_extended`.
         plan = replace(plan, broker_settings={**plan.broker_settings, "log.flush.interval.messages": "1"})
     if profile == RECREATION:
@@ -346,6 +357,14 @@ def _profiled(plan: Plan, profile: str | None) -> Plan:
     if profile == GROUPS:
         settings = {"offsets.retention.check.interval.ms": "100", "offsets.retention.minutes": "1", "offsets.topic.num.partitions": "1"}
         return replace(plan, scenes=(Scene.GROUPS,), broker_settings={**plan.broker_settings, **settings})
+    if profile == REGISTRY:
+        cleaning = {"log.cleaner.backoff.ms": "1000", "log.cleaner.min.cleanable.ratio": "0.01"}
+        settings = {**plan.broker_settings, **cleaning, "log.cleaner.dedupe.buffer.size": str(1 << 21)}
+        return replace(plan, scenes=(Scene.REGISTRY,), broker_settings=settings, partition_count=1, producer_count=1, consumer_count=1)
+    if profile == MIRROR:
+        cleaning = {"log.cleaner.backoff.ms": "1000", "log.cleaner.dedupe.buffer.size": str(1 << 21)}
+        settings = {**plan.broker_settings, **cleaning, "transaction.state.log.num.partitions": "2"}
+        return replace(plan, scenes=(Scene.MIRROR,), broker_settings=settings)
     if profile == TRUNCATION:
         kinds = (Kind.KILL, Kind.PAUSE, Kind.ISOLATE, Kind.ISOLATE_ENTIRELY, Kind.DEAFEN, Kind.EXPIRE)
         faults = [
@@ -363,6 +382,13 @@ def _profiled(plan: Plan, profile: str | None) -> Plan:
             faults=tuple(sorted(faults, key=lambda fault: fault.at)),
         )
     return plan
+
+
+def _after_kafka(plan: Plan) -> Plan:
+    """Its three brokers, and none of what would take its topics away: a ZooKeeper of another day, topics that are made and deleted."""
+    random = Random(f"kafka {plan.seed}")
+    faults = tuple(fault for fault in plan.faults if fault.kind not in _OUTAGES and fault.kind not in _MAKING_TOPICS)
+    return replace(plan, kafka_left=random.choice(("clean", "killed")), broker_count=3, scenes=(), faults=faults)
 
 
 # Faults of disks.
@@ -415,6 +441,20 @@ def _with_disk_faults(plan: Plan, profile: str | None) -> Plan:
             at += random.uniform(0.0, 1.5) * seconds
             faults.append(Fault(round(at, 3), Kind.LOSE_POWER, victim, round(random.uniform(0.1, 4.0), 3)))
     return replace(plan, faults=_sorted(plan, faults))
+
+
+_OF_ALL: Final = frozenset({*_OUTAGES, Kind.ALL_LOSE_POWER})
+
+
+def _with_twin(plan: Plan, profile: str | None) -> Plan:
+    """With a second process under the id of a broker, in some of the runs in which nothing befalls all brokers."""
+    random = Random(f"twin {plan.seed}")
+    if profile == TWINS:
+        plan = replace(plan, faults=tuple(fault for fault in plan.faults if fault.kind not in _OF_ALL))
+    elif profile is not None or random.random() >= 0.1 or any(fault.kind in _OF_ALL for fault in plan.faults):
+        return plan
+    twins = [_rare(random, plan, Kind.TWIN) for _ in range(3 if profile == TWINS else 1)]
+    return replace(plan, faults=_sorted(plan, [*plan.faults, *twins]))
 
 
 def _sorted(plan: Plan, faults: Iterable[Fault]) -> tuple[Fault, ...]:

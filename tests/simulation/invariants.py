@@ -51,7 +51,9 @@ class Invariants:
     """What was seen so far, and what was wrong with it."""
 
     violated: Callable[[str], None]
-    leaders: dict[tuple[UUID, int, int], int] = field(default_factory=dict)  # by topic id, partition and epoch
+    # By ZooKeeper's content, topic id, partition and epoch. A restored copy may give an epoch a second time when no log has records of it;
+    # that there are none is judged by what the logs hold.
+    leaders: dict[tuple[int, UUID, int, int], str] = field(default_factory=dict)
     acknowledged: dict[TopicPartition, int] = field(default_factory=dict)  # the end of what was acknowledged
 
     def acknowledge(self, key: TopicPartition, offset: int) -> None:
@@ -60,22 +62,27 @@ class Invariants:
 
     def look(
         self,
+        processes: Mapping[str, Mapping[TopicPartition, Replica]],
         replicas: Mapping[int, Mapping[TopicPartition, Replica]],
         states: Mapping[TopicPartition, PartitionZnode],
         forgetful: Iterable[int],
+        store: int,
     ) -> None:
         """Looks at all brokers that run.
 
         Args:
+            processes: what each has, by its machine's name. Of two with one id the one that lost it may lead for a while, as it was.
+            replicas: of the brokers that are registered, by id.
             states: as ZooKeeper has them.
             forgetful: brokers whose disk has lost something that they have not fetched again yet.
+            store: the number of ZooKeeper's content; a restored copy is another.
         """
-        for broker_id, partitions in replicas.items():
+        for name, partitions in processes.items():
             for key, replica in partitions.items():
                 if replica.is_leader:
-                    leader = self.leaders.setdefault((replica.topic_id, key.partition, replica.leader_epoch), broker_id)
-                    if leader != broker_id:
-                        self.violated(f"{key}: brokers {leader} and {broker_id} both lead in epoch {replica.leader_epoch}")
+                    leader = self.leaders.setdefault((store, replica.topic_id, key.partition, replica.leader_epoch), name)
+                    if leader != name:
+                        self.violated(f"{key}: {leader} and {name} both lead in epoch {replica.leader_epoch}")
         forgetful = set(forgetful)
         for key, state in states.items():
             end = self.acknowledged.get(key, 0)

@@ -90,7 +90,7 @@ def _cleaned_up_to(log: Log) -> int:
 def read_log(log: Log, from_offset: int = 0) -> LogContent:
     """Reads the segments of a log from an offset on, up to the size that the log knows. Raises OSError."""
     found = []
-    for segment in log._segments.since(from_offset):
+    for segment in log.files.segments.since(from_offset):
         content = Path(segment.path()).read_bytes()[: segment.size]
         found.append(SegmentContent(segment, content, dict(batches(content))))
     return LogContent(log, found)
@@ -119,7 +119,7 @@ def findings(log: Log, random: Random, *, looks: int, checks_bytes: bool, produc
         yield from _offset_index_findings(segment)
         yield from _time_index_findings(log, segment)
     yield from _epoch_findings(content)
-    if log.next_offset == log.log_end_offset:  # else producers' states are ahead by what is staged
+    if log.appender.next_offset == log.log_end_offset:  # else producers' states are ahead by what is staged
         yield from _producer_findings(content, producers_expire)
     yield from _look_up_findings(content, random, looks)
 
@@ -156,11 +156,11 @@ def _batch_findings(content: LogContent, checks_bytes: bool) -> Iterator[str]:
 
 def _condemned(log: Log) -> set[str]:
     """The files that are the log's no more and still have their names."""
-    return {Path(path).name for path in log._condemned}
+    return {Path(path).name for path in log.files.condemned}
 
 
 def _name_findings(log: Log) -> Iterator[str]:
-    listed = {Path(segment.path()).name for segment in log._segments.all}
+    listed = {Path(segment.path()).name for segment in log.files.segments.all}
     # What a full disk did not let be renamed is remembered; until it is, the stop is no clean one (decision 17).
     there = {name for name in os.listdir(log.directory) if name.endswith(LOG_SUFFIX)} - _condemned(log)  # noqa: PTH208
     if there != listed:
@@ -212,7 +212,7 @@ def _time_index_findings(log: Log, segment: SegmentContent) -> Iterator[str]:
         elif own[offset] != timestamp or largest[offset] != timestamp:
             yield f"{Path(path).name}: timestamp {timestamp} at offset {offset}, whose batch has {own[offset]}, up to it {largest[offset]}"
         former = (timestamp, relative_offset)
-    if segment.segment is not log._segments.active and so_far >= 0 and former[0] != so_far:
+    if segment.segment is not log.files.segments.active and so_far >= 0 and former[0] != so_far:
         yield f"{Path(path).name} ends with timestamp {former[0]}, and the largest of its sealed segment is {so_far}"
 
 
@@ -251,9 +251,11 @@ def _epoch_findings(content: LogContent) -> Iterator[str]:
             found = log.leader_epochs.epoch_for_offset(offset)
             yield f"offset {offset} is of leader epoch {header.leader_epoch}, and of {found} by the leader epochs {entries}"
             break
-    if not log.leader_epochs.is_dirty and log._flushing is None and not log.is_offline:
+    if not log.leader_epochs.is_dirty and not log.flusher.is_flushing and not log.is_offline:
         try:
-            stored = read_leader_epochs(log.directory / LEADER_EPOCH_CHECKPOINT)
+            path = log.directory / LEADER_EPOCH_CHECKPOINT
+            # Kafka leaves an empty file of a log that has no epochs, which stands until the first.
+            stored = read_leader_epochs(path) if entries or (path.exists() and path.stat().st_size) else []
         except MalformedCheckpoint as error:
             yield str(error)
             return
@@ -266,7 +268,7 @@ def _epoch_findings(content: LogContent) -> Iterator[str]:
 
 def _producer_findings(content: LogContent, producers_expire: bool) -> Iterator[str]:
     log = content.log
-    first_offset = log._segments.all[0].base_offset
+    first_offset = log.files.segments.all[0].base_offset
     # Before it, batches may be gone that a state remembers.
     known_from = max(first_offset, _cleaned_up_to(log))
     snapshots = [offset for offset in snapshot_offsets(log.directory) if snapshot_path(log.directory, offset).name not in _condemned(log)]
@@ -337,7 +339,7 @@ def _snapshot_findings(log: Log, offset: int, replayed: ProducerStates, known_fr
 def _transaction_index_findings(
     log: Log, segment: SegmentContent, aborted: Sequence[AbortedTransaction], first_offset: int
 ) -> Iterator[str]:
-    if _cleaned_up_to(log) > segment.segment.base_offset and segment.segment is not log._segments.active:
+    if _cleaned_up_to(log) > segment.segment.base_offset and segment.segment is not log.files.segments.active:
         return  # markers may have gone with what they end
     path = segment.segment.path(TRANSACTION_INDEX_SUFFIX)
     known = segment.segment.used_transaction_index
@@ -346,7 +348,13 @@ def _transaction_index_findings(
             continue
         found = [tuple(entry)[:3] for entry in index if entry.first_offset >= first_offset]
         expected = [tuple(entry)[:3] for entry in aborted]
-        if found != expected:
+        # A compaction may have taken the first batch of a transaction whose marker lies behind what it cleaned.
+        gone = _cleaned_up_to(log)
+        is_same = [
+            entry == wanted or (entry[0::2] == wanted[0::2] and entry[1] < min(wanted[1], gone))
+            for entry, wanted in zip(found, expected, strict=False)
+        ]
+        if len(found) != len(expected) or not all(is_same):
             yield f"{Path(path).name}, {where}: aborted transactions {found}, and {expected} by the batches"
 
 
@@ -364,7 +372,7 @@ def _look_up_findings(content: LogContent, random: Random, looks: int) -> Iterat
     by_end = {header.last_offset: header for header in content.headers}
     for offset in sorted(offsets):
         expected = next((last for last in ends if last >= offset), None)
-        reader = LogReader(log._segments, log._context.file_pool)
+        reader = LogReader(log.files.segments, log.files.context.file_pool)
         try:
             region = reader.read(offset, _EVERYTHING, log.log_end_offset, log.log_end_offset, True)
         except Exception as error:
@@ -444,8 +452,8 @@ def durability_findings(log: Log, disk: Disk, deleted_up_to: int = 0) -> Iterato
             their leader epochs went with them.
     """
     point = log.recovery_point
-    segments = log._segments.all
-    if point <= segments[0].base_offset or log._is_retired:
+    segments = log.files.segments.all
+    if point <= segments[0].base_offset or log.flusher.is_retired:
         return
     for number, segment in enumerate(segments):
         if segment.base_offset >= point:
@@ -496,7 +504,7 @@ def _since(entries: Iterable[tuple[int, int]], start_offset: int) -> list[tuple[
 
 def _index_durability(log: Log, segment: Segment, disk: Disk, point: int) -> Iterator[str]:
     """Nothing makes the indexes of a segment before the recorded recovery point anew, unless they look damaged."""
-    if segment in log._sealed:
+    if segment in log.files.sealed:
         # A flush before the roll has gone as far. Files that are empty or not there are made anew; a piece of one is believed.
         paths = [segment.path(suffix) for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
         if not any(os.path.exists(path) and os.path.getsize(path) for path in paths):  # noqa: PTH202

@@ -12,10 +12,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import os
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from contextvars import Context
+from contextlib import suppress
+from contextvars import Context, copy_context
+from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
 from tests.simulation.nodes import NODE, Node
@@ -24,6 +27,9 @@ T = TypeVar("T")
 
 # Callbacks at one moment of virtual time after which somebody is taken to be busy for ever.
 MOST_AT_ONE_TIME: Final = 500_000
+# A run takes a tenth of it. What one callback takes `tests.simulation.run` bounds.
+MOST_MEMORY_BYTES: Final = 2 << 30
+_LOOK_EVERY: Final = 20_000  # callbacks
 _FORBIDDEN: Final = (
     "add_reader", "add_writer", "add_signal_handler", "call_soon_threadsafe", "connect_accepted_socket", "connect_read_pipe",
     "connect_write_pipe", "create_connection", "create_datagram_endpoint", "create_server", "create_unix_connection", "create_unix_server",
@@ -40,30 +46,47 @@ class Stuck(RuntimeError):
     """Nothing is left to run and what was waited for has not come, or time does not go on."""
 
 
-class NumberedFuture(asyncio.Future[Any]):
-    """A future with a hash that does not come from its address, so that a set of them has the same order in each run."""
+class _Numbered:
+    """Has a hash that does not come from its address, so that a set of such has the same order in each run."""
 
     _numbers = itertools.count()
-
-    def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop=loop)
-        self._number = next(NumberedFuture._numbers)
+    _number = -1  # until somebody asks for the hash, which few do
 
     def __hash__(self) -> int:
+        if self._number < 0:
+            self._number = next(_Numbered._numbers)
         return self._number
 
 
-class NumberedTask(asyncio.Task[Any]):
-    """A task with a hash that does not come from its address."""
+class NumberedFuture(_Numbered, asyncio.Future[Any]):
+    """A future with such a hash."""
 
-    _numbers = itertools.count()
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], **options: Any) -> None:
-        self._number = next(NumberedTask._numbers)  # first: making a task puts it into a set
-        super().__init__(coroutine, **options)
+class NumberedTask(_Numbered, asyncio.Task[Any]):
+    """A task with such a hash."""
 
-    def __hash__(self) -> int:
-        return self._number
+
+class Callback:
+    """What the loop is to call: of an `asyncio.Handle` what is asked for here, at a third of its price.
+
+    Attributes:
+        node: whose it is; None of the simulation's own.
+    """
+
+    __slots__ = ("arguments", "context", "function", "is_cancelled", "node")
+
+    def __init__(self, function: Callable[..., object], arguments: tuple[Any, ...], context: Context) -> None:
+        self.function = function
+        self.arguments = arguments
+        self.context = context
+        self.node: Node | None = context.get(NODE)
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -75,42 +98,40 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def __init__(self, unhandled: Callable[[dict[str, Any]], None]) -> None:
         self._now = 0.0
-        self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._ready: deque[Callback] = deque()
+        self._timers: list[tuple[float, int, Callback]] = []
         self._order = itertools.count()
         self._unhandled = unhandled
         self._outside = Context()
         self._running = False
         self._closed = False
         self.callback_count = 0
+        self._count_now = 0  # callbacks since time went on
+        self._look_at = _LOOK_EVERY
         self.tasks: dict[asyncio.Task[Any], None] = {}  # that have not ended; those of killed nodes never do
-        NumberedFuture._numbers = itertools.count()
-        NumberedTask._numbers = itertools.count()
+        _Numbered._numbers = itertools.count()
 
     # Time and callbacks.
 
     def time(self) -> float:
         return self._now
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
-        handle = asyncio.Handle(callback, args, self, context)
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Callback:  # type: ignore[override]
+        handle = Callback(callback, args, copy_context() if context is None else context)
         self._ready.append(handle)
         return handle
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> Callback:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+    ) -> Callback:
+        handle = Callback(callback, args, copy_context() if context is None else context)
         heapq.heappush(self._timers, (when, next(self._order), handle))
         return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass  # it is passed over when its time comes
 
     def create_future(self) -> asyncio.Future[Any]:
         return NumberedFuture(loop=self)
@@ -176,31 +197,44 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _run_once(self) -> None:
         ready, timers = self._ready, self._timers
         if not ready:
-            while timers and timers[0][2]._cancelled:
+            while timers and timers[0][2].is_cancelled:
                 heapq.heappop(timers)
             if not timers:
                 raise Stuck(f"at {self._now:.6f} s nothing is left to run")
-            self._now = max(self._now, timers[0][0])
+            if timers[0][0] > self._now:
+                self._now, self._count_now = timers[0][0], 0
             while timers and timers[0][0] <= self._now:
                 timer = heapq.heappop(timers)[2]
-                if not timer._cancelled:
+                if not timer.is_cancelled:
                     ready.append(timer)
-        count = 0
+        before = count = self._count_now
         while ready:
             handle = ready.popleft()
-            if handle._cancelled:
+            if handle.is_cancelled:
                 continue
-            node = handle._context.get(NODE)  # type: ignore[attr-defined]
-            if node is not None and not node.is_alive:
-                continue
-            if node is not None and node.is_paused:
-                node.held.append(handle)
-                continue
-            handle._run()
+            node = handle.node
+            if node is not None:
+                if not node.is_alive:
+                    continue
+                if node.is_paused:
+                    node.held.append(handle)
+                    continue
+            try:
+                handle.context.run(handle.function, *handle.arguments)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                # In the node that it is of: who is told asks whose it was.
+                handle.context.run(self._unhandled, {"message": f"Exception in callback {handle.function!r}", "exception": error})
             count += 1
             if count > MOST_AT_ONE_TIME:
-                raise Stuck(f"at {self._now:.6f} s {count} callbacks ran and time does not go on; the last was {handle!r}")
-        self.callback_count += count
+                raise Stuck(f"at {self._now:.6f} s {count} callbacks ran and time does not go on; the last was {handle.function!r}")
+        self._count_now = count
+        self.callback_count += count - before
+        if self.callback_count >= self._look_at:
+            self._look_at += _LOOK_EVERY
+            if (taken := _memory_bytes()) > MOST_MEMORY_BYTES:
+                raise Stuck(f"at {self._now:.6f} s it has taken {taken} bytes of memory")
 
     def is_running(self) -> bool:
         return self._running
@@ -228,6 +262,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self._unhandled(context)
+
+
+def _memory_bytes() -> int:
+    """What this process has of the memory; 0 where that cannot be seen."""
+    with suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+    return 0
 
 
 def _forbid(name: str) -> Callable[..., NoReturn]:

@@ -7,10 +7,9 @@ as with kill -9), and paused by holding them back.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from contextvars import Context, ContextVar, copy_context
-from typing import Final
+from typing import Any, Final
 
 NODE: Final[ContextVar[Node | None]] = ContextVar("node", default=None)
 
@@ -26,7 +25,7 @@ class Node:
         self.is_paused = False
         self.paused_since = 0.0
         self.paused_seconds = 0.0  # in all the pauses that have ended
-        self.held: deque[asyncio.Handle] = deque()
+        self.held: deque[Any] = deque()  # callbacks of the loop, in their order
         self.context: Final = self._own_context()
 
     def _own_context(self) -> Context:

@@ -39,6 +39,8 @@ MOST_STEP_HOURS: Final = 40
 CALM_SECONDS: Final = 30.0
 # For so long after a disturbance its victim may still drop out: a session ends, a follower has lagged for too long.
 AFTERMATH_SECONDS: Final = 12.0
+# For so long a second broker of an id goes on at least.
+TWIN_SECONDS: Final = 12.0
 # Between two looks at disks once everything has healed.
 WATCH_SECONDS: Final = 2.0
 
@@ -86,6 +88,8 @@ class Faults:
             end()
         self._ending.clear()
         self._disturbances.clear()
+        for broker_id in list(self._cluster.twins):
+            self._cluster.end_twin(broker_id)
         self._cluster.network.unblock_all()
         self._cluster.set_zookeeper_away(False)
         self._cluster.control.straggling = 0.0
@@ -112,6 +116,8 @@ class Faults:
         kind = fault.kind
         if kind is Kind.REASSIGN and any(each.has_forgotten for each in cluster.machines.values()):
             kind = Kind.PREFER_LEADERS  # who is added or taken away while somebody has forgotten would leave that one alone
+        if kind is Kind.TWIN and (cluster.twins or not self._may_forget(machine)):
+            kind = Kind.EXPIRE
         if kind in FORGETTING and not self._may_forget(machine):
             kind = Kind.KILL
         if kind not in HARMLESS and not self._may_be_disturbed(machine):
@@ -190,6 +196,8 @@ class Faults:
                 self._begin(self._empty_store(fault))
             case Kind.OUTAGE:
                 self._begin(self._outage(machine, fault))
+            case Kind.TWIN:
+                self._begin_twin(machine, fault)
             case Kind.STRAGGLING_CALLS:
                 cluster.control.straggling = 0.1 + 0.4 * fault.amount
                 self._later(2 * fault.seconds, lambda: setattr(cluster.control, "straggling", 0.0))
@@ -201,6 +209,22 @@ class Faults:
         if machine.kept is not None and self._may_forget(machine):
             self._disturb(machine.name, seconds)
             self._down(machine, seconds, lambda: self._cluster.replace_disk(machine))
+
+    def _begin_twin(self, machine: Machine, fault: Fault) -> None:
+        """A second process under a broker's id, which it gets when the first one loses its session, and otherwise not."""
+        cluster, seconds = self._cluster, TWIN_SECONDS + fault.seconds
+        cluster.begin_twin(machine, is_empty=fault.amount < 0.5)
+        self._disturb(machine.name, seconds)
+        self._later(seconds, lambda: cluster.end_twin(machine.broker_id))
+        match int(fault.amount * 1000) % 4:
+            case 0:
+                self._later(2.0, lambda: cluster.zookeeper.expire(machine.name))
+            case 1:
+                self._down(machine, seconds, lambda: cluster.kill(machine))
+            case 2:
+                self._block(to_zookeeper(machine.name), seconds)
+            case _:
+                pass  # it is told that its id is taken
 
     # What befalls all brokers. It begins when every replica is in sync, so that what follows may lose nothing.
 
@@ -342,7 +366,7 @@ class Faults:
         """
         if machine.node is None or not machine.is_up or machine.has_forgotten:
             return False
-        if 1 + sum(each.has_forgotten for each in self._cluster.machines.values()) >= MIN_INSYNC_REPLICAS:
+        if self._cluster.twins or 1 + sum(each.has_forgotten for each in self._cluster.machines.values()) >= MIN_INSYNC_REPLICAS:
             return False
         return all(
             machine.broker_id not in state.isr or any(self._is_well(each) for each in state.isr if each != machine.broker_id)
@@ -356,6 +380,8 @@ class Faults:
         more than one member. So whoever still has what another has forgotten must stay until that one has left.
         """
         machines = self._cluster.machines
+        if self._cluster.twins and machine.broker_id not in self._cluster.twins:
+            return False  # the twin may have less, and be registered at any time
         return not any(
             machine.broker_id in state.isr and any(key in machines[each].must_leave for each in state.isr if each != machine.broker_id)
             for key, state in self._cluster.states().items()

@@ -18,9 +18,10 @@ from random import Random
 from typing import Final
 
 from tests.chaos.history import NO_OFFSET, Sends, sender_of
-from tests.simulation.wire import ClientView, message
+from tests.simulation.wire import ClientView
 
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages import message
 from ottla.record.records import Record, build_batch
 from ottla.testing.clock import DEFAULT_START_MS
 
@@ -233,10 +234,11 @@ class Producer:
             topic_data=(kinds.TopicProduceData(name=self._topic, partition_data=(data,)),),
         )
         try:
-            produced: tuple[int, int] = await self._view.ask(leader, api, body, 8.0)
+            answer = await self._view.ask(leader, api, body, 8.0)
         except OSError:
             return 7, NO_OFFSET
-        return produced
+        produced = answer.responses[0].partition_responses[0]
+        return int(produced.error_code), produced.base_offset
 
     async def _back_off(self) -> None:
         await asyncio.sleep(self._random.uniform(0.05, 0.3))

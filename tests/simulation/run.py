@@ -6,15 +6,19 @@ import asyncio
 import gc
 import hashlib
 import logging
+import resource
 import shutil
+import signal
 import sys
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from types import FrameType
 from typing import Any, Final
 
 from tests.chaos.checker import Anomaly, check
@@ -30,8 +34,15 @@ from ottla.storage.log_manager import LogManager
 
 # No run takes longer than this, whatever waits for whatever.
 MOST_SECONDS: Final = 600.0
+# Of a process that `bound_process` has bound; a run takes some seconds and 0.3 GB.
+MOST_ADDRESS_SPACE_BYTES: Final = 4 << 30
+MOST_CPU_SECONDS: Final = 300
 # Each kind of failure is told so often.
 MOST_TOLD: Final = 20
+
+
+class Overrun(KeyboardInterrupt):
+    """A run takes far too long; neither a task nor the loop keeps it."""
 
 
 @dataclass(slots=True)
@@ -70,11 +81,24 @@ def run_seed(seed: int, *, plan: Plan | None = None, keep_all: bool = False, pro
     outcome = Outcome(seed)
     directory = Path(tempfile.mkdtemp(prefix="ottla-simulation-", dir=_memory()))
     run = _Run(plan, directory, outcome, keep_all)
+    if signal.getsignal(signal.SIGVTALRM) is not signal.SIG_DFL:
+        signal.setitimer(signal.ITIMER_VIRTUAL, MOST_CPU_SECONDS, 10)
     try:
         run.run()
     finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         shutil.rmtree(directory, ignore_errors=True)
     return outcome
+
+
+def bound_process() -> None:
+    """From now on a seed that wants all of the memory, or stays in one callback, fails as any other does: with its trace."""
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_ADDRESS_SPACE_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Overrun(f"{MOST_CPU_SECONDS} s of CPU in one run, at {''.join(traceback.format_stack(frame, 3))}")
+
+    signal.signal(signal.SIGVTALRM, interrupt)
 
 
 def _memory() -> str | None:
@@ -105,8 +129,10 @@ class _Run:
             try:
                 with self._sealed():
                     self.loop.run_until_complete(self._whole())
-            except Stuck as error:
+            except (Stuck, Overrun) as error:
                 self._fail(f"stuck: {error}")
+            except MemoryError:
+                self._fail("stuck: it wants more memory than it may have")
             finally:
                 for disk in self.cluster.disks:
                     self.failed_calls.update(disk.failed_by_kind)
@@ -126,6 +152,7 @@ class _Run:
     def _sealed(self) -> Iterator[None]:
         """Nothing is collected while it runs: when a cycle of objects goes would depend on what ran before."""
         gc.collect()
+        gc.freeze()  # what is there by now, mostly code, need not be looked through again after the run
         gc.disable()
         try:
             yield

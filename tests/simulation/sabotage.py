@@ -13,20 +13,23 @@ from typing import Any, Final
 from uuid import UUID
 
 from tests.chaos.sabotaged import OF_REPLICATION
-from tests.simulation.faults import DISKS, GROUPS, MOVES, RECREATION, TRUNCATION
+from tests.simulation.faults import DISKS, GROUPS, MOVES, RECREATION, REGISTRY, TRUNCATION
+from tests.simulation.registering import let_former_leaders_write
 
 from ottla.broker.groups.offsets import GroupOffsets
-from ottla.broker.replication import log_owner, replicas
+from ottla.broker.replication import replicas
 from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import ZERO_TOPIC_ID, TopicPartition
 from ottla.storage import checkpoints, log_directory, log_moves, log_sync
 from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, encode_leader_epochs
 from ottla.storage.file_names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from ottla.storage.flusher import Flusher
 from ottla.storage.kafka_uuid import format_uuid
 from ottla.storage.log import Log
 from ottla.storage.log_checkpoints import LogCheckpoints
 from ottla.storage.log_context import FileOperations
 from ottla.storage.log_directory import LogDirectory
+from ottla.storage.log_files import LogFiles
 from ottla.storage.log_manager import LogManager
 from ottla.storage.log_sync import PASSING
 from ottla.storage.partition_metadata import PARTITION_METADATA
@@ -73,9 +76,9 @@ def take_any_log() -> None:
         with open(directory / PARTITION_METADATA, "w", encoding="utf-8") as file:
             file.write(f"version: 0\ntopic_id: {format_uuid(topic_id)}\n")
 
-    def owner_of(found: log_owner.Found, assignment: PartitionAssignment, broker_id: int) -> log_owner.Owner:
+    def owner_of(found: replicas.Found, assignment: PartitionAssignment, broker_id: int) -> replicas.Owner:
         is_topics = found.topic_id in (None, ZERO_TOPIC_ID, assignment.topic_id)
-        return log_owner.Owner.TOPIC if is_topics else log_owner.Owner.ANOTHER_TOPIC
+        return replicas.Owner.TOPIC if is_topics else replicas.Owner.ANOTHER_TOPIC
 
     async def write_topic_ids(self: LogManager, topic_ids: Mapping[TopicPartition, UUID]) -> None:
         pass
@@ -100,63 +103,65 @@ def give_up_the_source_first() -> None:
     _replace(log_moves, "sync_directory", sync_directory)
 
 
-def _write_late(is_too_late: Callable[[Log, int], bool]) -> None:
+def _write_late(is_too_late: Callable[[LogFiles, int], bool]) -> None:
     """A flush's thread writes small files by their paths, as they were when it began, also when they are not the log's any more.
 
     Args:
-        is_too_late: told a log and how often it had been truncated when the flush began.
+        is_too_late: told a log's files and how often it had been truncated when the flush began.
     """
-    sync_job, sync = Log._sync_job, log_sync.sync
-    begun: dict[int, tuple[Log, int, list[tuple[Path, bytes]]]] = {}
+    sync_job, sync = Flusher._sync_job, log_sync.sync
+    begun: dict[int, tuple[LogFiles, int, list[tuple[Path, bytes]]]] = {}
 
     def noted_job(
-        self: Log, transaction_indexes: Sequence[str], indexed: Sequence[Segment], snapshots: Sequence[tuple[int, bytes]]
+        self: Flusher, transaction_indexes: Sequence[str], indexed: Sequence[Segment], snapshots: Sequence[tuple[int, bytes]]
     ) -> log_sync.SyncJob:
         indexes = [Path(segment.path(suffix)) for segment in indexed for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
         contents = [(path, path.read_bytes()) for path in indexes if path.exists()]
-        contents += [(snapshot_path(self.directory, offset), encoded) for offset, encoded in snapshots]
-        if self.leader_epochs.is_dirty:
-            contents.append((self.directory / LEADER_EPOCH_CHECKPOINT, encode_leader_epochs(self.leader_epochs.entries)))
+        contents += [(snapshot_path(self.files.directory, offset), encoded) for offset, encoded in snapshots]
+        if self.appender.leader_epochs.is_dirty:
+            contents.append((self.files.directory / LEADER_EPOCH_CHECKPOINT, encode_leader_epochs(self.appender.leader_epochs.entries)))
         job = sync_job(self, transaction_indexes, indexed, snapshots)
-        begun[id(job)] = (self, self.truncations, contents)
+        begun[id(job)] = (self.files, self.files.truncations, contents)
         return job
 
     def late_sync(job: log_sync.SyncJob, operations: FileOperations) -> None:
-        log, truncations, contents = begun.pop(id(job))
-        if is_too_late(log, truncations):
+        files, truncations, contents = begun.pop(id(job))
+        if is_too_late(files, truncations):
             for path, content in contents:
                 if path.parent.is_dir():
                     path.write_bytes(content)
         sync(job, operations)
 
-    _replace(Log, "_sync_job", noted_job)
+    _replace(Flusher, "_sync_job", noted_job)
     _replace(log_sync, "sync", late_sync)
 
 
 def write_into_anothers_directory() -> None:
     """What a flush's thread writes of a log that was deleted lands in the log that has its name now."""
-    _write_late(lambda log, truncations: log.is_offline)
+    _write_late(lambda files, truncations: files.failure is not None)
 
 
 def write_what_was_cut_off() -> None:
     """A flush's thread writes what a truncation has removed."""
-    _write_late(lambda log, truncations: log.truncations != truncations)
+    _write_late(lambda files, truncations: files.truncations != truncations)
 
 
 def flush_without_names() -> None:
     """A flush for whose small files and names a disk has no room, or a process no descriptor, succeeds all the same."""
-    sync_job, sync = Log._sync_job, log_sync.sync
+    sync_job, sync = Flusher._sync_job, log_sync.sync
 
     def job_without_names(
-        self: Log, transaction_indexes: Sequence[str], indexed: Sequence[Segment], snapshots: Sequence[tuple[int, bytes]]
+        self: Flusher, transaction_indexes: Sequence[str], indexed: Sequence[Segment], snapshots: Sequence[tuple[int, bytes]]
     ) -> log_sync.SyncJob:
         try:
             return sync_job(self, transaction_indexes, indexed, snapshots)
         except OSError as error:
             if error.errno not in PASSING:
                 raise
-            self._directory_changed = self.leader_epochs.is_dirty = False
-            return log_sync.SyncJob([each.open(self._context.file_pool) for each in self._segments.since(self.recovery_point)], None)
+            self.files.directory_changed = self.appender.leader_epochs.is_dirty = False
+            return log_sync.SyncJob(
+                [each.open(self.files.context.file_pool) for each in self.files.segments.since(self.recovery_point)], None
+            )
 
     def sync_without_names(job: log_sync.SyncJob, operations: FileOperations) -> None:
         sync(replace(job, directory=None), operations)
@@ -166,7 +171,7 @@ def flush_without_names() -> None:
             if error.errno not in PASSING:
                 raise
 
-    _replace(Log, "_sync_job", job_without_names)
+    _replace(Flusher, "_sync_job", job_without_names)
     _replace(log_sync, "sync", sync_without_names)
 
 
@@ -202,6 +207,7 @@ SABOTAGES: Final[Mapping[str, Sabotage]] = {
     "flushes-without-names": Sabotage(flush_without_names, DISKS),
     "takes-any-log": Sabotage(take_any_log),
     "gives-up-the-source-first": Sabotage(give_up_the_source_first, MOVES),
+    "lets-former-leaders-write": Sabotage(let_former_leaders_write, REGISTRY),
     "expires-what-is-under-way": Sabotage(expire_what_is_under_way, GROUPS),
 }
 

@@ -25,7 +25,7 @@ from ottla.coordination import znodes
 from ottla.model import TopicPartition
 
 # What CreateTopics is answered with when the topic is there.
-_THERE: Final = (0, 36)
+THERE: Final = (0, 36)
 
 
 class Actors(Protocol):
@@ -124,7 +124,7 @@ class Stage:
     async def create(self, topic: str, partition_count: int, settings: Mapping[str, str]) -> bool:
         """Asks for a topic once; gives whether it is there."""
         with suppress(OSError):
-            return await self.administrator.create(topic, partition_count, dict(settings)) in _THERE
+            return await self.administrator.create(topic, partition_count, dict(settings)) in THERE
         return False
 
     def topic_id(self, topic: str) -> UUID | None:

@@ -20,14 +20,19 @@ from tests.simulation.faults import Kind, Plan, Scene
 from tests.simulation.grouping import Groups
 from tests.simulation.invariants import Invariants
 from tests.simulation.loop import VirtualLoop
+from tests.simulation.machine import SkewedClock
+from tests.simulation.mirroring import MAP, Mirroring
 from tests.simulation.nodes import Node
 from tests.simulation.performing import Faults
 from tests.simulation.producing import Producer
 from tests.simulation.recreating import Recreation
+from tests.simulation.registering import TOPIC as SCHEMAS_TOPIC
+from tests.simulation.registering import Registries
 from tests.simulation.scenes import Actors, Stage
 from tests.simulation.trace import Trace
 from tests.simulation.transacting import Transactions
 from tests.simulation.wire import ClientView
+from tests.simulation.wire_clients import WireConsumer, WireProducer
 
 from ottla.model import TopicPartition
 
@@ -38,7 +43,7 @@ HEAL_SECONDS: Final = 120.0
 FINISH_SECONDS: Final = 90.0
 LOOK_SECONDS: Final = 0.2
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-COMPACTED_TOPICS: Final = INTERNAL_TOPICS | {"c"}
+COMPACTED_TOPICS: Final = INTERNAL_TOPICS | {"c", "compacted", SCHEMAS_TOPIC, MAP}
 SCENES: Final[Mapping[Scene, Callable[[Stage], Actors]]] = {
     Scene.RECREATION: Recreation,
     Scene.GROUPS: Groups,
@@ -46,6 +51,8 @@ SCENES: Final[Mapping[Scene, Callable[[Stage], Actors]]] = {
     Scene.RETENTION: Retention,
     Scene.COMPACTION: Compaction,
     Scene.UNCLEAN: UncleanElections,
+    Scene.REGISTRY: Registries,
+    Scene.MIRROR: Mirroring,
 }
 
 
@@ -74,9 +81,10 @@ class Story:
             producers_expire=any(fault.kind is Kind.STEP_CLOCK_FAR for fault in plan.faults),
             exempt={UNCLEAN_TOPIC},
         )
-        cluster.loaded, cluster.going_down = self.auditor.loaded, self.auditor.going_down
+        cluster.loaded, cluster.going_down, cluster.replaced = self.auditor.loaded, self.auditor.going_down, self.auditor.replaced
         self.fault_count = 0
         self.performed: Counter[str] = Counter()
+        self.kafkas_topics: set[str] = set()
         self._fail = fail
         self._process = 0
         self.administrator = Administrator(
@@ -114,6 +122,10 @@ class Story:
         plan, cluster = self.plan, self.cluster
         self.trace.tell(f"plan: {plan}")
         outside = cluster.network.outside
+        if plan.kafka_left:
+            for key, offset in (await cluster.put_kafka_left(plan.kafka_left)).items():
+                self.kafkas_topics.add(key.topic)
+                self.invariants.acknowledge(key, offset)
         for machine in cluster.machines.values():
             outside.run(cluster.start, machine)
         if not await cluster.wait_until(lambda: all(each.is_up for each in cluster.machines.values()), START_SECONDS):
@@ -129,7 +141,7 @@ class Story:
                 return
         looking = self.loop.create_task(self._look(), context=outside.copy())
         producers = [self._producer(index) for index in range(plan.producer_count)]
-        consumers = [self._consumer(index) for index in range(plan.consumer_count)]
+        consumers = [self._reading_client(index) for index in range(plan.consumer_count)]
         clients = [self.loop.create_task(each.run(plan.produce_every)) for each in producers]
         clients += [self.loop.create_task(each.run(plan.consume_every)) for each in consumers]
         clients += [self.loop.create_task(scene.run()) for scene in self.scenes]
@@ -180,7 +192,7 @@ class Story:
 
     def _kept_topics(self) -> set[str]:
         """What is there at the end. Internal topics are made when they are first needed, or not."""
-        kept = {TOPIC}.union(*(scene.topics for scene in self.scenes))
+        kept = {TOPIC}.union(self.kafkas_topics, *(scene.topics for scene in self.scenes))
         return kept | {key.topic for key in self.cluster.states() if key.topic in INTERNAL_TOPICS}
 
     async def _create_topic(self) -> bool:
@@ -194,7 +206,27 @@ class Story:
             return False
         return True
 
-    def _producer(self, index: int) -> Producer:
+    @property
+    def _has_wire(self) -> bool:
+        """Whether the first producer and the first consumer are the services' own: every fourth run, and nothing else differs."""
+        return self.plan.seed % 4 == 3
+
+    def _producer(self, index: int) -> Producer | WireProducer:
+        if index == 0 and self._has_wire:
+            return WireProducer(
+                self.cluster.connections,
+                list(self.cluster.addresses.values()),
+                SkewedClock(self.loop, 0),
+                TOPIC,
+                self.plan.partition_count,
+                Random(self.random.random()),
+                self._time_ms,
+                self._new_sends,
+                self._fail,
+                delivery_seconds=30.0,
+                acknowledged=lambda partition, offset: self.invariants.acknowledge(TopicPartition(TOPIC, partition), offset),
+                note=self.trace.note,
+            )
         name = f"producer-{index}"
         return Producer(
             ClientView(self.cluster.connections, self.cluster.addresses, name),
@@ -210,6 +242,24 @@ class Story:
             note=self.trace.note,
         )
 
+    def _reading_client(self, index: int) -> Consumer | WireConsumer:
+        if index or not self._has_wire:
+            return self._consumer(index)
+        return WireConsumer(
+            self.cluster.connections,
+            list(self.cluster.addresses.values()),
+            SkewedClock(self.loop, 0),
+            TOPIC,
+            self.plan.partition_count,
+            Random(self.random.random()),
+            self._time_ms,
+            self._new_polls(),
+            self._rack_of(index),
+        )
+
+    def _rack_of(self, index: int) -> str:
+        return f"broker-{1 + index % self.plan.broker_count}" if self.plan.has_racks else ""
+
     def _consumer(self, index: int) -> Consumer:
         view = ClientView(self.cluster.connections, self.cluster.addresses, f"consumer-{index}")
         return Consumer(
@@ -223,7 +273,7 @@ class Story:
             self._fail,
             self._leads,
             self.plan.fences,
-            f"broker-{1 + index % self.plan.broker_count}" if self.plan.has_racks else "",
+            self._rack_of(index),
         )
 
     def _leads(self, broker_id: int, partition: int) -> bool:
@@ -323,7 +373,8 @@ class Story:
         machines = self.cluster.machines.values()
         forgetful = [each.broker_id for each in machines if each.has_forgotten]
         replicas = {each.broker_id: each.replicas for each in machines if each.is_up}
-        self.invariants.look(replicas, self.cluster.states(), forgetful)
+        processes = {each.name: each.replicas for each in (*machines, *self.cluster.twins.values())}
+        self.invariants.look(processes, replicas, self.cluster.states(), forgetful, self.cluster.stores)
 
     async def _read_everything(self) -> None:
         reader = self._consumer(len(self.history.polls))

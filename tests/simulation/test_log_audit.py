@@ -48,7 +48,7 @@ def audited(root: Path, damage: Callable[[Log, LogManager], None], deleted_up_to
         await logs.start()
         log = logs.create(KEY, TOPIC_ID)
         for offset in range(40):
-            log.append_as_received(batch(offset, leader_epoch=2 if offset < 25 else 4))
+            log.appender.append_as_received(batch(offset, leader_epoch=2 if offset < 25 else 4))
         await log.flush()
         await logs.write_checkpoints()
         damage(log, logs)
@@ -129,15 +129,15 @@ def a_high_watermark_of_a_former_log(log: Log, logs: LogManager) -> None:
 
 
 def a_recovery_point_that_came_too_early(log: Log, logs: LogManager) -> None:
-    log.append_as_received(batch(40, leader_epoch=4))
-    log.recovery_point = 41
+    log.appender.append_as_received(batch(40, leader_epoch=4))
+    log.flusher.recovery_point = 41
 
 
 def names_that_were_never_synced(log: Log, logs: LogManager) -> None:
-    log.roll()
-    log.append_as_received(batch(40, leader_epoch=4))
-    os.fsync(log._active.open(log._context.file_pool).fd)
-    log.recovery_point = 41
+    log.appender.roll()
+    log.appender.append_as_received(batch(40, leader_epoch=4))
+    os.fsync(log.appender.active.open(log.files.context.file_pool).fd)
+    log.flusher.recovery_point = 41
 
 
 def test_a_sound_log_is_found_sound(tmp_path: Path) -> None:

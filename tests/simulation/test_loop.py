@@ -77,6 +77,21 @@ def test_waiting_for_what_can_not_come_is_an_error_and_not_a_hang() -> None:
         run(story)
 
 
+def test_who_is_busy_for_ever_is_stuck_though_a_timer_is_due_at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(running: VirtualLoop) -> None:
+        while True:
+            done = running.create_future()
+            running.call_later(0, done.set_result, None)
+            await done
+
+    monkeypatch.setattr("tests.simulation.loop.MOST_MEMORY_BYTES", 1)
+    with pytest.raises(Stuck, match="bytes of memory"):
+        run(story)
+    monkeypatch.setattr("tests.simulation.loop.MOST_AT_ONE_TIME", 5_000)
+    with pytest.raises(Stuck, match="time does not go on"):
+        run(story)
+
+
 def test_threads_and_sockets_are_refused_by_name() -> None:
     async def story(running: VirtualLoop) -> None:
         with pytest.raises(NotSimulated, match="run_in_executor"):

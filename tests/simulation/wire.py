@@ -1,86 +1,25 @@
 """What clients and followers say to a broker: real frames, over simulated connections.
 
-Requests are written and answers read by kio's schemas, which know nothing of how a broker reads and writes them.
+Requests are written and answers read by `protocol.messages`, through kio's schemas: by none of what a broker reads and writes by hand.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import importlib
 import itertools
 import struct
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final
 from uuid import UUID
 
 from tests.simulation.listening import ClientEnd, Connections
 
 from ottla.broker.replication.following import Connect
 from ottla.model import Endpoint
-from ottla.protocol.api import ApiKey, is_flexible, response_header_size
-from ottla.protocol.messages import response_schema
-from ottla.protocol.primitives import read_array_length, read_string
-from ottla.protocol.schema_reader import message_reader
-from ottla.protocol.schema_writer import struct_writer
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages import Message, message
 
-_HEAD: Final = struct.Struct(">ihhih")
 _CORRELATION: Final = struct.Struct(">i")
-_PRODUCED: Final = struct.Struct(">ihq")
-
-
-class Produced(NamedTuple):
-    """What a Produce request for one partition is answered with."""
-
-    error: int
-    base_offset: int
-
-
-def _read_produced(frame: memoryview, position: int) -> tuple[Produced, int]:
-    """Of the answer to one partition, v9: what comes before the times, which no reader of ours knows."""
-    _, position = read_array_length(frame, position, len(frame), compact=True, element_size=1)
-    _, position = read_string(frame, position, len(frame), compact=True)
-    _, position = read_array_length(frame, position, len(frame), compact=True, element_size=1)
-    _, error, base_offset = _PRODUCED.unpack_from(frame, position)
-    return Produced(error, base_offset), position
-
-
-_READERS: Final[Mapping[tuple[ApiKey, int], Callable[[memoryview, int], tuple[Any, int]]]] = {(ApiKey.PRODUCE, 9): _read_produced}
-
-
-class Message:
-    """One version of one API, as a client has it."""
-
-    def __init__(self, key: ApiKey, version: int) -> None:
-        response_schema(key, version)  # which imports kio without all that it would like to have
-        name = f"kio.schema.{key.name.lower()}.v{version}"
-        self.key: Final = key
-        self.version: Final = version
-        self.request: Final[Any] = importlib.import_module(f"{name}.request")
-        self._write = struct_writer(getattr(self.request, f"{key.api_name}Request"))
-        self._read = _READERS.get((key, version)) or message_reader(
-            getattr(importlib.import_module(f"{name}.response"), f"{key.api_name}Response")
-        )
-        self._tags = b"\0" if is_flexible(key, version) else b""
-        self._answer_header = response_header_size(key, version)
-
-    def framed(self, correlation_id: int, client_id: bytes, body: Any) -> bytes:
-        """A whole request, with its size in front."""
-        out = bytearray(_HEAD.size)
-        out += client_id
-        out += self._tags
-        self._write(out, body)
-        _HEAD.pack_into(out, 0, len(out) - 4, self.key, self.version, correlation_id, len(client_id))
-        return bytes(out)
-
-    def answer(self, frame: bytes) -> Any:
-        """What a frame without its size says."""
-        return self._read(memoryview(frame), self._answer_header)[0]
-
-
-@functools.cache
-def message(key: ApiKey, version: int) -> Message:
-    return Message(key, version)
 
 
 class BrokerConnection:
@@ -111,9 +50,9 @@ class BrokerConnection:
         number = next(self._numbers)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
-            self._end.send(api.framed(number, self._client_id, body))
+            self._end.send(api.encode(number, self._client_id, body))
             async with asyncio.timeout(timeout_seconds):
-                return api.answer(await answer)
+                return api.decode(await answer, number)
         except TimeoutError:
             self.close()
             raise
@@ -165,14 +104,14 @@ class ClientView:
     """What a client knows of the cluster, and its connections. Everything raises OSError when nobody answers.
 
     Args:
-        brokers: host and port of each broker; they never change here.
+        brokers: host and port of each broker, as they are at the time.
     """
 
     def __init__(self, connections: Connections, brokers: Mapping[int, tuple[str, int]], name: str) -> None:
         self._connections = connections
         self._brokers = brokers
         self._name = name
-        self._open: dict[int, BrokerConnection] = {}
+        self._open: dict[tuple[str, int], BrokerConnection] = {}
         self._opening: dict[int, asyncio.Lock] = {}
         self._refreshing = asyncio.Lock()
         self._refreshed = 0
@@ -183,10 +122,10 @@ class ClientView:
     async def connection(self, broker_id: int) -> BrokerConnection:
         """The connection to a broker, opened when it is not. Whoever asks first, gets it first."""
         async with self._opening.setdefault(broker_id, asyncio.Lock()):
-            known = self._open.get(broker_id)
+            address = self._brokers[broker_id]
+            known = self._open.get(address)
             if known is None or known.is_lost:
-                host, port = self._brokers[broker_id]
-                known = self._open[broker_id] = await BrokerConnection.open(self._connections, host, port, self._name)
+                known = self._open[address] = await BrokerConnection.open(self._connections, *address, self._name)
             return known
 
     async def ask(self, broker_id: int, api: Message, body: Any, timeout_seconds: float) -> Any:

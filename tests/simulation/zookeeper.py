@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from tests.simulation.loop import Callback
 from tests.simulation.network import Network, Stream
 from tests.simulation.nodes import NODE, Node
 from tests.simulation.trace import Trace
@@ -76,6 +77,10 @@ class SimulatedZooKeeper:
         network = self._network
         return not (network.is_blocked(node.name, NAME) or network.is_blocked(NAME, node.name))
 
+    def session(self, session_id: int) -> SimulatedSession | None:
+        """The session of an id, if it may still be somebody's."""
+        return next((each for each in self.sessions if each.session_id == session_id), None)
+
     # Faults.
 
     def connectivity_changed(self) -> None:
@@ -121,13 +126,17 @@ class SimulatedSession:
         self._tells: dict[Watch, Watch] = {}
         self._busy: asyncio.Task[None] | None = None
         self._is_unreachable = False
-        self._expiry: asyncio.TimerHandle | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._expiry: Callback | None = None
+        self._patience: Callback | None = None
         self._connect()
 
     @property
     def chroot_size(self) -> int:
         return 0
+
+    @property
+    def silent_seconds(self) -> float:
+        return 0.0
 
     @property
     def session_id(self) -> int:
