@@ -45,7 +45,7 @@ class Brokers:
         """With three replicas, of which two have to be in sync."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         topic = NewTopic(name, partitions, 3, config={"min.insync.replicas": "2"})
-        for made in admin.create_topics([topic], operation_timeout=10).values():
+        for made in admin.create_topics([topic], operation_timeout=60).values():
             made.result(SECONDS)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -72,7 +72,7 @@ class Brokers:
     def until_whole(self, topics: dict[str, int], meanwhile: Callable[[], None]) -> None:
         """Waits until every broker says that all replicas are in sync."""
         deadline = time.monotonic() + 2 * SECONDS
-        while missing := [each for topic, count in topics.items() for each in self._shortcomings(topic, count)]:
+        while missing := [shortcoming for topic, count in topics.items() for shortcoming in self._shortcomings(topic, count)]:
             assert time.monotonic() < deadline, missing
             meanwhile()
             time.sleep(0.2)
@@ -80,9 +80,9 @@ class Brokers:
     def _shortcomings(self, topic: str, count: int) -> list[str]:
         try:
             return [
-                each
+                shortcoming
                 for broker in self.cluster.brokers.values()
-                for each in self.call(views.ask(broker.ports.client, topic)).shortcomings(count)
+                for shortcoming in self.call(views.ask(broker.ports.client, topic)).shortcomings(count)
             ]
         except OSError as error:
             return [str(error)]

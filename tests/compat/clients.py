@@ -1,6 +1,7 @@
-"""Three independent implementations of Kafka's protocol, behind two functions each: publish these, read so many.
+"""Implementations of Kafka's protocol, behind two functions each: publish these, read so many.
 
-librdkafka is C, kafka-python and aiokafka are Python with codecs of their own. None shares code with Ottla.
+librdkafka is C, kafka-python and aiokafka are Python with codecs of their own; none of the three shares code with Ottla. The fourth is
+Ottla's own client: its producer is librdkafka, what it reads with is all ours.
 """
 
 from __future__ import annotations
@@ -149,8 +150,36 @@ def aiokafka_read(address: str, topic: str, count: int) -> list[Message]:
     return asyncio.run(read())
 
 
+def ottla_publish(address: str, topic: str, codec: str, messages: Sequence[Message]) -> list[int]:
+    from ottla.client import Producer, ProducerSettings
+
+    settings = ProducerSettings(broker_list=address, producer_type="async", compression_codec=codec, queue_buffering_max_ms=20)
+    with Producer(settings) as producer:
+        sent = [
+            producer.send(topic, message.value, key=message.key, headers=message.headers, timestamp_ms=message.timestamp_ms, partition=0)
+            for message in messages
+        ]
+        producer.flush(READ_SECONDS)
+        return [offset for delivery in sent for _, offset in delivery.result(0)]
+
+
+def ottla_read(address: str, topic: str, count: int) -> list[Message]:
+    from ottla.client import SimpleConsumer
+
+    read: list[Message] = []
+    offset = 0
+    deadline = time.monotonic() + READ_SECONDS
+    with SimpleConsumer(address) as consumer:
+        while len(read) < count and time.monotonic() < deadline:
+            found = consumer.fetch(topic, 0, offset, max_wait_ms=500)
+            read += [Message(message.key, message.value, message.headers, message.timestamp) for message in found]
+            offset = found.next_offset
+    return read
+
+
 CLIENTS = (
     Client("confluent-kafka", confluent_publish, confluent_read, publishes_nothing=True),
     Client("kafka-python", kafka_python_publish, kafka_python_read),
     Client("aiokafka", aiokafka_publish, aiokafka_read),
+    Client("ottla", ottla_publish, ottla_read, publishes_nothing=True),
 )

@@ -2,7 +2,7 @@
 
 A program of its own, to be killed at any moment: `python copy_worker.py ADDRESS TRANSACTIONAL_ID SOURCE TARGET`. Each
 message goes to the partition that it comes from, with its offset in front. A transaction that fails is aborted and its
-messages are read again; what can not be settled so ends the program, and whoever started it starts another.
+messages are read again; what cannot be settled so ends the program, and its owner starts another.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 import confluent_kafka
 
 AT_ONCE = 40
-SECONDS = 30.0
+SECONDS = 90.0
 # librdkafka 2.15 keeps to the group's coordinator that it remembers, for five minutes, also when that broker is gone for
-# good. So this wait is short, and the next process looks for the coordinator anew.
+# good. So this wait is short, and the next process looks for the coordinator again.
 OFFSETS_SECONDS = 5.0
 
 
@@ -49,9 +49,9 @@ def main(address: str, transactional_id: str, source: str, target: str) -> NoRet
             continue
         try:
             producer.begin_transaction()
-            for each in messages:
-                value = b"%d %s" % (each.offset() or 0, each.value() or b"")
-                producer.produce(target, value, partition=each.partition() or 0)
+            for message in messages:
+                value = b"%d %s" % (message.offset() or 0, message.value() or b"")
+                producer.produce(target, value, partition=message.partition() or 0)
             offsets = consumer.position(consumer.assignment())
             producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), OFFSETS_SECONDS)
             commit(producer)
@@ -77,7 +77,7 @@ def commit(producer: confluent_kafka.Producer) -> None:
 
 
 def rewind(consumer: confluent_kafka.Consumer) -> None:
-    """Goes on where the last committed transaction ended."""
+    """Continues where the last committed transaction ended."""
     for each in consumer.committed(consumer.assignment(), SECONDS):
         if each.offset < 0:
             each.offset = confluent_kafka.OFFSET_BEGINNING

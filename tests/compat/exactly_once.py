@@ -78,8 +78,8 @@ class Reader:
 
     def _read(self, seconds: float) -> int:
         messages = [each for each in self._consumer.consume(500, seconds) if each.error() is None]
-        for each in messages:
-            self.found[each.partition() or 0].append(each.value() or b"")
+        for message in messages:
+            self.found[message.partition() or 0].append(message.value() or b"")
         return len(messages)
 
     def read_rest(self) -> None:

@@ -96,7 +96,7 @@ def kafka_python_read(flow: Flow) -> None:
     consumer.seek(partition, 0)
     while not flow.stop_reading.is_set():
         for records in consumer.poll(100).values():
-            flow.read += [each.value for each in records]
+            flow.read += [record.value for record in records]
     consumer.close()
 
 
@@ -135,7 +135,7 @@ def aiokafka_read(flow: Flow) -> None:
             consumer.seek(partition, 0)
             while not flow.stop_reading.is_set():
                 for records in (await consumer.getmany(timeout_ms=100)).values():
-                    flow.read += [each.value for each in records]
+                    flow.read += [record.value for record in records]
         finally:
             await consumer.stop()
 

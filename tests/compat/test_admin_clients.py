@@ -32,7 +32,7 @@ def test_confluent_kafka_administers_a_topic_from_creation_to_deletion(ottla_clu
     with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
         admin.create_topics([NewTopic(name, 2, 1)])[name].result(10)
     admin.create_partitions([NewPartitions(name, 3)])[name].result(10)
-    assert len(admin.list_topics(timeout=10).topics[name].partitions) == 3
+    assert len(admin.list_topics(timeout=60).topics[name].partitions) == 3
 
     resource = ConfigResource(ResourceType.TOPIC, name)
 
@@ -79,7 +79,7 @@ def test_confluent_kafka_administers_a_topic_from_creation_to_deletion(ottla_clu
     cluster = admin.describe_cluster().result(10)
     assert [node.id for node in cluster.nodes] == [1] and cluster.cluster_id
     admin.delete_topics([name])[name].result(10)
-    assert name not in admin.list_topics(timeout=10).topics
+    assert name not in admin.list_topics(timeout=60).topics
 
 
 def test_kafka_python_administers_a_topic(ottla_cluster: EmbeddedCluster) -> None:
@@ -131,4 +131,4 @@ def test_producing_to_a_topic_that_is_not_there_creates_it(ottla_cluster: Embedd
         name = f"created-by-{client.name}"
         assert client.publish(ottla_cluster.bootstrap_servers, name, "none", TEN) == list(range(10))
         admin = AdminClient({"bootstrap.servers": ottla_cluster.bootstrap_servers})
-        assert len(admin.list_topics(timeout=10).topics[name].partitions) == 4
+        assert len(admin.list_topics(timeout=60).topics[name].partitions) == 4

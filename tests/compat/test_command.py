@@ -110,7 +110,7 @@ def test_follow_prints_what_comes_and_ends_quietly_at_ctrl_c(ottla: Ottla, ottla
         assert follower.stdout is not None
         assert follower.stdout.readline() == "after\n"
         follower.send_signal(signal.SIGINT)
-        out, err = follower.communicate(timeout=20)
+        out, err = follower.communicate(timeout=60)
         assert (follower.returncode, out, err) == (0, "", "")
     finally:
         follower.kill()
@@ -201,7 +201,7 @@ def test_a_broker_runs_from_a_properties_file_until_it_is_asked_to_stop(tmp_path
         assert [each["leader"] for each in topic["partitions"]] == [7, 7, 7, 7]
         assert (tmp_path / "one" / "meta.properties").is_file() and (tmp_path / "two" / "meta.properties").is_file()
         broker.send_signal(signal.SIGTERM)
-        _, errors = broker.communicate(timeout=20)
+        _, errors = broker.communicate(timeout=60)
         assert broker.returncode == 0, errors
         assert "Traceback" not in errors
         assert not (tmp_path / "pid").exists()

@@ -29,7 +29,7 @@ Put = tuple[bytes, bytes | None]
 # Publishes records one after the other, each in a batch of its own or with others, and gives their offsets.
 Publish = Callable[[str, str, list[Put]], list[int]]
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_the_last_value_of_each_key_stays_at_its_offset(cluster: EmbeddedCluster
         assert {each.key: each for each in found} == expected, "nobody may ever miss the last value of a key"
         return len(found) < len(puts) / 4
 
-    until(is_compacted, "three quarters of the records have gone")
+    until(is_compacted, "three quarters of the records have gone", 240)
     assert [each.offset for each in found] == sorted(each.offset for each in found)
     # A consumer that comes to an offset that is gone reads on at the next one.
     gone = next(offset for offset in offsets if offset not in {each.offset for each in found})
@@ -131,7 +131,7 @@ def test_a_tombstone_goes_when_delete_retention_is_over_and_not_before(cluster: 
         publish(cluster.bootstrap_servers, topic, [(b"other", b"x" * 60)] * 60)
         return values(topic)
 
-    until(lambda: not set(deleted) & set(cleaned_again(short)), "the tombstones are gone")
+    until(lambda: not set(deleted) & set(cleaned_again(short)), "the tombstones are gone", 240)
     assert set(values(short)) == {b"key %d" % each for each in range(1, KEYS, 2)} | {b"other"}
     for _ in range(3):
         found = cleaned_again(long)
@@ -146,10 +146,10 @@ def test_compact_and_delete_does_both(cluster: EmbeddedCluster) -> None:
         return [each.key for each in read_to_the_end(cluster.bootstrap_servers, topic)]
 
     by_librdkafka(cluster.bootstrap_servers, topic, [(b"old", b"never again"), *rounds(40)])
-    until(lambda: len(keys()) < 200, "three quarters of the records have gone")
+    until(lambda: len(keys()) < 200, "three quarters of the records have gone", 240)
     assert set(keys()) == {b"old", *(b"key %d" % key for key in range(KEYS))}
     alter(cluster, topic, "retention.ms", "1000")
-    until(lambda: b"old" not in keys(), "its segment is older than retention.ms")
+    until(lambda: b"old" not in keys(), "its segment is older than retention.ms", 240)
     alter(cluster, topic, "retention.ms", str(HOUR_MS))
     by_librdkafka(cluster.bootstrap_servers, topic, rounds(1))
     assert set(keys()) == {b"key %d" % key for key in range(KEYS)}
@@ -207,7 +207,7 @@ def test_what_was_aborted_stays_unseen_through_every_cleaning(cluster: EmbeddedC
         assert {each.key: each.value for each in committed} == expected
         return len(found) < 250
 
-    until(is_clean, "most is gone, what was aborted too")
+    until(is_clean, "most is gone, what was aborted too", 240)
     producer.begin_transaction()
     producer.produce(topic, b"open", key=b"key 1", partition=0)
     producer.flush(30)
@@ -233,6 +233,7 @@ def test_the_topics_of_groups_and_transactions_are_compacted_while_they_are_used
     consumer.assign([confluent_kafka.TopicPartition(topic, each, 0) for each in range(3)])
     log = cluster.data_directory / "log"
     written = dict.fromkeys(("__consumer_offsets-0", "__transaction_state-0"), 0)
+    limit = time.monotonic() + 240
     try:
         for number in itertools.count(1):
             offsets = [confluent_kafka.TopicPartition(topic, each, number) for each in range(3)]
@@ -243,14 +244,14 @@ def test_the_topics_of_groups_and_transactions_are_compacted_while_they_are_used
             written = {name: max(size, _last_offset(log / name)) for name, size in written.items()}
             if number >= 150 and all(_has_gaps(cluster, name) for name in written):
                 break
-            assert number < 2000, f"nothing was compacted: {written}"
+            assert time.monotonic() < limit, f"nothing was compacted: {written}"
         sizes = {name: sum(_sizes(log / name)) for name in written}
         # A commit takes some 500 bytes of one and 300 of the other; a few segments of 4,000 are left.
         assert all(size < 200 * number for size in sizes.values()), (number, sizes)
         cluster.restart()
         committed = consumer.committed([confluent_kafka.TopicPartition(topic, each) for each in range(3)], 30)
         assert [each.offset for each in committed] == [number] * 3
-        producer.begin_transaction()  # the same producer goes on: its id, epoch and state were found
+        producer.begin_transaction()  # the same producer continues: its id, epoch and state were found
         producer.produce(topic, b"after", partition=0)
         producer.commit_transaction(30)
         assert read_to_the_end(cluster.bootstrap_servers, topic)[-1].value == b"after"
@@ -277,6 +278,7 @@ def _has_gaps(cluster: EmbeddedCluster, name: str) -> bool:
     return len(sizes) > 1 and _last_offset(cluster.data_directory / "log" / name) > 0 and sizes[0] < 4000 and len(sizes) < 12
 
 
+@pytest.mark.timeout(1200)
 def test_a_broker_that_is_killed_while_it_cleans_loses_no_last_value(tmp_path: Path) -> None:
     """Whatever a kill leaves of a cleaning (`.cleaned`, `.swap`) the next start ends or undoes."""
     settings = {
@@ -296,7 +298,7 @@ def test_a_broker_that_is_killed_while_it_cleans_loses_no_last_value(tmp_path: P
             puts: list[Put] = [(b"key %d" % key, b"life %d, round %d" % (life, number)) for number in range(60) for key in range(KEYS)]
             by_librdkafka(broker.address, "killed", puts)
             expected |= dict(puts)
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 120
             while not list((broker.log_directory / "killed-0").glob("*.cleaned")):
                 assert time.monotonic() < deadline, f"nothing is cleaned in life {life}"
                 time.sleep(0.002)
@@ -308,7 +310,7 @@ def test_a_broker_that_is_killed_while_it_cleans_loses_no_last_value(tmp_path: P
             assert [each.offset for each in found] == sorted({each.offset for each in found})
         assert in_the_middle, "no kill came while a segment was being written"
         # The cleaner gives way to everything else on the machine, so it may take its time.
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while len(found) >= 5 * len(puts) / 2:
             assert time.monotonic() < deadline, "and in between it is cleaned"
             found = read_to_the_end(broker.address, "killed")

@@ -15,7 +15,7 @@ from tests.compat.test_command import COMMAND
 
 from ottla.testing import EmbeddedCluster
 
-SECONDS = 30.0
+SECONDS = 90.0
 PARTITIONS = 6
 SETTINGS = {
     "group.coordinator.rebalance.protocols": "classic,consumer",
@@ -63,27 +63,27 @@ def poll_until(consumers: Sequence[Any], condition: Callable[[], bool], read: li
     """Has all consumers poll, as consumers have to, until the condition holds."""
     end = time.monotonic() + SECONDS
     while not condition():
-        assert time.monotonic() < end, [each.assignment() for each in consumers]
-        for each in consumers:
-            message = each.poll(0.05)
+        assert time.monotonic() < end, [consumer.assignment() for consumer in consumers]
+        for consumer in consumers:
+            message = consumer.poll(0.05)
             if message is not None and message.error() is None and read is not None:
                 read.append(int(message.value()))
 
 
 def shares(consumers: Sequence[Any]) -> list[int]:
-    return [len(each.assignment()) for each in consumers]
+    return [len(consumer.assignment()) for consumer in consumers]
 
 
 def described(address: str, group: str) -> Any:
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": address, **quiet()})
-    return admin.describe_consumer_groups([group], request_timeout=10)[group].result(15)
+    return admin.describe_consumer_groups([group], request_timeout=60)[group].result(15)
 
 
 def close(consumers: Sequence[Any]) -> None:
-    for each in consumers:
-        each.close()
+    for consumer in consumers:
+        consumer.close()
 
 
 def test_members_share_what_there_is_and_go_on_where_they_stopped(cluster: EmbeddedCluster) -> None:
@@ -277,7 +277,7 @@ def test_the_command_shows_types_and_assignments(cluster: EmbeddedCluster) -> No
             assert done.returncode == 0, done.stderr
             return done.stdout
 
-        listed = {each["group"]: each for each in json.loads(ottla("groups", "list", "--type", "consumer", "--json"))}
+        listed = {load["group"]: load for load in json.loads(ottla("groups", "list", "--type", "consumer", "--json"))}
         assert listed["showing"] == {"group": "showing", "state": "Stable", "type": "consumer", "is_simple": False}
         assert "showing" not in ottla("groups", "list", "--type", "classic")
         found = json.loads(ottla("groups", "describe", "showing", "--members", "--json"))

@@ -39,7 +39,7 @@ def test_a_cluster_in_one_process_has_what_it_had_after_kill_9(tmp_path: Path) -
         process.kill()
         process.start()
         assert read_all(process.address, "events") == [b"%d" % number for number in range(COUNT)]
-        metadata = AdminClient({"bootstrap.servers": process.address}).list_topics(timeout=20)
+        metadata = AdminClient({"bootstrap.servers": process.address}).list_topics(timeout=60)
         assert sorted(metadata.brokers) == [1, 2, 3]
         assert process.terminate() == 0
     finally:

@@ -14,7 +14,7 @@ import pytest
 from tests.compat.broker_process import BrokerProcess
 from tests.compat.exactly_once import PARTITIONS, SECONDS, TRANSACTIONAL_ID, Worker, judge
 
-from ottla.broker.replication.internal_keys import partition_of
+from ottla.broker.coordinator.state_partition import partition_of
 from ottla.testing import EmbeddedCluster
 
 # A worker that was killed is not a member for long.
@@ -31,7 +31,7 @@ def test_the_worker_is_killed(tmp_path: Path) -> None:
 
 
 def test_the_broker_is_killed(tmp_path: Path) -> None:
-    """The only one, a process of its own: what it had written it has to find again, and go on from."""
+    """The only one, a process of its own: what it had written it has to find again, and continue from."""
     settings = {**SETTINGS, "log.segment.bytes": "20000", "offsets.topic.num.partitions": "4"}
     options = [part for name, value in settings.items() for part in ("-X", f"{name}={value}")]
     broker = BrokerProcess(tmp_path, "--partitions", str(PARTITIONS), *options)

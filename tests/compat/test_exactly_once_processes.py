@@ -14,7 +14,7 @@ import pytest
 from tests.compat.broker_processes import Brokers
 from tests.compat.exactly_once import PARTITIONS, SECONDS, TRANSACTIONAL_ID, Worker, judge
 
-from ottla.broker.replication.internal_keys import partition_of
+from ottla.broker.coordinator.state_partition import partition_of
 from ottla.testing.zookeeper import why_unavailable
 
 INTERNAL_PARTITIONS = 4

@@ -45,7 +45,7 @@ def test_a_hundred_classic_members_come_and_go() -> None:
         assert max(seconds) < SECONDS / 2, seconds
         found = described(cluster.bootstrap_servers, "classic-storm")
         assert len(found) == MEMBERS
-        assert sorted(each for partitions in found for each in partitions) == list(range(PARTITIONS))
+        assert sorted(partition for partitions in found for partition in partitions) == list(range(PARTITIONS))
 
 
 async def classic_storm(port: int) -> list[float]:
@@ -61,10 +61,10 @@ async def classic_storm(port: int) -> list[float]:
                 await asyncio.gather(*(leave(each, group) for each in gone))
                 members += [await Member.connect(port) for _ in range(COME_AND_GO)]
                 seconds.append(await rebalance(members, group, topic, PARTITIONS))
-            assert len({each.generation_id for each in members}) == 1
+            assert len({member.generation_id for member in members}) == 1
     finally:
-        for each in members:
-            each.close()
+        for member in members:
+            member.close()
     return seconds
 
 
@@ -79,9 +79,9 @@ def described(address: str, group: str) -> list[list[int]]:
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": address, **quiet()})
-    found = admin.describe_consumer_groups([group], request_timeout=10)[group].result(15)
+    found = admin.describe_consumer_groups([group], request_timeout=60)[group].result(15)
     assert found.state.name == "STABLE"
-    return [[each.partition for each in member.assignment.topic_partitions] for member in found.members]
+    return [[partition.partition for partition in member.assignment.topic_partitions] for member in found.members]
 
 
 @pytest.mark.timeout(180)
@@ -92,7 +92,7 @@ def test_a_hundred_members_of_the_consumer_protocol_come_and_go() -> None:
         assert max(seconds) < SECONDS / 2, seconds
         found = described(cluster.bootstrap_servers, "consumer-storm")
         assert len(found) == MEMBERS
-        assert sorted(each for partitions in found for each in partitions) == list(range(PARTITIONS))
+        assert sorted(partition for partitions in found for partition in partitions) == list(range(PARTITIONS))
         assert {len(each) for each in found} == {PARTITIONS // MEMBERS, PARTITIONS // MEMBERS + 1}
 
 
@@ -145,9 +145,9 @@ class ConsumerMember:
     def _now_reads(self, partitions: set[Any]) -> set[Any]:
         for each in self.owned - partitions:
             del self._readers[each]
-        for each in partitions - self.owned:
-            assert each not in self._readers, f"{each} is read by {self._readers[each]} and {self.member_id}"
-            self._readers[each] = self.member_id
+        for partition in partitions - self.owned:
+            assert partition not in self._readers, f"{partition} is read by {self._readers[partition]} and {self.member_id}"
+            self._readers[partition] = self.member_id
         return partitions
 
     def close(self) -> None:
@@ -177,8 +177,8 @@ async def consumer_storm(port: int) -> list[float]:
                 for each in gone:
                     each.close()
     finally:
-        for each in members:
-            each.close()
+        for member in members:
+            member.close()
     return seconds
 
 
@@ -186,10 +186,10 @@ async def settled(members: list[ConsumerMember], readers: dict[Any, str]) -> flo
     """All send heartbeats until everybody is at one epoch and everything is read; the seconds that it took."""
     began = time.perf_counter()
     while True:
-        await asyncio.gather(*(each.beat() for each in members))
+        await asyncio.gather(*(member.beat() for member in members))
         if (
             len(readers) == PARTITIONS
-            and len({each.epoch for each in members}) == 1
+            and len({member.epoch for member in members}) == 1
             and {*readers.values()} == {m.member_id for m in members}
         ):
             return time.perf_counter() - began

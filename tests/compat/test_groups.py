@@ -15,7 +15,7 @@ from tests.compat.quiet import quiet
 
 from ottla.testing import EmbeddedCluster
 
-SECONDS = 30.0
+SECONDS = 90.0
 PARTITIONS = 6
 
 
@@ -74,7 +74,7 @@ def read_with_kafka_python(address: str, topic: str, group: str, count: int) -> 
         end = time.monotonic() + SECONDS
         while len(found) < count and time.monotonic() < end:
             for messages in consumer.poll(1000, max_records=count - len(found)).values():
-                found += [int(each.value) for each in messages]
+                found += [int(message.value) for message in messages]
         consumer.commit()
         return found
     finally:
@@ -99,7 +99,7 @@ def read_with_aiokafka(address: str, topic: str, group: str, count: int) -> list
             async with asyncio.timeout(SECONDS):
                 while len(found) < count:
                     for messages in (await consumer.getmany(timeout_ms=1000, max_records=count - len(found))).values():
-                        found += [int(each.value) for each in messages]
+                        found += [int(message.value) for message in messages]
             await consumer.commit()
             return found
         finally:
@@ -135,7 +135,7 @@ def test_what_one_client_commits_another_goes_on_from(cluster: EmbeddedCluster, 
 
 
 def test_members_of_different_libraries_share_one_group(cluster: EmbeddedCluster) -> None:
-    """All three know the range assignor, and so can be in one group. Whoever leads, each message is read by one of them."""
+    """All three know the range assignor, and so can be in one group. No matter who leads, each message is read by one of them."""
     topic = cluster.create_topic("shared", partitions=PARTITIONS)
     read: dict[str, list[int]] = {name: [] for name in READERS}
     stop = threading.Event()
@@ -143,11 +143,11 @@ def test_members_of_different_libraries_share_one_group(cluster: EmbeddedCluster
         threading.Thread(target=member, args=(cluster.bootstrap_servers, topic, read[name], stop), name=name)
         for name, member in MEMBERS.items()
     ]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     try:
         first, end = 0, time.monotonic() + SECONDS
-        # Until everyone has a share; messages that are read before that are by whoever was there.
+        # Until everyone has a share; messages that are read before that are by anyone who was there.
         while not all(read.values()) and time.monotonic() < end:
             publish(cluster.bootstrap_servers, topic, first, 60)
             first += 60
@@ -156,8 +156,8 @@ def test_members_of_different_libraries_share_one_group(cluster: EmbeddedCluster
             time.sleep(0.1)
     finally:
         stop.set()
-        for each in threads:
-            each.join(SECONDS)
+        for thread in threads:
+            thread.join(SECONDS)
     assert all(read.values()), {name: len(each) for name, each in read.items()}
     counted = Counter(number for each in read.values() for number in each)
     assert counted.keys() == set(range(first))
@@ -189,7 +189,7 @@ def kafka_python_member(address: str, topic: str, read: list[int], stop: threadi
     )
     while not stop.is_set():
         for messages in consumer.poll(200).values():
-            read += [int(each.value) for each in messages]
+            read += [int(message.value) for message in messages]
     consumer.close()
 
 
@@ -210,7 +210,7 @@ def aiokafka_member(address: str, topic: str, read: list[int], stop: threading.E
         await consumer.start()
         while not stop.is_set():
             for messages in (await consumer.getmany(timeout_ms=200)).values():
-                read.extend(int(each.value) for each in messages)
+                read.extend(int(message.value) for message in messages)
         await consumer.stop()
 
     asyncio.run(run())
@@ -234,7 +234,7 @@ def test_a_static_member_that_restarts_keeps_its_partitions_and_nobody_rebalance
         consumer = confluent_kafka.Consumer(
             confluent_settings(cluster.bootstrap_servers, "static-group", **{"group.instance.id": instance, "session.timeout.ms": 20_000})
         )
-        consumer.subscribe([topic], on_assign=lambda _, parts: rebalances.append(f"{instance} {[each.partition for each in parts]}"))
+        consumer.subscribe([topic], on_assign=lambda _, parts: rebalances.append(f"{instance} {[part.partition for part in parts]}"))
         return consumer
 
     first, second = member("a"), member("b")
@@ -260,7 +260,7 @@ def test_cooperative_members_keep_what_they_have_while_others_come(cluster: Embe
         consumer = confluent_kafka.Consumer(
             confluent_settings(cluster.bootstrap_servers, "cooperative-group", **{"partition.assignment.strategy": "cooperative-sticky"})
         )
-        consumer.subscribe([topic], on_revoke=lambda _, partitions: revoked.extend(each.partition for each in partitions))
+        consumer.subscribe([topic], on_revoke=lambda _, partitions: revoked.extend(partition.partition for partition in partitions))
         return consumer
 
     first = member()
@@ -275,9 +275,9 @@ def test_cooperative_members_keep_what_they_have_while_others_come(cluster: Embe
 def poll_until(consumers: list[Any], condition: Callable[[], bool]) -> None:
     end = time.monotonic() + SECONDS
     while not condition():
-        assert time.monotonic() < end, [each.assignment() for each in consumers]
-        for each in consumers:
-            each.poll(0.05)
+        assert time.monotonic() < end, [consumer.assignment() for consumer in consumers]
+        for consumer in consumers:
+            consumer.poll(0.05)
 
 
 def test_administration_lists_describes_alters_and_deletes_groups(cluster: EmbeddedCluster) -> None:
@@ -290,13 +290,13 @@ def test_administration_lists_describes_alters_and_deletes_groups(cluster: Embed
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, **quiet()})
     listed = admin.list_consumer_groups().result(SECONDS).valid
     assert "administered-group" in {each.group_id for each in listed}
-    (described,) = [each.result(SECONDS) for each in admin.describe_consumer_groups(["administered-group"]).values()]
+    (described,) = [group.result(SECONDS) for group in admin.describe_consumer_groups(["administered-group"]).values()]
     assert described.state.name == "EMPTY"
     moved = confluent_kafka.ConsumerGroupTopicPartitions("administered-group", [confluent_kafka.TopicPartition(topic, 0, 0)])
     admin.alter_consumer_group_offsets([moved])["administered-group"].result(SECONDS)
     asked = [confluent_kafka.ConsumerGroupTopicPartitions("administered-group")]
     found = admin.list_consumer_group_offsets(asked)["administered-group"].result(SECONDS)
-    assert {each.partition: each.offset for each in found.topic_partitions}[0] == 0
+    assert {partition.partition: partition.offset for partition in found.topic_partitions}[0] == 0
     admin.delete_consumer_groups(["administered-group"])["administered-group"].result(SECONDS)
     listed = admin.list_consumer_groups().result(SECONDS).valid
     assert "administered-group" not in {each.group_id for each in listed}

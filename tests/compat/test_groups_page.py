@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.compat.test_readme import environment_for, examples, exchanges, type_in
 
+from ottla.broker.groups.classic.transitions import table
 from ottla.broker.groups.consumer import states
-from ottla.broker.groups.transitions import table
 from ottla.config.properties import parse
 from ottla.testing import EmbeddedCluster
 

@@ -1,7 +1,7 @@
 """kcat (Debian's, librdkafka 2.0.2): lists, produces and consumes.
 
 An old librdkafka is a check of its own: it turns compression off when the list of versions is not the one it knows,
-and can not connect when ApiVersions has more tagged fields than it expects (reference: KAFKA-18659).
+and cannot connect when ApiVersions has more tagged fields than it expects (reference: KAFKA-18659).
 """
 
 from __future__ import annotations

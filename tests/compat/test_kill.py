@@ -74,14 +74,14 @@ class Publisher:
             self.errors.append(error.str())
 
     def wait_for(self, count: int) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while len(self.acknowledged) < count:
             assert time.monotonic() < deadline, f"{len(self.acknowledged)} acknowledged, {self.errors[:3]}"
             time.sleep(0.005)
 
     def send_more(self) -> None:
         """Waits until something more is under way."""
-        sent, deadline = self.sent, time.monotonic() + 30
+        sent, deadline = self.sent, time.monotonic() + 120
         while self.sent == sent:
             assert time.monotonic() < deadline, "nothing more is sent"
             time.sleep(0.001)
@@ -101,7 +101,7 @@ def read_everything(address: str) -> dict[Position, bytes]:
         consumer.assign([confluent_kafka.TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
         found: dict[Position, bytes] = {}
         at_end: set[int] = set()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(at_end) < PARTITIONS and time.monotonic() < deadline:
             for message in consumer.consume(5000, 0.5):
                 partition = message.partition()

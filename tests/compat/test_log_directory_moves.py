@@ -41,12 +41,12 @@ def test_a_partition_moves_back_and_forth_while_it_is_written_to_and_read(tmp_pa
                 if number % (count // 10) == 0:
                     here = where_it_is(directories)
                     seen.add(here)
-                    target = next(each for each in directories if each != here)
+                    target = next(directory for directory in directories if directory != here)
                     admin.alter_replica_log_dirs({("clicks", 0, 1): str(target)})
                     producer.poll(0.05)
                     found += [int(message.value() or b"") for message in consumer.consume(500, 0.02)]
             assert producer.flush(60) == 0
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 120
             while len(found) < count and time.monotonic() < deadline:
                 found += [int(message.value() or b"") for message in consumer.consume(5_000, 0.5)]
         assert not failed
@@ -56,4 +56,4 @@ def test_a_partition_moves_back_and_forth_while_it_is_written_to_and_read(tmp_pa
 
 def where_it_is(directories: list[Path]) -> Path:
     """The log directory that has the partition under its name."""
-    return next(each for each in directories if (each / "clicks-0").is_dir())
+    return next(directory for directory in directories if (directory / "clicks-0").is_dir())

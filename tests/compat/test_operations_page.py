@@ -27,4 +27,4 @@ def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert sum(len(list(exchanges(each.text))) for each in examples(PAGE) if each.language == "console") >= 15
+    assert sum(len(list(exchanges(example.text))) for example in examples(PAGE) if example.language == "console") >= 15

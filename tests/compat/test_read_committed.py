@@ -12,7 +12,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from ottla.broker.replication.internal_keys import partition_of
+from ottla.broker.coordinator.state_partition import partition_of
 from ottla.testing import EmbeddedCluster
 from ottla.testing.zookeeper import why_unavailable
 
@@ -51,9 +51,9 @@ class Transactions:
             self.producer.begin_transaction()
             self.is_open = True
         offsets: list[int] = []
-        for each in values:
+        for value in values:
             self.producer.produce(
-                self._topic, each, key=each, partition=0, on_delivery=lambda error, message: offsets.append(message.offset() or 0)
+                self._topic, value, key=value, partition=0, on_delivery=lambda error, message: offsets.append(message.offset() or 0)
             )
         assert self.producer.flush(SECONDS) == 0
         self._open += values
@@ -116,7 +116,7 @@ def test_across_the_death_of_the_leader_and_of_the_coordinator(three: EmbeddedCl
     opened = pending.commit()
     until(lambda: len(committed_values(three, topic)) == len(expected) + len(opened) + len(behind), "the transaction's end counts")
     assert committed_values(three, topic) == [b"first", b"open 1", b"behind", b"open 2", b"open 3"]
-    # And a transaction that is aborted by whoever coordinates it now.
+    # And a transaction that is aborted by its present coordinator.
     pending.write(b"never either")
     expected += [*opened[:1], *behind, *opened[1:]]
     change()
@@ -142,8 +142,8 @@ def test_a_delete_records_that_cuts_an_open_transaction(ends: str, after: str) -
         done.commit()
         cut_at = offsets[4]
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        for each in admin.delete_records([confluent_kafka.TopicPartition(topic, 0, cut_at)]).values():
-            assert each.result(SECONDS).low_watermark == cut_at
+        for record in admin.delete_records([confluent_kafka.TopicPartition(topic, 0, cut_at)]).values():
+            assert record.result(SECONDS).low_watermark == cut_at
         assert committed_values(cluster, topic) == []
         match after:
             case "a restart":

@@ -18,10 +18,19 @@ BASE: Final = ("zookeeper", "broker-1", "broker-2", "broker-3")
 PORTS: Final = (
     "OTTLA_ZOOKEEPER_PORT",
     "OTTLA_PROMETHEUS_PORT",
+    "OTTLA_SCHEMA_REGISTRY_PORT",
+    "OTTLA_SCHEMA_REGISTRY_RPC_PORT",
+    "OTTLA_SCHEMA_REGISTRY_HTTP_PORT",
+    "OTTLA_AUDIT_COUNTER_PORT",
+    "OTTLA_AUDIT_COUNTER_RPC_PORT",
+    "OTTLA_AUDIT_COUNTER_HTTP_PORT",
+    "OTTLA_MIRROR_MAKER_RPC_PORT",
+    "OTTLA_MIRROR_MAKER_HTTP_PORT",
+    *(f"OTTLA_REMOTE_BROKER_{each}_{kind}" for each in (1, 2) for kind in ("PORT", "HTTP_PORT")),
     *(f"OTTLA_BROKER_{each}_PORT" for each in BROKERS),
     *(f"OTTLA_BROKER_{each}_HTTP_PORT" for each in BROKERS),
 )
-UP_SECONDS: Final = 180.0
+UP_SECONDS: Final = 400.0
 
 
 def free_ports(count: int) -> list[int]:

@@ -24,7 +24,7 @@ from tests.integration.reaper import Reaper
 from tests.integration.view import View
 
 PREFIX = f"ottla-test-{os.getpid()}-"
-TIMEOUT_SECONDS = 420  # of a test with everything that it starts
+TIMEOUT_SECONDS = 900  # of a test with everything that it starts
 
 clusters: list[ComposeCluster] = []
 topic_numbers = itertools.count(1)
@@ -46,7 +46,7 @@ def images() -> None:
     reason = why_unavailable()
     if reason is not None:
         pytest.exit(f"the integration tests need Docker: {reason}", returncode=1)
-    build_images(["broker", "zookeeper", "prometheus"])
+    build_images(["broker", "zookeeper", "prometheus", "schema-registry", "audit-counter", "mirror-maker"])
     try:
         docker("image", "inspect", SIDECAR_IMAGE)
     except DockerFailed:
@@ -74,7 +74,7 @@ def new_cluster(images: None) -> Iterator[NewCluster]:
 
 @pytest.fixture(scope="session")
 def cluster(new_cluster: NewCluster) -> ComposeCluster:
-    """One ZooKeeper, three brokers and Prometheus, for all tests that leave them as they found them."""
+    """One ZooKeeper, three brokers, schema registry, audit counter and Prometheus, for all tests that leave them as they found them."""
     made = new_cluster("shared")
     made.up()
     return made
@@ -110,7 +110,7 @@ def applied_load() -> Callable[[View], AbstractContextManager[Load]]:
 
     def apply(view: View) -> AbstractContextManager[Load]:
         number = next(topic_numbers)
-        topics = {each.name: view.create_topic(f"{each.name}-{number}") for each in APPLICATIONS}
+        topics = {application.name: view.create_topic(f"{application.name}-{number}") for application in APPLICATIONS}
         return load(view.addresses, topics)
 
     return apply

@@ -20,7 +20,7 @@ BROKERS: Final = (1, 2, 3)
 CLIENT_PORT: Final = 9094  # of the listener for the host
 HTTP_PORT: Final = 9404
 POLL_SECONDS: Final = 0.25
-HEALTHY_SECONDS: Final = 120.0
+HEALTHY_SECONDS: Final = 300.0
 SIDECAR_IMAGE: Final = "ottla/test-sidecar:1"
 
 
@@ -109,7 +109,7 @@ class Containers:
         docker("kill", "--signal", signal, self.container(service))
 
     def start(self, *services: str) -> None:
-        docker("start", *(self.container(each) for each in services))
+        docker("start", *(self.container(service) for service in services))
 
     def stop(self, service: str, seconds: int = 75) -> int:
         """As `docker stop`, with as much time as the compose file gives; the exit code."""
@@ -145,7 +145,7 @@ class Containers:
 
     def cut(self, service: str, others: Sequence[str]) -> None:
         """Packets between a container and others are lost, both ways and without a word; the host still reaches it."""
-        addresses = [self.own_address(each) for each in others]
+        addresses = [self.own_address(other) for other in others]
         lines = [f"iptables -A INPUT -s {each} -j DROP && iptables -A OUTPUT -d {each} -j DROP" for each in addresses]
         self.sidecar(service, "sh", "-ec", "\n".join(lines))
 

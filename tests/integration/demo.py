@@ -1,7 +1,7 @@
 """`make demo`: a year's flights through the cluster of `make up`, while the container of a leader is killed; none may be lost.
 
 The events, the clients and the comparison are the quickstart's. A third of the way a leader's container is killed, as
-`docker kill` does it; it is started again when others lead what it led. Publishing goes on all the while, from this machine,
+`docker kill` does it; it is started again when others lead what it led. Publishing continues all the while, from this machine,
 by the listener for clients outside. The exit code is 0 when every event came back, in its order and once.
 """
 
@@ -21,7 +21,7 @@ from tests.integration.view import View
 from ottla.cli import flights
 from ottla.cli.errors import CommandFailed
 from ottla.cli.output import bytes_of, note, say, table
-from ottla.cli.round_trip import TOPIC, Pace, create_topic, publish, read_back
+from ottla.cli.quickstart import TOPIC, Pace, create_topic, publish, read_back
 from ottla.errors import OttlaError
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-SECONDS: Final = 60.0
+SECONDS: Final = 180.0
 
 
 class DockerFailed(Exception):
@@ -71,7 +71,7 @@ def why_unavailable() -> str | None:
     except DockerFailed as error:
         return f"the Docker daemon does not answer ({error})"
     try:
-        run([*compose_command(), "version"], seconds=20)
+        run([*compose_command(), "version"], seconds=120)
     except (DockerFailed, FileNotFoundError):
         return "neither `docker compose` nor docker-compose is installed"
     return None

@@ -16,7 +16,7 @@ from typing import Final
 from tests.compat.failover_clients import APPLICATIONS, Application, Flow
 from tests.integration.containers import wait_until
 
-WAIT_SECONDS: Final = 90.0
+WAIT_SECONDS: Final = 240.0
 
 
 class Load:

@@ -19,8 +19,8 @@ from tests.integration.docker import ROOT, docker
 
 IMAGE: Final = "ottla/prometheus:2.42.0"
 RULES: Final = ROOT / "deploy" / "prometheus" / "rules"
-ANSWER_SECONDS: Final = 10.0
-READY_SECONDS: Final = 60.0
+ANSWER_SECONDS: Final = 30.0
+READY_SECONDS: Final = 180.0
 
 
 class QueryFailed(Exception):
@@ -59,7 +59,7 @@ class Prometheus:
     def firing(self) -> set[tuple[str, str]]:
         """The alerts that fire, by name and instance, if they are about one."""
         alerts = self._get("alerts")["alerts"]
-        return {(each["labels"]["alertname"], each["labels"].get("instance", "")) for each in alerts if each["state"] == "firing"}
+        return {(alert["labels"]["alertname"], alert["labels"].get("instance", "")) for alert in alerts if alert["state"] == "firing"}
 
     def _get(self, what: str, **parameters: str) -> Any:
         address = f"{self.url}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
@@ -80,14 +80,15 @@ def shortened(rules: str) -> str:
 
 
 @contextmanager
-def impatient(containers: Containers) -> Iterator[Prometheus]:
-    """A Prometheus in a cluster's network that scrapes every second and has the rules shortened."""
+def impatient(containers: Containers, profiles: str = "") -> Iterator[Prometheus]:
+    """A Prometheus in a cluster's network that scrapes every second, the profiles' targets too, and has the rules shortened."""
     with tempfile.TemporaryDirectory() as folder:
         for path in RULES.glob("*.yml"):
             (Path(folder) / path.name).write_text(shortened(path.read_text(encoding="utf-8")), encoding="utf-8")
         Path(folder).chmod(0o755)
         container = docker(
             *("create", "--network", containers.network, "--publish", "127.0.0.1::9090", "--env", "OTTLA_SCRAPE_INTERVAL=1s"),
+            *("--env", f"OTTLA_PROFILES={profiles}"),
             *("--label", f"ottla.integration={containers.project}", IMAGE),
         )
         try:

@@ -1,4 +1,4 @@
-"""A broker's volume is full: it waits for room, the others go on, and nobody loses an acknowledged message.
+"""A broker's volume is full: it waits for room, the others continue, and nobody loses an acknowledged message.
 
 Unlike Kafka, whose broker ends when its only log directory has no room, Ottla takes a full disk as something that passes.
 """

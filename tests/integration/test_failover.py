@@ -52,7 +52,7 @@ def test_the_leader_is_cut_off_from_the_others_and_from_zookeeper(containers: Co
         others = [broker(each) for each in BROKERS if each != leader]
         containers.cut(broker(leader), [*others, "zookeeper"])
         try:
-            seen_by_others = View(",".join(containers.address(each, 9094) for each in others))
+            seen_by_others = View(",".join(containers.address(other, 9094) for other in others))
             assert seen_by_others.leader_besides(topic, leader) in BROKERS
         finally:
             containers.heal(broker(leader))
@@ -61,7 +61,7 @@ def test_the_leader_is_cut_off_from_the_others_and_from_zookeeper(containers: Co
 
 
 def test_every_broker_is_restarted_in_turn(containers: Containers, view: View, applied_load: ApplyLoad) -> None:
-    """As an operator does: stop one, start it, go on when it is healthy. No client sees an error, and none waits for long."""
+    """As an operator does: stop one, start it, continue when it is healthy. No client sees an error, and none waits for long."""
     with applied_load(view) as running:
         for broker_id in BROKERS:
             running.more()

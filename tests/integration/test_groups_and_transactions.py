@@ -46,7 +46,7 @@ def test_a_copy_is_exact_while_everything_fails(containers: Containers, view: Vi
 
 def coordinator(view: View, internal_topic: str, key: str) -> int:
     """The leader of the partition that a group's or a transaction's name falls to."""
-    from ottla.broker.replication.internal_keys import partition_of
+    from ottla.broker.coordinator.state_partition import partition_of
 
     partitions = len(view.metadata().topics[internal_topic].partitions)
     return view.leader(internal_topic, partition_of(key, partitions))

@@ -1,4 +1,4 @@
-"""Clients inside and outside each reach every broker by their own listener, and none is told an address it can not reach."""
+"""Clients inside and outside each reach every broker by their own listener, and none is told an address it cannot reach."""
 
 from __future__ import annotations
 

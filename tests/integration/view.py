@@ -9,8 +9,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.compat.quiet import quiet
 from tests.integration.containers import BROKERS, wait_until
 
-ANSWER_SECONDS = 10.0
-IN_SYNC_SECONDS = 90.0
+ANSWER_SECONDS = 30.0
+IN_SYNC_SECONDS = 240.0
 
 
 class View:
@@ -52,7 +52,7 @@ class View:
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """Who leads a partition, as soon as somebody does."""
-        return wait_until(f"{topic}-{partition} has a leader", lambda: self._leader(topic, partition), 60.0)
+        return wait_until(f"{topic}-{partition} has a leader", lambda: self._leader(topic, partition), 180.0)
 
     def _leader(self, topic: str, partition: int) -> int:
         metadata = self.metadata()
@@ -75,7 +75,7 @@ class View:
             metadata = self.metadata()
             return max(0, metadata.controller_id) if metadata is not None else 0
 
-        return wait_until("there is a controller", found, 60.0)
+        return wait_until("there is a controller", found, 180.0)
 
     def out_of_sync(self) -> list[str] | None:
         """Partitions without all of their replicas; None when it is not known, or not every broker is there."""
@@ -83,10 +83,10 @@ class View:
         if metadata is None or sorted(metadata.brokers) != list(BROKERS):
             return None
         return [
-            f"{name}-{each.id}: leader {each.leader}, replicas {each.replicas}, in sync {each.isrs}"
+            f"{name}-{partition.id}: leader {partition.leader}, replicas {partition.replicas}, in sync {partition.isrs}"
             for name, topic in metadata.topics.items()
-            for each in topic.partitions.values()
-            if each.leader < 0 or sorted(each.isrs) != sorted(each.replicas)
+            for partition in topic.partitions.values()
+            if partition.leader < 0 or sorted(partition.isrs) != sorted(partition.replicas)
         ]
 
     def wait_in_sync(self, topic: str | None = None, seconds: float = IN_SYNC_SECONDS) -> None:

@@ -1,0 +1,403 @@
+"""Loads into a Delta table: every record once, whatever is killed, and a table that Polars, DuckDB and pandas read. No JVM here."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Place
+from tests.unit.spark.test_reading import consumed, delete_before, fill, in_transaction
+
+from ottla.model import TopicPartition
+from ottla.testing import EmbeddedCluster
+
+pytest.importorskip("deltalake")
+
+from ottla.spark.loading.driver import LoadSettings, LocalExecutor, Step, load, offsets_of, offsets_of_rows
+from ottla.spark.loading.files import PARTITION_BY, WriteTask, table_schema
+from ottla.spark.loading.ranges import LoadIncomplete, RangeFacts
+from ottla.spark.reading import DataLost
+from ottla.spark.table import NewFile, Table, TableConflict, TableUnusable
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+def settings_for(cluster: EmbeddedCluster, table: Path, topics: str, job: str = "job", **more: Any) -> LoadSettings:
+    options = more.pop("options", {})
+    return LoadSettings.of({"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topics, **options}, str(table), job, **more)
+
+
+def rows_of(table: Path, columns: Sequence[str] = ("topic", "partition", "offset")) -> list[tuple[Any, ...]]:
+    found = Table.open(str(table)).delta.to_pyarrow_table(columns=list(columns)).to_pylist()
+    return sorted(tuple(row[name] for name in columns) for row in found)
+
+
+def all_of(topic: str, counts: Sequence[int]) -> list[tuple[Any, ...]]:
+    return [(topic, number, offset) for number, count in enumerate(counts) for offset in range(count)]
+
+
+def test_a_load_appends_what_is_new_and_one_that_finds_nothing_commits_nothing(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    topic = cluster.create_topic("appends", partitions=3)
+    counts = [100, 40, 0]
+    for number, count in enumerate(counts):
+        fill(cluster, topic, count, "zstd", number)
+    settings = settings_for(cluster, tmp_path / "table", topic, group="lag")
+    first = load(settings, LocalExecutor())
+    assert (first.rows, first.version, first.left) == (140, 1, 0)
+    assert rows_of(tmp_path / "table") == all_of(topic, counts)
+    again = load(settings, LocalExecutor())
+    assert again.is_empty
+    assert again.snapshot == first.snapshot
+    fill(cluster, topic, 7, partition=2)
+    second = load(settings, LocalExecutor(threads=2))
+    assert (second.rows, second.version, second.snapshot) == (7, 2, first.snapshot + 1)
+    assert rows_of(tmp_path / "table") == all_of(topic, [100, 40, 7])
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "lag"})
+    assert [place.offset for place in consumer.committed([Place(topic, number) for number in range(3)], 20)] == [100, 40, 7]
+    consumer.close()
+
+
+def test_the_table_has_what_librdkafka_reads_and_others_read_it(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """Polars, DuckDB and pandas, by whatever way each has into a Delta table without a plugin from the network."""
+    import duckdb
+    import polars
+
+    topic = cluster.create_topic("others")
+    fill(cluster, topic, 500, "lz4")
+    load(settings_for(cluster, tmp_path, topic), LocalExecutor())
+    table = Table.open(str(tmp_path))
+    whole = table.delta.to_pyarrow_table().sort_by("offset").to_pylist()
+    expected = consumed(cluster, TopicPartition(topic, 0), 500)
+    assert [(row["offset"], row["key"], row["value"]) for row in whole] == [message[:3] for message in expected]
+    assert [round(row["timestamp"].timestamp() * 1000) for row in whole] == [message[4] for message in expected]
+    assert [row["headers"] and [(header["key"], header["value"]) for header in row["headers"]] for row in whole] == [
+        message[5] for message in expected
+    ]
+    assert {(row["topic"], row["day"]) for row in whole} == {(topic, datetime.date(2023, 11, 14))}
+    assert polars.read_delta(str(tmp_path)).select(polars.col("offset").sum()).item() == sum(range(500))
+    dataset = table.delta.to_pyarrow_dataset()
+    counted = duckdb.sql('select count(*), sum("offset") from dataset')
+    assert counted is not None
+    assert counted.fetchall() == [(500, sum(range(500)))]
+    assert len(dataset.to_table().to_pandas()) == 500
+
+
+def test_days_and_topics_are_partitions_and_files_are_divided(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    topic, other = cluster.create_topic("days"), cluster.create_topic("days.2")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    day_ms = 86_400_000
+    for number in range(90):
+        producer.produce(topic, b"%d" % number, timestamp=(number % 3) * day_ms + number + 1)
+    producer.produce(other, b"x", timestamp=5)
+    assert producer.flush(20) == 0
+    outcome = load(settings_for(cluster, tmp_path, f"{topic},{other}", max_records_per_file=45), LocalExecutor())
+    assert outcome.files == 2 * 3 + 1
+    assert sorted(path.name for path in (tmp_path / f"topic={topic}").iterdir()) == ["day=1970-01-01", "day=1970-01-02", "day=1970-01-03"]
+    filters = [("topic", "=", topic), ("day", "=", datetime.date(1970, 1, 2))]
+    read = Table.open(str(tmp_path)).delta.to_pyarrow_table(filters=filters)
+    assert sorted(read.column("offset").to_pylist()) == list(range(1, 90, 3))
+
+
+def test_records_of_all_the_days_that_there_are_do_not_open_as_many_files(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    topic = cluster.create_topic("calendar")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for number in range(200):
+        producer.produce(topic, b"%d" % number, timestamp=(number * 37 % 100) * 86_400_000)
+    assert producer.flush(20) == 0
+    load(settings_for(cluster, tmp_path, topic), LocalExecutor())
+    assert rows_of(tmp_path) == all_of(topic, [200])
+
+
+def test_markers_and_aborted_records_are_accounted_for(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    topic = cluster.create_topic("decided")
+    in_transaction(cluster, topic, f"{topic}-a", [b"1", b"2"], commit=True)
+    in_transaction(cluster, topic, f"{topic}-b", [b"3", b"4"], commit=False)
+    still_open = in_transaction(cluster, topic, f"{topic}-c", [b"5"], commit=None)
+    settings = settings_for(cluster, tmp_path, topic)
+    outcome = load(settings, LocalExecutor())
+    assert rows_of(tmp_path) == all_of(topic, [2])
+    assert outcome.offsets == {TopicPartition(topic, 0): 6}
+    still_open.commit_transaction(20)
+    load(settings, LocalExecutor())
+    assert rows_of(tmp_path) == [(topic, 0, 0), (topic, 0, 1), (topic, 0, 6)]
+
+
+def test_limits_are_kept_and_new_partitions_begin_at_their_beginning(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    from confluent_kafka.admin import AdminClient, NewPartitions
+
+    topic = cluster.create_topic("limits")
+    fill(cluster, topic, 50)
+    until = settings_for(cluster, tmp_path, topic, until_ms=1_700_000_000_020)
+    assert load(until, LocalExecutor()).rows == 20
+    assert load(until, LocalExecutor()).is_empty
+    some = settings_for(cluster, tmp_path, topic, max_records=12)
+    assert [load(some, LocalExecutor()).rows for _ in range(4)] == [12, 12, 6, 0]
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(20)
+    fill(cluster, topic, 5, partition=1)
+    load(some, LocalExecutor())
+    assert rows_of(tmp_path) == all_of(topic, [50, 5])
+
+
+def test_what_retention_took_stops_a_load_unless_it_may_be_lost(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    topic = cluster.create_topic("taken")
+    fill(cluster, topic, 10)
+    settings = settings_for(cluster, tmp_path, topic)
+    load(settings, LocalExecutor())
+    fill(cluster, topic, 20)
+    delete_before(cluster, TopicPartition(topic, 0), 15)
+    with pytest.raises(DataLost, match=r"taken-0: offsets \[10, 15\), 5 of them, are gone"):
+        load(settings, LocalExecutor())
+    load(settings_for(cluster, tmp_path, topic, options={"failOnDataLoss": "false"}), LocalExecutor())
+    assert [row[2] for row in rows_of(tmp_path)] == [*range(10), *range(15, 30)]
+
+
+class Killed(BaseException):
+    """As a kill: nothing catches it."""
+
+
+def stop_at(step: Step) -> Callable[[Step], None]:
+    def at(reached: Step) -> None:
+        if reached is step:
+            raise Killed
+
+    return at
+
+
+class Faulty:
+    """An executor that runs some tasks twice, as speculation does, and may die between two of them."""
+
+    def __init__(self, random: Random, dies: bool) -> None:
+        self.random, self.dies = random, dies
+
+    def run(self, tasks: Sequence[WriteTask], done: Callable[[int], None]) -> list[RangeFacts]:
+        found = []
+        last = self.random.randrange(len(tasks)) if self.dies else None
+        for number, task in enumerate(tasks):
+            facts = task.run()
+            if self.random.random() < 0.3:
+                facts = task.run()
+            if number == last:
+                raise Killed
+            found += facts
+        return found
+
+
+def test_a_load_that_dies_anywhere_is_run_again_and_loses_and_doubles_nothing(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """Method: 200 seeded deaths, at a step or between tasks, with new records between them, and the table compared at the end."""
+    topic = cluster.create_topic("dies", partitions=3)
+    settings = settings_for(cluster, tmp_path, topic, max_records_per_file=20)
+    counts = [0, 0, 0]
+    random = Random(19)
+    steps = [*Step]
+    steps.remove(Step.REPORTED)
+    deaths = 0
+    while deaths < 200:
+        if random.random() < 0.3:
+            number = random.randrange(3)
+            fill(cluster, topic, 11, partition=number)
+            counts[number] += 11
+        step = random.choice([*steps, None, None])
+        try:
+            load(settings, Faulty(random, dies=step is None and random.random() < 0.5), at=stop_at(step) if step else lambda _: None)
+        except Killed:
+            deaths += 1
+        except BaseException:
+            raise
+        else:
+            deaths += 1 if step else 0
+    load(settings, LocalExecutor())
+    assert rows_of(tmp_path) == all_of(topic, counts)
+    table = Table.open(str(tmp_path))
+    orphans = table.vacuum(0, dry_run=True)
+    assert orphans
+    table.vacuum(0, dry_run=False)
+    assert rows_of(tmp_path) == all_of(topic, counts)
+    assert Table.open(str(tmp_path)).vacuum(0, dry_run=True) == []
+
+
+LOADING = """
+import sys
+from ottla.spark.loading.driver import LoadSettings, LocalExecutor, load
+servers, topic, table = sys.argv[1:]
+settings = LoadSettings.of({"kafka.bootstrap.servers": servers, "subscribe": topic}, table, "killed", max_records=40)
+print("begins", flush=True)
+while not load(settings, LocalExecutor()).is_empty:
+    print("loaded", flush=True)
+"""
+
+
+def test_a_driver_that_is_killed_is_started_again(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """Method: kill -9 of the process at seeded moments of its loads, and a last one that runs to its end."""
+    topic = cluster.create_topic("killed", partitions=2)
+    counts = [900, 700]
+    for number, count in enumerate(counts):
+        fill(cluster, topic, count, partition=number)
+    random = Random(9)
+    command = [sys.executable, "-c", LOADING, cluster.bootstrap_servers, topic, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for _ in range(4):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as driver:
+            assert driver.stdout is not None
+            for _ in range(1 + random.randrange(5)):
+                driver.stdout.readline()
+            try:
+                driver.wait(random.random() / 10)
+            except subprocess.TimeoutExpired:
+                driver.send_signal(signal.SIGKILL)
+    subprocess.run(command, check=True, env=environment, timeout=120, stdout=subprocess.DEVNULL)
+    assert rows_of(tmp_path) == all_of(topic, counts)
+
+
+def test_the_second_of_two_drivers_is_refused_and_told_who_was_first(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    topic = cluster.create_topic("two")
+    fill(cluster, topic, 30)
+    settings = settings_for(cluster, tmp_path, topic)
+
+    def other_comes_first(step: Step) -> None:
+        if step is Step.CHECKED:
+            load(settings, LocalExecutor())
+
+    with pytest.raises(TableConflict, match=rf"ottla-load/job has reached 1 in .*, by .*process {os.getpid()}"):
+        load(settings, LocalExecutor(), at=other_comes_first)
+    assert rows_of(tmp_path) == all_of(topic, [30])
+
+
+def test_two_jobs_and_a_compaction_do_not_disturb_each_other(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    topics = [cluster.create_topic(f"shared-{number}") for number in range(2)]
+    for topic in topics:
+        fill(cluster, topic, 25)
+    one, other = (settings_for(cluster, tmp_path, topic, job=topic, max_records=5) for topic in topics)
+
+    def other_loads(step: Step) -> None:
+        if step is Step.CHECKED:
+            load(other, LocalExecutor())
+
+    for _ in range(5):
+        load(one, LocalExecutor(), at=other_loads)
+    assert rows_of(tmp_path) == [*all_of(topics[0], [25]), *all_of(topics[1], [25])]
+    assert Table.open(str(tmp_path)).compact() == 10
+    assert rows_of(tmp_path) == [*all_of(topics[0], [25]), *all_of(topics[1], [25])]
+    assert load(one, LocalExecutor()).is_empty
+
+
+def test_offsets_are_computed_from_the_rows_where_the_log_does_not_have_them(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """Method: as a log that was cleaned leaves it: commits of others, a checkpoint, and no commit from before."""
+    topic = cluster.create_topic("cleaned", partitions=2)
+    fill(cluster, topic, 12, partition=0)
+    fill(cluster, topic, 9, partition=1)
+    settings = settings_for(cluster, tmp_path, topic)
+    load(settings, LocalExecutor())
+    table = Table.open(str(tmp_path))
+    table.commit([], "another", 1)
+    table.delta.create_checkpoint()
+    for commit in sorted((tmp_path / "_delta_log").glob("*.json"))[:-1]:
+        commit.unlink()
+    cleaned = Table.open(str(tmp_path))
+    assert cleaned.remembered(settings.application) is None
+    expected = {TopicPartition(topic, 0): 12, TopicPartition(topic, 1): 9}
+    assert offsets_of(cleaned, settings) == offsets_of_rows(cleaned, settings.source) == expected
+    fill(cluster, topic, 3)
+    load(settings, LocalExecutor())
+    assert rows_of(tmp_path) == all_of(topic, [15, 9])
+
+
+def test_a_task_that_leaves_something_out_is_found_out(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """Method: an executor that drops a file, one that drops a range, and one that claims a marker that is none."""
+    topic = cluster.create_topic("holes")
+    fill(cluster, topic, 60)
+    settings = settings_for(cluster, tmp_path, topic, max_records_per_file=20)
+
+    class Dropping(LocalExecutor):
+        def __init__(self, change: Callable[[list[RangeFacts]], list[RangeFacts]]) -> None:
+            super().__init__()
+            self.change = change
+
+        def run(self, tasks: Sequence[WriteTask], done: Callable[[int], None]) -> list[RangeFacts]:
+            return self.change(super().run(tasks, done))
+
+    def without_a_file(facts: list[RangeFacts]) -> list[RangeFacts]:
+        one = facts[0]
+        return [RangeFacts(one.range, one.unseen, one.lost, (), one.is_ordered), *facts[1:]]
+
+    def too_much(facts: list[RangeFacts]) -> list[RangeFacts]:
+        one = facts[0]
+        return [RangeFacts(one.range, 1, one.lost, one.files, one.is_ordered), *facts[1:]]
+
+    for change, sentence in (
+        (without_a_file, "20 offsets are missing, and the topic is not compacted"),
+        (lambda facts: facts[1:], "3 ranges were planned"),
+        (lambda facts: [*facts, facts[0]], "3 ranges were planned"),
+        (too_much, "more than there are offsets"),
+    ):
+        with pytest.raises(LoadIncomplete, match=sentence):
+            load(settings, Dropping(change))
+    assert rows_of(tmp_path) == []
+
+
+def test_a_topic_made_again_and_a_table_of_something_else_are_refused(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    from ottla.errors import ConfigurationError
+
+    topic = cluster.create_topic("made-again")
+    fill(cluster, topic, 10)
+    settings = settings_for(cluster, tmp_path / "table", topic)
+    load(settings, LocalExecutor())
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(20)
+    with pytest.raises(ConfigurationError, match="there is no topic to load"):
+        load(settings, LocalExecutor())
+    cluster.create_topic(topic)
+    with pytest.raises(ConfigurationError, match="this is another topic than the one that was loaded"):
+        load(settings, LocalExecutor())
+    with pytest.raises(TableUnusable, match="there is no Delta table"):
+        Table.open(str(tmp_path / "nowhere"))
+    with pytest.raises(TableUnusable, match="is partitioned by"):
+        Table.open(str(tmp_path / "table"), table_schema(), ("topic",))
+    with pytest.raises(TableUnusable, match="has columns"):
+        Table.open(str(tmp_path / "table"), table_schema().remove(0), PARTITION_BY)
+
+
+def test_a_full_disk_under_the_files_commits_nothing(cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ottla.spark.table import ParquetFile
+
+    topic = cluster.create_topic("full")
+    fill(cluster, topic, 10)
+
+    def full(self: ParquetFile, batch: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    settings = settings_for(cluster, tmp_path, topic)
+    with monkeypatch.context() as patch:
+        patch.setattr(ParquetFile, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            load(settings, LocalExecutor())
+    assert rows_of(tmp_path) == []
+    load(settings, LocalExecutor())
+    assert rows_of(tmp_path) == all_of(topic, [10])
+
+
+def test_a_commit_of_nothing_new_says_what_it_remembers(tmp_path: Path) -> None:
+    import pyarrow
+
+    table = Table.open(str(tmp_path), pyarrow.schema([("n", pyarrow.int64())]))
+    table.commit([], "a", 3, {"offsets": {"t": {"0": 1}}})
+    table.commit([], "b", 1)
+    again = Table.open(str(tmp_path))
+    assert (again.application_version("a"), again.application_version("b"), again.application_version("c")) == (3, 1, None)
+    assert (again.remembered("a") or {})["offsets"] == {"t": {"0": 1}}
+    assert [found["application"] for found in again.commits()] == ["b", "a"]
+    assert json.loads(json.dumps(NewFile("p", 1, 2).path)) == "p"
+    shutil.rmtree(tmp_path)

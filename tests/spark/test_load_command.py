@@ -1,0 +1,156 @@
+"""`ottla load` as a person runs it, without Spark: `--master none`. What it says, and what `status`, `verify` and `vacuum` do."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.spark.test_reading import damage, fill
+
+from ottla.cli.main import run
+from ottla.model import TopicPartition
+from ottla.testing import EmbeddedCluster
+
+pytest.importorskip("deltalake")
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+def test_a_load_says_what_it_did_and_the_table_where_it_is(
+    cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = cluster.create_topic("told", partitions=2)
+    fill(cluster, topic, 30)
+    common = ["--into", str(tmp_path), "--master", "none", "-b", cluster.bootstrap_servers]
+    assert run(["load", topic, *common]) == 0
+    assert "30 rows in 1 file, " in capsys.readouterr().err
+    assert run(["load", "run", topic, *common]) == 0
+    assert "nothing new for" in capsys.readouterr().err
+    fill(cluster, topic, 20, partition=1)
+    assert run(["load", "--pattern", "tol.", *common, "--max-records", "8", "--compact"]) == 0
+    told = capsys.readouterr().err
+    assert "4 files compacted" in told
+    assert run(["load", "status", str(tmp_path), "--json"]) == 0
+    (job,) = json.loads(capsys.readouterr().out)
+    assert (job["job"], job["commits"], job["offsets"]) == ("load", 4, {topic: {"0": 30, "1": 20}})
+    assert run(["load", "status", str(tmp_path)]) == 0
+    assert "load: 4 commits" in capsys.readouterr().out
+    assert run(["load", "verify", str(tmp_path)]) == 0
+    assert "50 rows in 1 file" in capsys.readouterr().out
+    assert run(["load", "vacuum", str(tmp_path), "--older-than-hours", "0", "--delete"]) == 0
+    assert "4 files deleted" in capsys.readouterr().err
+    assert run(["load", "verify", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 50
+
+
+def test_metrics_are_in_the_commit_in_a_file_and_served_while_it_runs(
+    cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file keeps the time of the last success when a load fails."""
+    from ottla.spark.loading import driver
+    from ottla.spark.table import Table
+
+    topic = cluster.create_topic("measured")
+    fill(cluster, topic, 30)
+    file, table = tmp_path / "load.prom", tmp_path / "table"
+    common = [topic, "--into", str(table), "--master", "none", "-b", cluster.bootstrap_servers, "--metrics-file", str(file), "--job", "m"]
+    urls: list[str] = []
+    seen: list[str] = []
+
+    def load(*arguments: Any, **more: Any) -> Any:
+        urls.extend(line.split()[-1] for line in capsys.readouterr().err.splitlines() if line.startswith("metrics are at "))
+        seen.append(urllib.request.urlopen(urls[0], timeout=20).read().decode())
+        return whole(*arguments, **more)
+
+    whole = driver.load
+    monkeypatch.setattr(driver, "load", load)
+    assert run(["load", "run", *common, "--max-records", "20", "--http-listener", "127.0.0.1:0", "--stale-after", "2h"]) == 0
+    for text, rows, left in ((seen[0], 0, None), (seen[1], 20, 10)):
+        assert f'ottla_load_rows_total{{load="m"}} {rows}.0' in text
+        assert left is None or f'ottla_load_lag_messages{{load="m"}} {left}.0' in text
+    monkeypatch.setattr(driver, "load", whole)
+    text = file.read_text(encoding="utf-8")
+    for line in (
+        'rows_total{load="m"} 30.0',
+        'commits_total{load="m"} 2.0',
+        'lag_messages{load="m"} 0.0',
+        'stale_after_seconds{load="m"} 7200.0',
+    ):
+        assert f"ottla_load_{line}" in text
+    found = [{name: commit["metrics"][name] for name in ("rows", "files", "lost", "left")} for commit in Table.open(str(table)).commits()]
+    assert found == [{"rows": 10, "files": 1, "lost": 0, "left": 0}, {"rows": 20, "files": 1, "lost": 0, "left": 10}]
+
+    (success,) = [line for line in text.splitlines() if line.startswith("ottla_load_last_success_timestamp_seconds")]
+    assert run(["load", "run", *common[:-1], "m", "-X", "group.id=refused"]) != 0
+    assert run(["load", "run", "is-not-there", *common[1:]]) != 0
+    failed = file.read_text(encoding="utf-8")
+    assert success in failed
+    assert 'ottla_load_failures_total{load="m"} 1.0' in failed
+
+
+def test_a_damaged_batch_stops_a_load_or_is_put_into_quarantine_and_counted(
+    cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = cluster.create_topic("broken")
+    for _ in range(3):
+        fill(cluster, topic, 10)
+    start, end = damage(cluster, TopicPartition(topic, 0), 1)
+    common = [topic, "--into", str(tmp_path), "--master", "none", "-b", cluster.bootstrap_servers]
+    assert run(["load", *common]) == 1
+    assert "CorruptMessage: the batch at offset" in capsys.readouterr().err
+    assert run(["load", *common, "--quarantine"]) == 0
+    assert f"{end - start} records in quarantine" in capsys.readouterr().err
+    assert run(["load", "verify", str(tmp_path)]) == 0
+    assert f"{30 - (end - start)} rows" in capsys.readouterr().out
+    run(["load", "vacuum", str(tmp_path), "--older-than-hours", "0", "--delete"])
+    assert (tmp_path / "_quarantine" / f"{topic}-0-{start}.batch").exists()
+
+
+def test_verify_finds_a_row_that_is_there_twice_and_a_file_that_is_gone(
+    cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ottla.spark.table import Table
+
+    topic = cluster.create_topic("spoilt")
+    fill(cluster, topic, 10)
+    run(["load", topic, "--into", str(tmp_path), "--master", "none", "-b", cluster.bootstrap_servers])
+    table = Table.open(str(tmp_path))
+    from deltalake import write_deltalake
+
+    write_deltalake(str(tmp_path), table.delta.to_pyarrow_table(), mode="append")
+    capsys.readouterr()
+    assert run(["load", "verify", str(tmp_path)]) == 1
+    told = capsys.readouterr().out
+    assert "spoilt-0: 10 offsets are there more than once" in told
+    assert "spoilt-0: 20 rows are there, and 10 were committed" in told
+    next((tmp_path / f"topic={topic}").rglob("*.parquet")).unlink()
+    assert run(["load", "verify", str(tmp_path)]) == 1
+    assert "has None bytes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["a"], "--into TABLE says where to"),
+        (["--into", "x"], "name topics, or give a --pattern"),
+        (["a", "--pattern", "b", "--into", "x"], "name topics, or give a --pattern"),
+        (["a", "--into", "x", "--until", "soon"], "--until takes a time"),
+        (["a", "--into", "x", "--every", "now"], "--every takes a time"),
+        (["a", "--into", "x", "--stale-after", "never"], "--stale-after takes a time"),
+        (["a", "--into", "x", "--http-listener", "nowhere"], "http.listener = 'nowhere'"),
+        (["a", "--into", "x", "-X", "group.id=g"], "Kafka option 'group.id' is not supported"),
+        (["status", "nowhere"], "there is no Delta table at nowhere"),
+    ],
+)
+def test_a_mistake_is_one_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["load", *arguments]) != 0
+    assert sentence in capsys.readouterr().err
+
+
+def test_submit_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyspark")
+    assert run(["spark", "submit", str(tmp_path / "none.py")]) == 2
+    assert "there is no program" in capsys.readouterr().err
