@@ -28,9 +28,13 @@ BENCHES: Final = (
     "latency",
     "overhead",
     "partitions",
+    "takeover",
     "connections",
     "cold",
     "clients",
+    "client",
+    "paper_client",
+    "columnar",
     "groups",
     "loading",
     "transactions",
@@ -40,13 +44,16 @@ BENCHES: Final = (
     "metadata",
     "many_topics",
     "scrape",
+    "registry",
+    "mirror",
+    "audit",
 )
-BY_NAME_ONLY: Final = ("failover", "rolling", "controller", "soak")
+BY_NAME_ONLY: Final = ("failover", "rolling", "controller", "handshakes", "soak", "spark")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"which benches: {' '.join(BENCHES + BY_NAME_ONLY)}; the last four by name only")
+    parser.add_argument("names", nargs="*", help=f"which benches: {' '.join(BENCHES + BY_NAME_ONLY)}; the last six by name only")
     parser.add_argument("--rounds", type=int, help="alternating rounds of broker and floor (5; --quick: 2)")
     parser.add_argument("--seconds", type=float, help="length of one measured stretch (2; --quick: 0.5)")
     parser.add_argument("--json", type=Path, default=REPOSITORY / ".bench" / "results.json", help="where the figures go")
@@ -125,7 +132,7 @@ def main() -> int:
         if chosen.document:
             document.write(figures, asked)
         console.print(f"{time.monotonic() - started:.0f} s; figures in {chosen.json}", highlight=False)
-    missed = [each for each in figures if each.met is False]
+    missed = [figure for figure in figures if figure.met is False]
     return 1 if failed or (missed and chosen.strict) else 0
 
 

@@ -121,11 +121,11 @@ class Cluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        return ",".join(each.address for each in self.members.values())
+        return ",".join(member.address for member in self.members.values())
 
     @property
     def living(self) -> list[Member]:
-        return [each for each in self.members.values() if each.child is not None]
+        return [member for member in self.members.values() if member.child is not None]
 
     def start(self) -> None:
         """Starts every broker that does not run, and waits until all know each other."""
@@ -159,7 +159,9 @@ class Cluster:
 
     def until_in_sync(self, topics: list[str] | None = None, *, poll_seconds: float = 0.02) -> None:
         """Waits until each partition has a leader and all its replicas are in sync, as all brokers see it."""
-        self.until(lambda view: all(each.is_whole for each in view.partitions.values()), "all in sync", topics, poll_seconds=poll_seconds)
+        self.until(
+            lambda view: all(partition.is_whole for partition in view.partitions.values()), "all in sync", topics, poll_seconds=poll_seconds
+        )
 
     def stop(self) -> None:
         """Stops what runs. What goes wrong with one does not keep the others from being stopped."""

@@ -38,7 +38,7 @@ Samples = list[tuple[float, float]]
 
 
 def beside(pace: Pace, reader: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], Samples]:
-    """Runs the reader to its end while the producer goes on; gives the samples that were due meanwhile."""
+    """Runs the reader to its end while the producer continues; gives the samples that were due meanwhile."""
     producer = start_module("tests.bench.pace", asdict(pace), cpu=LOAD_CPU)
     try:
         outcome = reader()
@@ -98,6 +98,6 @@ def run(options: Options) -> list[Figure]:
     p99 = {name: [percentile_ms(each, 0.99) for each in runs] for name, runs in samples.items()}
     figures += [figure(bench, f"p99 {COLD} to p99 {name}", ratios(p99[COLD], p99[name])) for name in (ALONE, WARM, DISK)]
     for name, reads in outcomes.items():
-        rates = [each["bytes"] / each["seconds"] / 1e6 for each in reads]
+        rates = [read["bytes"] / read["seconds"] / 1e6 for read in reads]
         figures.append(figure(bench, f"reading, {name.removeprefix('beside ')}", rates, "MB/s"))
     return figures

@@ -43,14 +43,14 @@ def run(options: Options) -> list[Figure]:
             rate = cleaned["bytes_before"] / cleaned["seconds"] / 1e6
             options.say(f"compaction, round {number + 1}: {rate:.1f} MB/s, the floor {floors[-1]:.0f} MB/s")
     bench = f"compaction of {keys:,} keys"
-    rates = [each["bytes_before"] / each["seconds"] / 1e6 for each in cleanings]
+    rates = [cleaning["bytes_before"] / cleaning["seconds"] / 1e6 for cleaning in cleanings]
     size = cleanings[0]["bytes_before"] / 1e6
     return [
         figure(bench, "log cleaned", rates, "MB/s", note=f"{size:,.0f} MB, of which half stays"),
-        figure(bench, "records cleaned", [2 * keys / each["seconds"] for each in cleanings], "/s"),
+        figure(bench, "records cleaned", [2 * keys / cleaning["seconds"] for cleaning in cleanings], "/s"),
         figure(bench, "log read and written only, floor", floors, "MB/s"),
         figure(bench, "to the floor", ratios(rates, floors)),
-        figure(bench, "CPU a record", [1e6 * each["cpu_seconds"] / (2 * keys) for each in cleanings], "µs"),
-        figure(bench, "memory of the process", [each["peak_bytes"] / (1 << 20) for each in cleanings], "MiB"),
-        figure(bench, "memory that cleaning takes, a key", [each["map_and_buffers"] / keys for each in cleanings], "B"),
+        figure(bench, "CPU a record", [1e6 * cleaning["cpu_seconds"] / (2 * keys) for cleaning in cleanings], "µs"),
+        figure(bench, "memory of the process", [cleaning["peak_bytes"] / (1 << 20) for cleaning in cleanings], "MiB"),
+        figure(bench, "memory that cleaning takes, a key", [cleaning["map_and_buffers"] / keys for cleaning in cleanings], "B"),
     ]

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from tests.bench.keyed_batches import KeyedBatches, every_key_twice
 
-from ottla.storage.cleaning import clean
-from ottla.storage.cleaning_job import CleaningJob, SourceSegment
+from ottla.storage.compaction.clean import clean
+from ottla.storage.compaction.job import CleaningJob, SourceSegment
+from ottla.storage.compaction.offset_map import SLOT_SIZE
 from ottla.storage.file_names import CLEANED_SUFFIX, LOG_SUFFIX, segment_file_name
-from ottla.storage.offset_map import SLOT_SIZE
 
 RECORDS_PER_BATCH: Final = 1_000
 SEGMENT_BYTES: Final = 128 << 20
@@ -55,7 +55,7 @@ def make(load: CompactionLoad) -> dict[str, Any]:
         if file is not None:
             file.close()
     os.sync()
-    return {"records": offset, "bytes": sum(each.size for each in _sources(load))}
+    return {"records": offset, "bytes": sum(source.size for source in _sources(load))}
 
 
 def _sources(load: CompactionLoad) -> list[SourceSegment]:

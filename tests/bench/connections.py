@@ -19,7 +19,10 @@ def run(options: Options) -> list[Figure]:
     opening: list[float] = []
     idle_cpu: list[float] = []
     for number in range(min(options.rounds, 3)):
-        with options.servers.data_directory("connections") as directory, options.servers.running(directory) as server:
+        with (
+            options.servers.data_directory("connections") as directory,
+            options.servers.running(directory, {"max.connections": "20000"}) as server,
+        ):
             before = resident_bytes(server.pid)
             began = time.perf_counter()
             with idle_connections(server.port, CONNECTIONS):

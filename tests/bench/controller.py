@@ -172,14 +172,14 @@ def run(options: Options) -> Iterator[Figure]:
                 takeovers.append(each := take_over(brokers))
                 told = f"elected {1000 * each.elected:.0f} ms after the session ended, all right {each.right:.2f} s after"
                 options.say(f"controller, {size:,} partitions, kill {number + 1} of {kills}: {told}")
-            took[size] = [each.right for each in takeovers]
+            took[size] = [takeover.right for takeover in takeovers]
             bench = f"controller killed, {size:,} partitions"
             yield figure(bench, "metadata right on both others", took[size], "s", at_most=TARGET_SECONDS, note="since the session ended")
-            yield figure(bench, "a new controller is elected", [1000 * each.elected for each in takeovers], "ms")
-            yield figure(bench, "the session ended", [each.session_ended for each in takeovers], "s", note="since the kill")
-            yield figure(bench, "CPU of the new controller meanwhile", [each.cpu for each in takeovers], "s")
-            yield figure(bench, "CPU of the other broker meanwhile", [each.other_cpu for each in takeovers], "s")
-            yield figure(bench, "memory of the new controller", [each.memory for each in takeovers], "MiB")
+            yield figure(bench, "a new controller is elected", [1000 * takeover.elected for takeover in takeovers], "ms")
+            yield figure(bench, "the session ended", [takeover.session_ended for takeover in takeovers], "s", note="since the kill")
+            yield figure(bench, "CPU of the new controller meanwhile", [takeover.cpu for takeover in takeovers], "s")
+            yield figure(bench, "CPU of the other broker meanwhile", [takeover.other_cpu for takeover in takeovers], "s")
+            yield figure(bench, "memory of the new controller", [takeover.memory for takeover in takeovers], "MiB")
     smallest, largest = sizes[0], sizes[-1]
     growth = min(took[largest]) / min(took[smallest])
     times = largest / smallest

@@ -25,10 +25,10 @@ def results(figures: Sequence[Figure], asked: Mapping[str, Any]) -> str:
         "|---|---|--:|--:|---|---|---|---|",
     ]
     previous = ""
-    for each in figures:
-        cells = row(each)
-        lines.append("| " + " | ".join(("" if each.bench == previous else cells[0], *cells[1:])) + " |")
-        previous = each.bench
+    for figure in figures:
+        cells = row(figure)
+        lines.append("| " + " | ".join(("" if figure.bench == previous else cells[0], *cells[1:])) + " |")
+        previous = figure.bench
     return "\n".join(lines)
 
 

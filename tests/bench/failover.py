@@ -61,7 +61,7 @@ def fail_over(brokers: Cluster, producer: SteadyProducer, end: Callable[[Member]
     before = len(producer.acknowledged)
     begun_at = time.perf_counter()
     end(leader)
-    others = [each for each in brokers.members.values() if each is not leader]
+    others = [member for member in brokers.members.values() if member is not leader]
     start_offset = first_offset_after(partition.leader_epoch, others)
     elected_at = time.perf_counter()
     first = producer.until(lambda each: each.offset >= start_offset, before, TIMEOUT_SECONDS)
@@ -78,7 +78,7 @@ def first_offset_after(epoch: int, members: list[Member]) -> int:
     """Waits until one of these brokers leads in a later epoch, and gives the offset at which that began."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     with contextlib.ExitStack() as stack:
-        connections = {each.broker_id: stack.enter_context(Connection(each.port)) for each in members}
+        connections = {member.broker_id: stack.enter_context(Connection(member.port)) for member in members}
         while time.monotonic() < deadline:
             for connection in connections.values():
                 partition = admin.cluster_view(connection, [TOPIC]).partitions[TOPIC, 0]
@@ -143,19 +143,19 @@ def run(options: Options) -> Iterator[Figure]:
 
 def kill_figures(failovers: list[Failover]) -> Iterator[Figure]:
     bench = f"leader killed (kill -9), session of {SESSION_TIMEOUT_MS / 1000:g} s"
-    times = [each.first_write for each in failovers]
-    both = sum(each.led_and_controlled for each in failovers)
-    yield figure(bench, "until a broker tells of the next leader", [each.elected for each in failovers], "s")
+    times = [failover.first_write for failover in failovers]
+    both = sum(failover.led_and_controlled for failover in failovers)
+    yield figure(bench, "until a broker tells of the next leader", [failover.elected for failover in failovers], "s")
     yield figure(bench, "to the first write", times, "s", note=f"{len(times)} kills, {both} of them of the controller too")
     yield figure(bench, "to the first write, p99", [percentile(times, 0.99)], "s", at_most=KILL_TARGET_SECONDS)
 
 
 def shutdown_figures(failovers: list[Failover]) -> Iterator[Figure]:
     bench = "leader stopped (SIGTERM)"
-    times = [1000 * each.first_write for each in failovers]
-    silences = [1000 * each.silence for each in failovers]
-    both = sum(each.led_and_controlled for each in failovers)
-    yield figure(bench, "until a broker tells of the next leader", [1000 * each.elected for each in failovers], "ms")
+    times = [1000 * failover.first_write for failover in failovers]
+    silences = [1000 * failover.silence for failover in failovers]
+    both = sum(failover.led_and_controlled for failover in failovers)
+    yield figure(bench, "until a broker tells of the next leader", [1000 * failover.elected for failover in failovers], "ms")
     yield figure(bench, "to the first write", times, "ms", note=f"{len(times)} shutdowns, {both} of them of the controller too")
     yield figure(bench, "to the first write, p99", [percentile(times, 0.99)], "ms", at_most=SHUTDOWN_TARGET_MS)
     yield figure(bench, "longest time without any acknowledgement", silences, "ms")

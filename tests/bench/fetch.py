@@ -166,7 +166,7 @@ def measure(options: Options, read: Read, server: Server, messages: int, pem: Pa
             ours, theirs = (each[-1]["bytes"] / each[-1]["seconds"] / 1e6 for each in (brokers, floors))
             options.say(f"fetch, {read.name}, round {number + 1}: {ours:,.0f} of {theirs:,.0f} MB/s")
     bench = f"fetch, {read.name}"
-    rates = [each["bytes"] / each["seconds"] / 1e6 for each in brokers]
+    rates = [broker["bytes"] / broker["seconds"] / 1e6 for broker in brokers]
     floor_rates = [each["bytes"] / each["seconds"] / 1e6 for each in floors]
     floor_name = "reading and encrypting" if read.tls else "bare sendfile"
     return [

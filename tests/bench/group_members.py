@@ -175,8 +175,8 @@ async def measure(what: Members) -> dict[str, Any]:
         before = cpu_seconds(what.server_pid)
         seconds.append(await rebalance(members, group, topic, what.partitions))
         cpu.append(cpu_seconds(what.server_pid) - before)
-    for each in members:
-        each.close()
+    for member in members:
+        member.close()
     committers = [await Member.connect(what.port) for _ in range(what.commit_connections)]
     for index in range(what.commit_connections):
         await wait_for_coordinator(what.port, b"committing-%d" % index)
@@ -187,8 +187,8 @@ async def measure(what: Members) -> dict[str, Any]:
     pairs = zip(committers, requests, strict=True)
     counts = await asyncio.gather(*(commit_for(each, request, until, latencies) for each, request in pairs))
     elapsed = time.perf_counter() - began
-    for each in committers:
-        each.close()
+    for committer in committers:
+        committer.close()
     return {
         # The first has the members come one by one, before there is a group.
         "first_rebalance_seconds": seconds[0],

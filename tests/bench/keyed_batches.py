@@ -1,4 +1,4 @@
-"""Batches of records with keys, made fast: a template whose keys, offset and checksum are set anew for each."""
+"""Batches of records with keys, made fast: a template whose keys, offset and checksum are set again for each."""
 
 from __future__ import annotations
 

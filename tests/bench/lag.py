@@ -74,7 +74,7 @@ class LagSampler:
 
     def _run(self) -> None:
         while not self._stop.wait(INTERVAL_SECONDS):
-            followers = tuple(log_size(each) for each in self._followers)
+            followers = tuple(log_size(follower) for follower in self._followers)
             self.samples.append(Sample(time.perf_counter(), log_size(self._leader), followers))
 
 

@@ -61,8 +61,8 @@ def run(options: Options) -> list[Figure]:
     bench = f"latency at {RATE:,.0f}/s"
     figures = []
     for name, share, bound in (("p50", 0.5, 1.0), ("p99", 0.99, 5.0), ("p99.9", 0.999, None)):
-        figures.append(figure(bench, name, [percentile_ms(each["samples"], share) for each in brokers], "ms", at_most=bound))
+        figures.append(figure(bench, name, [percentile_ms(broker["samples"], share) for broker in brokers], "ms", at_most=bound))
         figures.append(figure(bench, f"{name}, floor", [percentile_ms(each["samples"], share) for each in floors], "ms"))
-    figures.append(figure(bench, "CPU of one core", [100 * each["server_cpu_seconds"] / each["seconds"] for each in brokers], "%"))
-    figures.append(figure(bench, "generator late, p99", [1000 * each["generator_late_p99"] for each in brokers], "ms"))
+    figures.append(figure(bench, "CPU of one core", [100 * broker["server_cpu_seconds"] / broker["seconds"] for broker in brokers], "%"))
+    figures.append(figure(bench, "generator late, p99", [1000 * broker["generator_late_p99"] for broker in brokers], "ms"))
     return figures

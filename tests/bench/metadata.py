@@ -82,7 +82,7 @@ def run(options: Options) -> Iterator[Figure]:
     with cluster.running(options.servers, "metadata") as brokers, contextlib.ExitStack() as stack:
 
         def connect() -> list[Connection]:
-            return [stack.enter_context(Connection(each.port)) for each in brokers.members.values()]
+            return [stack.enter_context(Connection(member.port)) for member in brokers.members.values()]
 
         watch, askers = Watch(connect()), itertools.cycle(connect())
         for number in range(-WARM_UP_TOPICS, topics):

@@ -115,15 +115,15 @@ def measure(options: Options, shape: Shape) -> list[Figure]:
     options.ballast.release()
     bench = f"produce, {shape.name}"
     messages = [each * shape.messages_per_batch for each in rate(brokers)]
-    per_request = [1e6 * each["server_cpu_seconds"] / each["requests"] for each in brokers]
-    floor_per_request = [1e6 * each["server_cpu_seconds"] / each["requests"] for each in floors]
+    per_request = [1e6 * broker["server_cpu_seconds"] / broker["requests"] for broker in brokers]
+    floor_per_request = [1e6 * floor["server_cpu_seconds"] / floor["requests"] for floor in floors]
     return [
         figure(bench, "ratio to the floor", ratios(rate(brokers), rate(floors)), at_least=shape.ratio, note=f"Produce {version}"),
         figure(bench, "the same by CPU time", ratios(floor_per_request, per_request)),
         figure(bench, "requests/s", rate(brokers), note=busy(brokers)),
         figure(bench, "requests/s, floor", rate(floors), note=busy(floors)),
         figure(bench, "messages/s", messages),
-        figure(bench, "MB/s", [each["bytes"] / each["seconds"] / 1e6 for each in brokers]),
+        figure(bench, "MB/s", [broker["bytes"] / broker["seconds"] / 1e6 for broker in brokers]),
         figure(bench, "CPU a request", per_request, "µs"),
         figure(bench, "CPU a request, floor", floor_per_request, "µs"),
         figure(bench, "CPU in", cpu_per_gib(brokers), "s/GiB"),

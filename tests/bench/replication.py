@@ -60,7 +60,7 @@ def load_round(options: Options, brokers: Cluster, shape: Shape, kind: Kind, top
     brokers.until(lambda view: (topic, 0) in view.partitions and view.partitions[topic, 0].is_whole, f"{topic} in sync", [topic])
     partition = brokers.view(first, [topic]).partitions[topic, 0]
     leader = brokers.members[partition.leader]
-    followers = [brokers.members[each] for each in partition.replicas if each != partition.leader]
+    followers = [brokers.members[replica] for replica in partition.replicas if replica != partition.leader]
     load = load_of(
         options,
         shape,
@@ -70,7 +70,7 @@ def load_round(options: Options, brokers: Cluster, shape: Shape, kind: Kind, top
         acks=kind.acks,
         topic=topic,
         maximum_bytes=options.maximum_bytes // 2,  # three copies fit in the memory that is kept touched
-        other_pids=[each.pid for each in followers],
+        other_pids=[follower.pid for follower in followers],
     )
     logs = [each.log_directory / f"{topic}-0" for each in (leader, *followers)]
     options.ballast.release()

@@ -113,10 +113,10 @@ def run(options: Options) -> list[Figure]:
         latencies = collect(producer, timeout=60, end_now=True)["samples"]
     bench = f"soak of {options.soak_minutes:g} minutes"
     return [
-        figure(bench, "memory", [each.memory_mib for each in samples], "MiB"),
-        figure(bench, "memory grown", [growth([each.memory_mib for each in samples])], "MiB", at_most=FLAT_MEMORY_MIB),
-        figure(bench, "open files", [each.files for each in samples]),
-        figure(bench, "open files grown", [growth([each.files for each in samples])], at_most=FLAT_FILES),
-        figure(bench, "CPU of one core", [each.cpu_percent for each in samples], "%"),
+        figure(bench, "memory", [sample.memory_mib for sample in samples], "MiB"),
+        figure(bench, "memory grown", [growth([sample.memory_mib for sample in samples])], "MiB", at_most=FLAT_MEMORY_MIB),
+        figure(bench, "open files", [sample.files for sample in samples]),
+        figure(bench, "open files grown", [growth([sample.files for sample in samples])], at_most=FLAT_FILES),
+        figure(bench, "CPU of one core", [sample.cpu_percent for sample in samples], "%"),
         figure(bench, "producer's p99", [percentile_ms(latencies, 0.99)], "ms"),
     ]

@@ -78,15 +78,15 @@ def run(load: TransactionalLoad) -> dict[str, float]:
             begin.abort()
 
     threads = [threading.Thread(target=guarded, args=(number,)) for number in range(load.producers)]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     try:
         begin.wait(120)
     except threading.BrokenBarrierError:
         raise wire.UnexpectedAnswer(f"a producer could not begin: {errors}") from None
     cpu, began = cpu_seconds(load.server_pid), time.perf_counter()
-    for each in threads:
-        each.join(load.seconds + 120)
+    for thread in threads:
+        thread.join(load.seconds + 120)
     if errors:
         raise wire.UnexpectedAnswer(repr(errors[0]))
     return {"count": sum(counts), "seconds": time.perf_counter() - began, "server_cpu_seconds": cpu_seconds(load.server_pid) - cpu}

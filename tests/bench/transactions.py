@@ -29,7 +29,7 @@ PROPERTIES: Final = {
 
 def run(options: Options) -> list[Figure]:
     """One broker, whose internal topics have one replica."""
-    outcomes: dict[tuple[int, int], dict[bool, list[dict[str, Any]]]] = {each: {True: [], False: []} for each in SHAPES}
+    outcomes: dict[tuple[int, int], dict[bool, list[dict[str, Any]]]] = {shape: {True: [], False: []} for shape in SHAPES}
     with options.servers.data_directory("transactions") as directory, options.servers.running(directory, PROPERTIES) as server:
         with Connection(server.port) as connection:
             connection.create_topic(TOPIC, PARTITIONS)
@@ -70,4 +70,4 @@ def run(options: Options) -> list[Figure]:
 
 
 def _rates(outcomes: list[dict[str, Any]]) -> list[float]:
-    return [each["count"] / each["seconds"] for each in outcomes]
+    return [outcome["count"] / outcome["seconds"] for outcome in outcomes]

@@ -9,11 +9,15 @@ import json
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from tests.bench import wire
 from tests.bench.processes import cpu_seconds
+
+from ottla.client.audited_clients import audited
+
+AUDITED: Final = "produce, audited"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ def produce(load: UserLoad) -> dict[str, float]:
         nonlocal failed
         failed += error is not None
 
-    producer = Producer({"bootstrap.servers": f"127.0.0.1:{load.port}", **load.settings})
+    producer = (audited(Producer) if load.kind == AUDITED else Producer)({"bootstrap.servers": f"127.0.0.1:{load.port}", **load.settings})
     value = b"x" * load.message_size
     producer.produce(load.topic, value, partition=0, on_delivery=delivered)
     producer.flush(30)
@@ -75,7 +79,7 @@ def consume(load: UserLoad) -> dict[str, float]:
 
 def main() -> None:
     load = UserLoad(**json.loads(sys.argv[1]))
-    sys.stdout.write(json.dumps(produce(load) if load.kind == "produce" else consume(load)) + "\n")
+    sys.stdout.write(json.dumps(consume(load) if load.kind == "consume" else produce(load)) + "\n")
 
 
 if __name__ == "__main__":
