@@ -50,14 +50,14 @@ class Told:
         self.events.append(("apply", *partitions))
         await asyncio.sleep(0)
         self.during_apply()
-        return {each.topic_partition: 0 for each in partitions}
+        return {partition.topic_partition: 0 for partition in partitions}
 
     def log_ends(self, partitions: Mapping[TopicPartition, UUID]) -> Mapping[TopicPartition, LogEnd]:
         return dict.fromkeys(partitions, LogEnd(3, 40))
 
     async def stop(self, partitions: Sequence[PartitionToStop]) -> Mapping[TopicPartition, int]:
         self.events.append(("stop", *partitions))
-        return {each.topic_partition: 0 for each in partitions}
+        return {partition.topic_partition: 0 for partition in partitions}
 
     async def set_strays_aside(self, all_replicas: AllReplicas) -> Sequence[TopicPartition]:
         self.events.append(("strays", all_replicas))
@@ -183,13 +183,13 @@ def test_a_broker_that_may_have_missed_deletions_is_told_all_that_there_is() -> 
         world = World()
         await tell(world, update_metadata(partitions=tuple(replace(ASSIGNMENT, topic=each) for each in ("orders", "missed", "gone"))))
         world.told.events.clear()
-        assert not world.metadata.told.is_set()
+        assert not world.metadata.complete.is_set()
         await tell(world, update_metadata(deleted_topics=("gone",), all_topics=("orders", "not-told-yet")))
-        assert world.metadata.told.is_set()
-        assert [each.name for each in world.metadata.topics()] == ["orders"]
+        assert world.metadata.complete.is_set()
+        assert [topic.name for topic in world.metadata.topics()] == ["orders"]
         assert world.told.events[0] == ("forget", "gone", "missed")
         await tell(world, update_metadata())
-        assert [each.name for each in world.metadata.topics()] == ["orders"]
+        assert [topic.name for topic in world.metadata.topics()] == ["orders"]
 
     asyncio.run(run())
 
@@ -220,7 +220,7 @@ def test_nothing_is_set_aside_in_a_session_that_ended_meanwhile() -> None:
         world.told.during_apply = world.applier.session_lost
         with pytest.raises(StaleBrokerEpoch):
             await tell(world, replace(leader_and_isr(), all_replicas=ALL_REPLICAS))
-        assert "strays" not in {each[0] for each in world.told.events}
+        assert "strays" not in {event[0] for event in world.told.events}
 
     asyncio.run(run())
 
@@ -245,10 +245,10 @@ def test_a_former_controller_is_refused_before_anything_changes(request_of: Call
         world = World()
         await tell(world, leader_and_isr(controller_epoch=5))
         world.told.events.clear()
-        with pytest.raises(StaleControllerEpoch, match="epoch 4, and 5 has begun"):
+        with pytest.raises(StaleControllerEpoch, match="epoch 4, the current one is 5"):
             await tell(world, request_of(controller_epoch=4))
         assert world.told.events == []
-        assert not world.metadata.told.is_set()
+        assert not world.metadata.complete.is_set()
 
     asyncio.run(run())
 
@@ -322,7 +322,7 @@ def test_a_controller_that_is_known_otherwise_puts_an_end_to_the_one_before() ->
 @pytest.mark.parametrize("epoch", [-1, 10])
 def test_what_is_meant_for_a_former_life_is_refused(request_of: Callable[..., Any], epoch: int) -> None:
     world = World()
-    with pytest.raises(StaleBrokerEpoch, match=f"told as epoch {epoch}, registered with 11"):
+    with pytest.raises(StaleBrokerEpoch, match=f"names broker epoch {epoch}, the current one is 11"):
         asyncio.run(tell(world, request_of(broker_epoch=epoch)))
     assert world.told.events == []
 
@@ -384,9 +384,48 @@ def test_a_broker_that_stops_finishes_what_it_has_begun_and_begins_nothing_more(
         closing: list[asyncio.Task[None]] = []
         world.told.during_apply = lambda: closing.append(asyncio.ensure_future(world.applier.close()))
         assert await tell(world, leader_and_isr()) == LeaderAndIsrResponse({ORDERS: 0})
-        await asyncio.wait_for(closing[0], 30)
+        await asyncio.wait_for(closing[0], 120)
         with pytest.raises(BrokerNotAvailable, match="broker 1 stops"):
             await tell(world, stop_replica())
         assert world.told.events[-1] == ("apply", ASSIGNMENT)
+
+    asyncio.run(run())
+
+
+@dataclass
+class ZooKeeper:
+    """What it says of epochs."""
+
+    controller_epoch: int = 4
+    asked: int = 0
+
+    async def begun_epoch(self) -> int:
+        self.asked += 1
+        return self.controller_epoch
+
+    async def registration_of(self, broker_id: BrokerId) -> BrokerRegistration | None:
+        self.asked += 1
+        return REGISTRATIONS[0]
+
+
+@pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica])
+def test_an_epoch_from_the_future_is_refused_unless_zookeeper_knows_it(request_of: Any) -> None:
+    """Anyone who forged one upwards would depose the controller for good; the broker asks once for each that is news."""
+    world, zookeeper = World(), ZooKeeper()
+    world.applier.confirmed = zookeeper
+
+    async def run() -> None:
+        with pytest.raises(StaleControllerEpoch):
+            await tell(world, request_of(controller_epoch=2**31 - 1))
+        with pytest.raises(StaleBrokerEpoch):
+            await tell(world, request_of(broker_epoch=2**62))
+        asked = zookeeper.asked
+        await tell(world, request_of())
+        await tell(world, request_of())
+        zookeeper.controller_epoch = 5
+        await tell(world, request_of(controller_epoch=5))
+        with pytest.raises(StaleControllerEpoch):
+            await tell(world, request_of(controller_epoch=4))
+        assert zookeeper.asked - asked <= 2
 
     asyncio.run(run())

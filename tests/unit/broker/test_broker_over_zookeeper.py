@@ -6,7 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
@@ -24,18 +24,15 @@ from ottla.errors import ConfigurationError
 from ottla.testing.zookeeper import ZooKeeperServer
 from ottla.testing.zookeeper_proxy import ZooKeeperProxy
 
+from .wired import until
+
 
 def run(scenario: Coroutine[object, object, None]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(50):
+        async with asyncio.timeout(120):
             await scenario
 
     asyncio.run(main())
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
 
 
 def properties_for(directory: Path, connect: str, **properties: str) -> dict[str, str]:
@@ -44,7 +41,7 @@ def properties_for(directory: Path, connect: str, **properties: str) -> dict[str
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "log.dirs": str(directory),
         "zookeeper.connect": connect,
-        "zookeeper.session.timeout.ms": "1000",
+        "zookeeper.session.timeout.ms": "4000",  # a busy machine may hold a process up for a second
         "zookeeper.connection.timeout.ms": "10000",
         **properties,
     }
@@ -207,7 +204,7 @@ def test_the_same_id_twice_is_refused(zookeeper_server: ZooKeeperServer, tmp_pat
         connect = f"{zookeeper_server.address}/{uuid4().hex}"
         async with broker_with(properties_for(tmp_path / "first", connect)) as first:
             second = Broker(BrokerSettings.from_properties(properties_for(tmp_path / "second", connect)))
-            with pytest.raises(ConfigurationError, match=r"broker\.id 1 is taken: /brokers/ids/1 .* after 1\.2 s"):
+            with pytest.raises(ConfigurationError, match=r"broker\.id 1 is taken: /brokers/ids/1 .* after 4\.2 s"):
                 await second.start()
             publisher = Publisher(first, "undisturbed")
             await publisher.more(1)
@@ -220,7 +217,7 @@ def test_a_broker_that_is_killed_and_back_at_once_waits_for_its_own_old_session(
     """traps.md: kill -9, back in 0.3 s, session 6 s: wait up to the session timeout, saying so."""
     connect = f"{zookeeper_server.address}/{uuid4().hex}"
     configuration = tmp_path / "server.properties"
-    properties = properties_for(tmp_path / "log", connect, **{"zookeeper.session.timeout.ms": "4000"})
+    properties = properties_for(tmp_path / "log", connect)
     configuration.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
     output = tmp_path / "output"
 

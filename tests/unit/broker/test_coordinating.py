@@ -23,6 +23,8 @@ from ottla.errors import ApiError, ConfigurationError
 from ottla.interbroker.calls import NewTopic
 from ottla.model import NO_LEADER, TopicPartition
 
+from .wired import until
+
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +66,7 @@ def run(scenario: Callable[[Service], Awaitable[None]]) -> None:
     async def main() -> None:
         service = Service()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 await scenario(service)
         finally:
             await service.zookeeper.close()
@@ -72,13 +74,8 @@ def run(scenario: Callable[[Service], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  # there is no event for what is looked at
-        await asyncio.sleep(0.005)
-
-
 def test_after_an_expiry_the_broker_is_registered_and_the_controller_again(tmp_path: Path) -> None:
-    """A broker that lost its session stops leading at once and re-registers; whoever is the controller takes the next epoch."""
+    """A broker that lost its session stops leading at once and re-registers; anyone who is the controller takes the next epoch."""
 
     async def scenario(service: Service) -> None:
         broker = Broker(settings_for(tmp_path), service.open)
@@ -128,7 +125,7 @@ def test_what_other_tools_wrote_meanwhile_is_taken_in(tmp_path: Path) -> None:
             await tool.create(znodes.DELETE_TOPIC.path("deleted"))
             await tool.set(znodes.TOPIC_CONFIG.path("kept"), b'{"version":1,"config":{"retention.ms":"7"}}')
             service.is_away = False
-            await until(lambda: [each.name for each in broker.metadata.topics()] == ["found", "kept"])
+            await until(lambda: [topic.name for topic in broker.metadata.topics()] == ["found", "kept"])
             await until(lambda: broker._replicas.get("kept", 0).log.settings.retention_ms == 7)
         finally:
             await broker.stop()
@@ -198,7 +195,7 @@ def test_a_service_that_is_there_and_loses_every_session_is_waited_for_and_one_t
 ) -> None:
     """Kafka's client has `zookeeper.connection.timeout.ms` to connect, and then retries for as long as it takes.
 
-    Method: the clock of the broker goes on by an hour with each session.
+    Method: the clock of the broker continues by an hour with each session.
     """
     monkeypatch.setattr(server, "PAUSE_SECONDS", 0.01)
 

@@ -252,15 +252,29 @@ def test_a_request_that_can_not_be_read_ends_its_connection_and_nothing_else(
     assert "connection closed" in caplog.text
 
 
+def test_what_kafkas_controller_sends_again_and_again_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """UpdateMetadata (key 6) of a Kafka that became the controller beside Ottla: that is one error elsewhere, and here only the end."""
+
+    async def scenario(broker: Wired) -> None:
+        client = await broker.connect()
+        client.write(struct.pack(">ihhih", 14, 6, 8, 1, 4) + b"kafk")
+        assert await client.reader.read() == b""
+
+    with caplog.at_level("DEBUG"):
+        run(tmp_path, scenario)
+    (record,) = (each for each in caplog.records if "API key 6 (version 8) is not served" in each.getMessage())
+    assert record.levelname == "DEBUG"
+
+
 def test_api_versions_of_an_unknown_version_is_answered_in_version_0(tmp_path: Path) -> None:
-    """KIP-511: UNSUPPORTED_VERSION with the versions of ApiVersions itself; the connection goes on."""
+    """KIP-511: UNSUPPORTED_VERSION with the versions of ApiVersions itself; the connection continues."""
 
     async def scenario(broker: Wired) -> None:
         client = await broker.connect()
         client.write(framed(ApiKey.API_VERSIONS, 77, 5, b"\xff" * 9), framed(ApiKey.API_VERSIONS, 0, 6, b""))
         correlation_id, response = await client.answer(ApiKey.API_VERSIONS, 0)
         assert (correlation_id, int(response.error_code)) == (5, 35)
-        assert [(each.api_key, each.min_version, each.max_version) for each in response.api_keys] == [(18, 0, 4)]
+        assert [(key.api_key, key.min_version, key.max_version) for key in response.api_keys] == [(18, 0, 4)]
         correlation_id, response = await client.answer(ApiKey.API_VERSIONS, 0)
         assert (correlation_id, int(response.error_code)) == (6, 0)
 
@@ -406,13 +420,13 @@ def test_a_failed_fsync_fails_all_who_wait_and_is_never_tried_again(tmp_path: Pa
 
 def test_at_queued_max_requests_connections_wait_their_turn(tmp_path: Path) -> None:
     """What is opened in a thread counts; what only waits for more bytes does not."""
-    gate = Gate("opened_for_topic")
+    gate = Gate("opened")
 
     async def scenario(broker: Wired) -> None:
         broker.topic("compressed", compression_type="zstd")
         clients = [await broker.connect() for _ in range(3)]
-        for each in clients[:2]:
-            each.write(produce(("compressed", 0, batch(b"a"))))
+        for client in clients[:2]:
+            client.write(produce(("compressed", 0, batch(b"a"))))
         await until(lambda: gate.held == 2)
         clients[2].write(framed(ApiKey.API_VERSIONS, 0, 1, b""))
         clients[2].write(framed(ApiKey.API_VERSIONS, 0, 2, b""))
@@ -420,8 +434,8 @@ def test_at_queued_max_requests_connections_wait_their_turn(tmp_path: Path) -> N
             await asyncio.sleep(0.001)
         assert not clients[2].reader._buffer  # type: ignore[attr-defined]
         gate.open.set()
-        for each in clients[:2]:
-            assert (await each.produced())[1][0][0] == 0
+        for client in clients[:2]:
+            assert (await client.produced())[1][0][0] == 0
         for n in (1, 2):
             assert (await clients[2].answer(ApiKey.API_VERSIONS, 0))[0] == n
 

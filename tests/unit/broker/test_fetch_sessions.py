@@ -7,7 +7,16 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.fetch_sessions import EVICTION_SECONDS, FINAL_EPOCH, INITIAL_EPOCH, MAX_EPOCH, FetchScope, FetchSessions, Key
+from ottla.broker.fetch_sessions import (
+    EVICTION_SECONDS,
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    MAX_EPOCH,
+    MAX_UNKNOWN,
+    FetchScope,
+    FetchSessions,
+    Key,
+)
 from ottla.errors import ApiError, FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 from ottla.protocol.fetch import FetchAnswer, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from ottla.testing.clock import ManualClock
@@ -50,7 +59,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def sessions(clock: ManualClock) -> FetchSessions:
-    return FetchSessions(2, clock, Random(1))
+    return FetchSessions(2, clock, Random(1), lambda key: True)
 
 
 def test_a_full_fetch_begins_a_session_and_answers_every_partition(sessions: FetchSessions) -> None:
@@ -124,7 +133,7 @@ def test_who_got_records_comes_last_next_time(sessions: FetchSessions) -> None:
 
 @pytest.mark.parametrize("epoch", [2, 5, MAX_EPOCH])
 def test_an_epoch_that_is_not_the_next_one_is_refused_and_changes_nothing(sessions: FetchSessions, epoch: int) -> None:
-    """A request was lost or came twice; a full fetch then begins anew."""
+    """A request was lost or came twice; a full fetch then begins again."""
     session_id = sessions.begin(request(0, INITIAL_EPOCH, 0), False).session_id
     with pytest.raises(InvalidFetchSessionEpoch):
         sessions.begin(request(session_id, epoch, 1), False)
@@ -208,8 +217,8 @@ def test_a_consumer_never_takes_a_followers_place_while_that_is_in_use(sessions:
     followers = [begun(sessions, 0, replica_id=each) for each in (2, 3)]
     for epoch in range(1, 5):
         clock.advance(seconds=EVICTION_SECONDS / 2)
-        for each in followers:
-            sessions.begin(request(each, epoch), False)
+        for follower in followers:
+            sessions.begin(request(follower, epoch), False)
         assert begun(sessions, *range(9)) == 0
     assert living(sessions) == set(followers)
 
@@ -230,7 +239,7 @@ def test_whoever_was_refused_is_not_looked_at_again_in_the_same_second(sessions:
 
 def test_a_cache_of_no_slots_never_has_a_session(clock: ManualClock) -> None:
     """max.incremental.fetch.session.cache.slots=0 turns sessions off."""
-    sessions = FetchSessions(0, clock, Random(1))
+    sessions = FetchSessions(0, clock, Random(1), lambda key: True)
     assert sessions.begin(request(0, INITIAL_EPOCH, 0), False).session_id == 0
 
 
@@ -247,10 +256,38 @@ def test_session_ids_are_not_given_twice(clock: ManualClock) -> None:
             return drawn.pop(0)
 
     drawn = [5, 5, 5, 6]
-    sessions = FetchSessions(9, clock, Repeating())
+    sessions = FetchSessions(9, clock, Repeating(), lambda key: True)
     assert [sessions.begin(request(0, INITIAL_EPOCH, 0), False).session_id for _ in range(2)] == [5, 6]
 
 
 def test_the_errors_have_kafkas_numbers() -> None:
     errors: list[type[ApiError]] = [FetchSessionIdNotFound, InvalidFetchSessionEpoch, FetchSessionTopicIdError]
-    assert [each.code for each in errors] == [70, 71, 106]
+    assert [error.code for error in errors] == [70, 71, 106]
+
+
+def test_a_session_of_more_than_a_few_partitions_that_do_not_exist_is_not_kept(clock: ManualClock) -> None:
+    """Its reader is answered, and names them with each fetch; one that adds them later has to begin again."""
+    sessions = FetchSessions(9, clock, Random(1), lambda key: key[1] < 1_000)
+    unknown = tuple(range(1_000, 1_001 + MAX_UNKNOWN))
+    scope = sessions.begin(request(0, INITIAL_EPOCH, *unknown), False)
+    assert (scope.session_id, indexes(scope)) == (0, list(unknown))
+    assert sessions.begin(request(0, INITIAL_EPOCH, *unknown[1:]), False).session_id != 0
+    session_id = sessions.begin(request(0, INITIAL_EPOCH, *range(900)), False).session_id
+    assert len(indexes(sessions.begin(request(session_id, 1, *unknown), False))) == 900 + len(unknown)
+    with pytest.raises(FetchSessionIdNotFound):
+        sessions.begin(request(session_id, 2), False)
+
+
+def test_all_sessions_together_keep_so_many_partitions(clock: ManualClock) -> None:
+    sessions = FetchSessions(9, clock, Random(1), lambda key: True, max_partitions=100)
+    first = sessions.begin(request(0, INITIAL_EPOCH, *range(60)), False).session_id
+    assert sessions.begin(request(0, INITIAL_EPOCH, *range(50)), False).session_id == 0
+    assert sessions.begin(request(0, INITIAL_EPOCH, *range(40)), False).session_id != 0
+    sessions.begin(request(first, FINAL_EPOCH), False)
+    assert sessions.begin(request(0, INITIAL_EPOCH, *range(60)), False).session_id != 0
+
+
+def test_a_partition_that_is_named_twice_is_asked_for_as_it_is_named_last(sessions: FetchSessions) -> None:
+    twice = request(0, INITIAL_EPOCH, 3)
+    twice.topics[0].partitions.append(partition(3, 7))
+    assert [asked.fetch_offset for _, asked in sessions.begin(twice, False).partitions] == [7]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker import server
-from ottla.broker.host_name import canonical_host_name
+from ottla.broker.identity import canonical_host_name
 from ottla.broker.server import Broker
 from ottla.config.broker import BrokerSettings
 
@@ -56,4 +56,4 @@ def test_a_name_that_leads_nowhere_is_told_to_nobody(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(socket, "getfqdn", lambda: "no-such-machine")
     monkeypatch.setattr(socket, "getaddrinfo", fails)
     assert canonical_host_name() == "localhost"
-    assert "this machine's name, no-such-machine, can not be resolved" in caplog.text
+    assert "the host name no-such-machine cannot be resolved" in caplog.text

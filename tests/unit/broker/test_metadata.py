@@ -145,6 +145,6 @@ def test_that_a_controller_has_told_everything_is_known_even_if_it_was_nothing()
     """A client that asks in between, with a part of many partitions told, would hear that the others are not there."""
     metadata = MetadataCache()
     metadata.update((), ())
-    assert not metadata.told.is_set()
+    assert not metadata.complete.is_set()
     metadata.update((), (), is_all=True)
-    assert metadata.told.is_set()
+    assert metadata.complete.is_set()

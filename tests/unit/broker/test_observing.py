@@ -7,8 +7,7 @@ import errno
 import http.client
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,20 @@ import pytest
 
 from ottla.broker.controller.service import ControllerService
 from ottla.broker.server import Broker
-from ottla.cli.cluster_facts import gather_cluster
+from ottla.cli.cluster import gather_cluster
 from ottla.cli.connection import Connection
 from ottla.config.broker import BrokerSettings
 from ottla.errors import OttlaError
+from ottla.storage import log_directory
 from ottla.testing import EmbeddedCluster
+
+from .measuring.scraping import until
 
 HTTP = {"http.listener": "127.0.0.1:0"}
 
 
 def get(port: int, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -47,13 +49,6 @@ def metrics(port: int) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))}
 
 
-def until(what: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.02)
-
-
 def http_port(cluster: EmbeddedCluster, broker_id: int) -> int:
     return cluster._broker(broker_id).http_port
 
@@ -64,7 +59,7 @@ def three_brokers(**settings: str) -> Iterator[EmbeddedCluster]:
         yield cluster
 
 
-def test_a_full_disk_is_said_by_readyz_and_by_the_cluster_command() -> None:
+def test_a_full_disk_is_said_by_readyz_by_a_metric_and_by_the_cluster_command(monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedCluster(brokers=2, settings=HTTP) as cluster:
         port = http_port(cluster, 2)
         until(lambda: ready(port)[0] == 200)
@@ -77,9 +72,12 @@ def test_a_full_disk_is_said_by_readyz_and_by_the_cluster_command() -> None:
         status, said = ready(port)
         # Consumers are to find it still, so it stays ready.
         assert (status, said["status"], said["full_log_directories"]) == (200, "ready", [str(path.path)])
+        assert metrics(port)["ottla_log_dirs_full"] == 1
         assert gather_cluster(where).complaints == [f"the disk of the log directory {path.path} of broker 2 is full"]
+        monkeypatch.setattr(log_directory, "CALM_SECONDS", 0.0)  # nobody has to wait for that here
         until(lambda: "full_log_directories" not in ready(port)[1])
         assert gather_cluster(where).complaints == []
+        assert metrics(port)["ottla_log_dirs_full"] == 0
 
 
 def test_a_broker_that_has_started_is_ready_and_says_why() -> None:
@@ -103,7 +101,7 @@ def test_a_broker_that_has_started_is_ready_and_says_why() -> None:
 
 
 def test_ready_does_not_go_away_with_the_controller_or_with_another_broker() -> None:
-    """What needs no controller goes on without one, so clients are to be sent here all the while."""
+    """What needs no controller continues without one, so clients are to be sent here all the while."""
     with three_brokers() as cluster:
         cluster.create_topic("clicks", partitions=6, replication_factor=3)
         ports = {each: http_port(cluster, each) for each in (1, 2, 3)}
@@ -147,7 +145,7 @@ def test_a_broker_that_was_drained_is_not_ready_and_goes_on_serving() -> None:
         port = http_port(cluster, 3)
         until(lambda: ready(port)[0] == 200)
         broker = cluster._broker(3)
-        cluster._started().call(broker._applier.drain(), 20)
+        cluster._call(broker._applier.drain(), 20)
         status, said = ready(port)
         assert (status, said["state"], said["reason"]) == (503, "draining", "it is draining")
         assert metrics(port)["ottla_broker_state"] == 3
@@ -168,7 +166,7 @@ def test_a_broker_that_comes_back_is_ready_when_its_replicas_have_caught_up(tmp_
         producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
         for number in range(1000):
             producer.produce("clicks", str(number).encode() * 20, partition=number % 2)
-        assert producer.flush(20) == 0
+        assert producer.flush(120) == 0
         assert cluster.isr("clicks") == [1]
 
         cluster.start_broker(2)
@@ -240,7 +238,7 @@ def test_while_logs_are_read_the_state_says_so_and_while_it_stops_too(tmp_path: 
             await reached.wait()
             status, said = await loop.run_in_executor(None, ready, broker.http_port)
             found = await loop.run_in_executor(None, metrics, broker.http_port)
-            deadline = loop.time() + 20
+            deadline = loop.time() + 120
             while found["ottla_broker_state"] != expected and loop.time() < deadline:  # an earlier scrape is given again for a while
                 await asyncio.sleep(0.05)
                 found = await loop.run_in_executor(None, metrics, broker.http_port)
@@ -264,7 +262,7 @@ def test_while_logs_are_read_the_state_says_so_and_while_it_stops_too(tmp_path: 
 def test_a_port_that_is_taken_keeps_a_broker_from_starting(tmp_path: Path) -> None:
     with EmbeddedCluster(settings=HTTP) as cluster:
         taken = http_port(cluster, 1)
-        with pytest.raises(OttlaError, match=f"http.listener = 127.0.0.1:{taken}: can not listen there"):
+        with pytest.raises(OttlaError, match=f"http.listener = 127.0.0.1:{taken}: cannot listen there"):
             EmbeddedCluster(settings={"http.listener": f"127.0.0.1:{taken}"}, data_directory=tmp_path).start()
 
 

@@ -56,7 +56,7 @@ def test_a_failed_allocation_is_told_to_all_who_wait_and_tried_again_by_the_next
 
         ids = ProducerIds(allocate)
         results = await asyncio.gather(*(ids.next_id() for _ in range(3)), return_exceptions=True)
-        assert [type(each) for each in results] == [CoordinatorNotAvailable] * 3
+        assert [type(result) for result in results] == [CoordinatorNotAvailable] * 3
         fail = False
         assert await ids.next_id() == 7
 

@@ -156,7 +156,7 @@ def test_all_expire_when_the_broker_stops() -> None:
         for index, each in enumerate(operations):
             purgatory.watch(each, [(A, B, C)[index % 3]], 60)
         purgatory.expire_all()
-        assert [each.expired for each in operations] == [1] * 5
+        assert [operation.expired for operation in operations] == [1] * 5
         assert is_empty(purgatory)
 
     asyncio.run(scenario())

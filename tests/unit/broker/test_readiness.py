@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.health import AT_ONCE, BrokerHealth, Sources
+from ottla.broker.health import AT_ONCE, BrokerHealth
 from ottla.broker.readiness import Facts, Phase, is_behind, judge
 from ottla.model import NO_LEADER, BrokerId, PartitionState
 
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
-READY = Facts(Phase.RUNNING, broker_epoch=5, told_epoch=5, were_in_sync=True)
+READY = Facts(Phase.RUNNING, broker_epoch=5, metadata_epoch=5, were_in_sync=True)
 
 
 @pytest.mark.parametrize(
@@ -27,11 +27,11 @@ READY = Facts(Phase.RUNNING, broker_epoch=5, told_epoch=5, were_in_sync=True)
         (replace(READY, phase=Phase.DRAINING), "it is draining"),
         (replace(READY, phase=Phase.STOPPING), "it is stopping"),
         (replace(READY, broker_epoch=-1), "not registered, not controller known"),
-        (replace(READY, told_epoch=4), "not controller known"),
+        (replace(READY, metadata_epoch=4), "not controller known"),
         (replace(READY, were_in_sync=False), "not replicas in sync"),
         (replace(READY, full_directories=("/a", "/b")), ""),  # it is read from as before
         (replace(READY, drained_epoch=5), "it is draining"),
-        (replace(READY, drained_epoch=4), ""),  # it has registered anew since, and is given something to lead again
+        (replace(READY, drained_epoch=4), ""),  # it has registered again since, and is given something to lead again
         (Facts(Phase.STARTING), "it is starting, not registered, not controller known, not replicas in sync"),
     ],
 )
@@ -65,7 +65,8 @@ class World:
     """The facts that a broker's health is made of, to be set by a test."""
 
     def __init__(self) -> None:
-        self.broker_epoch = self.told_epoch = self.drained_epoch = -1
+        self.broker_id = ONE
+        self.broker_epoch = self.metadata_epoch = self.drained_epoch = -1
         self.states: list[PartitionState] = []
         self.walks = 0
         self.shown: list[bool] = []
@@ -74,12 +75,15 @@ class World:
     async def _show(self, is_ready: bool) -> None:
         self.shown.append(is_ready)
 
-    def _replicas(self) -> Iterable[PartitionState]:
+    def facts(self, phase: Phase, were_in_sync: bool) -> Facts:
+        return Facts(phase, self.broker_epoch, self.metadata_epoch, self.drained_epoch, were_in_sync)
+
+    def replicas(self) -> Iterator[PartitionState]:
         self.walks += 1
         return iter(self.states)
 
     def begin(self) -> None:
-        self.health.begin(Sources(ONE, lambda: self.broker_epoch, lambda: self.told_epoch, lambda: self.drained_epoch, self._replicas))
+        self.health.begin(self)
 
 
 def test_replicas_are_asked_for_until_all_were_in_sync_at_once_and_never_again() -> None:
@@ -93,7 +97,7 @@ def test_replicas_are_asked_for_until_all_were_in_sync_at_once_and_never_again()
         await world.health.look()
         assert world.walks == 0  # nobody has told it what it has
 
-        world.broker_epoch = world.told_epoch = 1
+        world.broker_epoch = world.metadata_epoch = 1
         world.states = [caught_up] * (2 * AT_ONCE) + [lagging]
         assert not (await world.health.look()).is_ready
         assert world.health.replicas_behind == 1
@@ -107,7 +111,7 @@ def test_replicas_are_asked_for_until_all_were_in_sync_at_once_and_never_again()
 
         world.broker_epoch = -1  # the session has ended
         assert not (await world.health.look()).is_ready
-        world.broker_epoch = world.told_epoch = 2
+        world.broker_epoch = world.metadata_epoch = 2
         assert (await world.health.look()).is_ready
         world.drained_epoch = 2
         assert (await world.health.look()).phase is Phase.DRAINING
@@ -128,9 +132,9 @@ def test_health_is_looked_at_by_itself() -> None:
 
         world.health.show = show
         world.begin()
-        world.broker_epoch = world.told_epoch = 1
+        world.broker_epoch = world.metadata_epoch = 1
         world.health.phase = Phase.RUNNING
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await ready.wait()
         await world.health.close()
 

@@ -1,4 +1,4 @@
-"""The broker put together: that it starts and stops whole, and what it does when it can not go on."""
+"""The broker put together: that it starts and stops whole, and what it does when it cannot continue."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_stopped_broker_leaves_no_file_and_no_task(tmp_path: Path) -> None:
             await broker.stop()
             await broker.stop()
         assert len(asyncio.all_tasks()) == tasks
-        assert open_descriptors() == descriptors
+        assert open_descriptors() <= descriptors
 
     asyncio.run(scenario())
 
@@ -95,7 +95,7 @@ def test_the_broker_goes_on_with_one_directory_and_gives_up_with_none(tmp_path: 
             await asyncio.sleep(0)
             assert not failed.done()
             broker._logs._fail_directory(tmp_path / "b", OSError(errno.EIO, "Input/output error"))
-            reason = await asyncio.wait_for(failed, 5)
+            reason = await asyncio.wait_for(failed, 120)
             assert str(tmp_path / "a") in reason
             assert str(tmp_path / "b") in reason
         finally:

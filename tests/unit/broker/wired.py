@@ -22,8 +22,7 @@ from kio.serial import entity_reader, entity_writer
 from ottla.broker import handlers
 from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator
-from ottla.broker.groups.wiring import group_coordinator
+from ottla.broker.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator, group_coordinator
 from ottla.broker.handlers.registry import BrokerParts
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.producer_ids import ProducerIds
@@ -31,10 +30,10 @@ from ottla.broker.purgatory import Purgatory, as_it_says
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.replicas import ReplicaManager
+from ottla.broker.replication.schema_ids import SchemaIds
 from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import AllowAll
-from ottla.broker.transactions.coordinator import TransactionCoordinator
-from ottla.broker.transactions.wiring import transactions_of
+from ottla.broker.transactions.coordinator import TransactionCoordinator, transactions_of
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.interbroker.calls import PartitionAssignment
@@ -45,6 +44,7 @@ from ottla.network.listener import ConnectionLimits, Listener
 from ottla.protocol.api import ApiKey, response_header_size
 from ottla.record.batch import batches
 from ottla.record.records import Record, build_batch, read_records
+from ottla.storage.batch_opener import BatchOpener
 from ottla.storage.log_manager import LogManager
 from ottla.storage.log_moves import LogMoves
 from ottla.testing.clock import DEFAULT_START_MS, ManualClock
@@ -155,9 +155,9 @@ def _as_replica(module: Any, version: int, broker_id: int, broker_epoch: int) ->
 def values(records: bytes) -> list[tuple[int, bytes | None]]:
     """Offsets and values of all records in whole batches."""
     return [
-        (each.offset, each.value)
+        (record.offset, record.value)
         for position, header in batches(records)
-        for each in read_records(records[position : position + header.size])
+        for record in read_records(records[position : position + header.size])
     ]
 
 
@@ -172,8 +172,8 @@ class Client:
         self.writer.write(b"".join(frames))
 
     async def frame(self) -> bytes:
-        size = struct.unpack(">i", await asyncio.wait_for(self.reader.readexactly(4), 20))[0]
-        return await asyncio.wait_for(self.reader.readexactly(size), 20)
+        size = struct.unpack(">i", await asyncio.wait_for(self.reader.readexactly(4), 120))[0]
+        return await asyncio.wait_for(self.reader.readexactly(size), 120)
 
     async def answer(self, key: ApiKey, version: int) -> tuple[int, Any]:
         """Correlation id and response."""
@@ -199,7 +199,7 @@ class Client:
     async def is_closed(self) -> bool:
         """Waits for the server to close, having answered nothing more."""
         try:
-            return await asyncio.wait_for(self.reader.read(1), 20) == b""
+            return await asyncio.wait_for(self.reader.read(1), 120) == b""
         except ConnectionError:
             return True
 
@@ -257,8 +257,8 @@ class Wired:
         return client
 
     async def close_clients(self) -> None:
-        for each in self._clients:
-            each.writer.transport.abort()
+        for client in self._clients:
+            client.writer.transport.abort()
         await until(lambda: self.listener.connection_count == 0)
 
 
@@ -301,6 +301,7 @@ async def wired(
         settings=settings,
         clock=clock,
         offload=offload,
+        opener=BatchOpener(offload, has_process=False),
         authorizer=authorizer or AllowAll(),
         metadata=metadata,
         replicas=replicas,
@@ -308,11 +309,12 @@ async def wired(
         log_moves=LogMoves(logs, settings.log_directories, offload, replicas.log_moved),
         controller=cast("Any", None),
         producer_ids=cast("Any", None),
-        fetch_sessions=FetchSessions(10, clock, Random(1)),
+        fetch_sessions=FetchSessions(10, clock, Random(1), lambda key: True),
         fetch_purgatory=fetches,
         throttles=ReplicationThrottles(clock, settings),
         groups=groups,
         transactions=transactions,
+        schema_ids=SchemaIds(clock=clock),
     )
     handlers.load()
     listener = Listener(
@@ -369,9 +371,9 @@ def run(directory: Path, scenario: Callable[[Wired], Any], **options: Any) -> No
     asyncio.run(main())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Lets the loop run until the condition holds; fails after 20 s."""
-    deadline = asyncio.get_running_loop().time() + 20
+async def until(condition: Callable[[], object]) -> None:
+    """Lets the loop run until the condition holds; fails after two minutes."""
+    deadline = asyncio.get_running_loop().time() + 120
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "it never came to that"
         await asyncio.sleep(0.002)

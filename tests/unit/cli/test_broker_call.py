@@ -36,7 +36,7 @@ def broker(answer: Callable[[memoryview], bytes]) -> Iterator[tuple[str, int]]:
         thread = threading.Thread(target=serve)
         thread.start()
         yield listener.getsockname()
-        thread.join(20)
+        thread.join(120)
 
 
 def body_of(frame: memoryview, key: ApiKey, version: int, is_flexible: bool) -> memoryview:
@@ -53,7 +53,7 @@ def test_sizes_are_asked_with_a_plain_header_and_copies_on_their_way_are_left_ou
 
     def answer(frame: memoryview) -> bytes:
         request = request_reader(key, 1)(body_of(frame, key, 1, is_flexible=False))
-        assert [(each.topic, each.partitions) for each in request.topics] == [("a", (0, 1))]
+        assert [(topic.topic, topic.partitions) for topic in request.topics] == [("a", (0, 1))]
 
         def size(partition: int, size: int, is_future_key: bool) -> object:
             fields = {"partition_index": partition, "partition_size": size, "offset_lag": 0, "is_future_key": is_future_key}
@@ -73,7 +73,7 @@ def test_moves_are_asked_for_and_refusals_told() -> None:
 
     def answer(frame: memoryview) -> bytes:
         request = request_reader(key, 0)(body_of(frame, key, 0, is_flexible=True))
-        assert [(each.name, [(one.partition_index, one.replicas) for one in each.partitions]) for each in request.topics] == [
+        assert [(topic.name, [(one.partition_index, one.replicas) for one in topic.partitions]) for topic in request.topics] == [
             ("a", [(0, (1, 2)), (1, None)])
         ]
         outcomes = [

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.cli.cluster import SHOWN, described
-from ottla.cli.cluster_facts import BrokerFacts, ClusterFacts, Placed, with_counts
+from ottla.cli.cluster import SHOWN, BrokerFacts, ClusterFacts, Placed, described, with_counts
 from ottla.model import TopicPartition
 
 Ids = tuple[int, ...]

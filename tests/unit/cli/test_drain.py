@@ -6,17 +6,19 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ottla.cli import drain
 from ottla.cli.main import run
 from ottla.config.broker import BrokerSettings
 from ottla.coordination import znodes
 from ottla.coordination.interface import Create
 from ottla.errors import RequestTimedOut
-from ottla.interbroker.calls import Caller
+from ottla.interbroker.calls import BrokerControl, Caller
 from ottla.interbroker.rpc import GrpcControl
 from ottla.model import BrokerId, BrokerRegistration, Endpoint
 from ottla.testing.zookeeper import ZooKeeperServer
@@ -24,7 +26,7 @@ from ottla.testing.zookeeper import ZooKeeperServer
 TWO = BrokerId(2)
 
 
-class Drained:
+class Drained(BrokerControl):
     """A broker that notes that it was drained, or fails."""
 
     def __init__(self, error: Exception | None = None) -> None:
@@ -43,8 +45,8 @@ class Drained:
 
 
 @contextmanager
-def control_endpoint(broker: Any) -> Iterator[str]:
-    """Where the broker is told; the server has a loop of its own, in a thread."""
+def control_endpoint(broker: Any, *, from_zookeeper: bool = False) -> Iterator[BrokerRegistration]:
+    """Where the broker is told, and what it would register; the server has a loop of its own, in a thread."""
     callers: list[Caller] = []
     settings = BrokerSettings.from_properties({"listeners": "PLAINTEXT://127.0.0.1:0"})
     loop = asyncio.new_event_loop()
@@ -56,39 +58,51 @@ def control_endpoint(broker: Any) -> Iterator[str]:
         return control, await control.serve(TWO, broker, broker)
 
     try:
-        control, endpoint = asyncio.run_coroutine_threadsafe(start(), loop).result(20)
+        control, endpoint = asyncio.run_coroutine_threadsafe(start(), loop).result(120)
         assert endpoint is not None
-        yield endpoint
-        asyncio.run_coroutine_threadsafe(control.close(), loop).result(20)
+        registered = BrokerRegistration(TWO, (), control_endpoint="elsewhere:1", control_secret=control.secret)
+
+        async def read(settings: BrokerSettings, broker_id: BrokerId) -> BrokerRegistration:
+            return registered
+
+        with pytest.MonkeyPatch.context() as patch:
+            if not from_zookeeper:
+                patch.setattr(drain, "_registered", read)
+            yield replace(registered, control_endpoint=endpoint)
+        asyncio.run_coroutine_threadsafe(control.close(), loop).result(120)
         assert callers == [Caller(BrokerId(-1), -1, -1)] * broker.times  # an operator's tool knows no epochs
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(20)
+        thread.join(120)
         loop.close()
 
 
 def test_a_broker_is_told_at_its_endpoint(capsys: pytest.CaptureFixture[str]) -> None:
     broker = Drained()
-    with control_endpoint(broker) as endpoint:
-        assert run(["broker", "drain", "2", "--control", endpoint]) == 0
+    with control_endpoint(broker) as told:
+        endpoint = told.control_endpoint or ""
+        assert run(["broker", "drain", "2", "--zookeeper", "nowhere:1", "--control", endpoint]) == 0
     assert broker.times == 1
     assert capsys.readouterr().out == "Broker 2 hands over what it leads.\n"
 
 
 def test_a_broker_is_told_to_take_part_again(capsys: pytest.CaptureFixture[str]) -> None:
     broker = Drained()
-    with control_endpoint(broker) as endpoint:
-        assert run(["broker", "undrain", "2", "--control", endpoint]) == 0
+    with control_endpoint(broker) as told:
+        endpoint = told.control_endpoint or ""
+        assert run(["broker", "undrain", "2", "--zookeeper", "nowhere:1", "--control", endpoint]) == 0
     assert broker.ends == 1
     assert capsys.readouterr().out == "Broker 2 takes part again.\n"
-    with control_endpoint(Drained(RequestTimedOut("no controller is known"))) as endpoint:
-        assert run(["broker", "undrain", "2", "--control", endpoint]) == 1
+    with control_endpoint(Drained(RequestTimedOut("no controller is known"))) as told:
+        endpoint = told.control_endpoint or ""
+        assert run(["broker", "undrain", "2", "--zookeeper", "nowhere:1", "--control", endpoint]) == 1
     assert capsys.readouterr().err == f"ottla: broker 2 at {endpoint} does not take part again: no controller is known\n"
 
 
 def test_a_broker_that_can_not_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
-    with control_endpoint(Drained(RequestTimedOut("3 partitions are still led"))) as endpoint:
-        assert run(["broker", "drain", "2", "--control", endpoint]) == 1
+    with control_endpoint(Drained(RequestTimedOut("3 partitions are still led"))) as told:
+        endpoint = told.control_endpoint or ""
+        assert run(["broker", "drain", "2", "--zookeeper", "nowhere:1", "--control", endpoint]) == 1
     error = capsys.readouterr().err
     assert error == f"ottla: broker 2 at {endpoint} was not drained: 3 partitions are still led\n"
 
@@ -99,9 +113,9 @@ def test_the_endpoint_is_found_in_zookeeper(zookeeper_server: ZooKeeperServer, t
     config = tmp_path / "server.properties"
     config.write_text(f"zookeeper.connect={connect}\nlog.dirs=/somewhere\n")
     broker = Drained()
-    with control_endpoint(broker) as endpoint:
+    with control_endpoint(broker, from_zookeeper=True) as told:
         endpoints = (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)
-        registrations = [BrokerRegistration(TWO, endpoints, control_endpoint=endpoint), BrokerRegistration(BrokerId(3), endpoints)]
+        registrations = [replace(told, endpoints=endpoints), BrokerRegistration(BrokerId(3), endpoints)]
         asyncio.run(_register(connect, registrations))
         assert run(["broker", "drain", "2", "--zookeeper", connect]) == 0
         assert run(["broker", "drain", "2", "--config", str(config)]) == 0
@@ -119,7 +133,9 @@ async def _register(connect: str, registrations: list[BrokerRegistration]) -> No
 
     session = await open_session(ZooKeeperOptions(ConnectString.parse(connect)))
     try:
-        znodes_to_be = [Create(znodes.BROKER.path(each.broker_id), znodes.encode_broker(each, 0)) for each in registrations]
+        znodes_to_be = [
+            Create(znodes.BROKER.path(registration.broker_id), znodes.encode_broker(registration, 0)) for registration in registrations
+        ]
         await session.transaction([Create("/brokers", b""), Create("/brokers/ids", b""), *znodes_to_be])
     finally:
         await session.close()

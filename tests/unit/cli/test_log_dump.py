@@ -47,7 +47,7 @@ def test_records_are_shown_with_control_characters_escaped(segment: Path, capsys
 def test_json_is_a_document_a_line(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["log", "dump", "--json", "--records", str(segment)]) == 0
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each["kind"] for each in documents] == ["batch", "batch", "index", "index", "summary"]
+    assert [document["kind"] for document in documents] == ["batch", "batch", "index", "index", "summary"]
     assert documents[0]["base_offset"] == 0 and documents[0]["leader_epoch"] == 4 and documents[0]["crc_is_valid"]
     assert documents[0]["records"][0] == {
         "offset": 0,

@@ -169,7 +169,7 @@ def test_a_broker_by_variables_alone_speaks_json_and_nothing_else(tmp_path: Path
             said.append(json.loads(line))
             if "is ready on 127.0.0.1:" in said[-1]["message"]:
                 process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
     finally:
         process.kill()
         process.wait()
@@ -190,3 +190,19 @@ def test_a_process_that_has_handlers_of_its_own_has_them_back_afterwards() -> No
     assert (root.handlers, root.level) == (handlers, level)
     log.error("and not here")
     assert [each["message"] for each in lines_of(stream)] == ["here"]
+
+
+def test_a_stranger_s_name_begins_no_line_and_moves_no_cursor() -> None:
+    """Neither in a message nor in a traceback, whose lines stand further to the right."""
+    stream = io.StringIO()
+    set_up("info", "text", default_level="info", stream=stream)
+    name = "x\n2026-11-22 00:00:00,000 INFO all is well\x1b[2J"
+    log.warning("%s is wrong", name)
+    try:
+        raise ValueError(name)
+    except ValueError:
+        log.exception("it failed")
+    lines = stream.getvalue().splitlines()
+    assert not any(line.startswith("2026-11-22 00:00:00,000 INFO all is well") for line in lines)
+    assert "\x1b" not in stream.getvalue()
+    assert sum(not line.startswith("  ") for line in lines) == 2

@@ -78,7 +78,7 @@ def test_an_address_that_cannot_be_is_not_said_to_have_no_broker(
 
 
 def test_a_port_that_is_in_use_is_told_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first thing in README after the quickstart, whose broker goes on running."""
+    """The first thing in README after the quickstart, whose broker continues running."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert run(["dev", "-d", str(tmp_path), "--port", str(port)]) == 1

@@ -1,8 +1,10 @@
 """Tables and numbers as people read them."""
 
+import json
+
 import pytest
 
-from ottla.cli.output import bytes_of, count_of, table
+from ottla.cli.output import bytes_of, count_of, say, say_json, table
 
 
 def test_columns_are_as_wide_as_they_need_and_numbers_are_aligned_to_the_right() -> None:
@@ -33,3 +35,11 @@ def test_plurals() -> None:
         "0 topics",
         "1,234 topics",
     ]
+
+
+def test_names_from_outside_move_no_cursor_and_begin_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    say(table(("group",), [("a\n\x1b[2Jb\u202e",)]))
+    say_json({"group": "a\x9b\x1b"})
+    shown = capsys.readouterr().out
+    assert shown == 'GROUP\na\\u000a\\u001b[2Jb\\u202e\n{\n  "group": "a\\u009b\\u001b"\n}\n'
+    assert json.loads(shown.partition("\n")[2].partition("\n")[2]) == {"group": "a\x9b\x1b"}

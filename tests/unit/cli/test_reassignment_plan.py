@@ -28,7 +28,7 @@ def clusters(draw: st.DrawFn, with_racks: bool) -> tuple[Plan, dict[int, str | N
         factor = draw(st.integers(1, min(former_brokers, len(brokers))))
         for partition in range(draw(st.integers(1, 6))):
             current[TopicPartition(f"t{topic}", partition)] = tuple(draw(st.permutations(range(1, former_brokers + 1)))[:factor])
-    return current, {each: draw(st.sampled_from("abc")) if with_racks else None for each in brokers}
+    return current, {broker: draw(st.sampled_from("abc")) if with_racks else None for broker in brokers}
 
 
 def spread(brokers: Iterable[int], counted: Iterable[int]) -> int:
@@ -61,7 +61,7 @@ def test_a_partition_is_in_as_many_racks_as_it_can_be_and_a_plan_that_was_carrie
     current, racks = cluster
     plan = even_plan(current, racks)
     for replicas in plan.values():
-        assert len({racks[each] for each in replicas}) == min(len(replicas), len(set(racks.values())))
+        assert len({racks[replica] for replica in replicas}) == min(len(replicas), len(set(racks.values())))
     assert even_plan(plan, racks) == plan
 
 

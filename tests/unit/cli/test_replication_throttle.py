@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.cli.errors import UsageError
-from ottla.cli.replication_throttle import parsed_rate
+from ottla.cli.reassign import parsed_rate
 
 
 @pytest.mark.parametrize(

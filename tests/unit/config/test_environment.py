@@ -53,7 +53,7 @@ def test_other_variables_are_nobodys_business_here() -> None:
             "OTTLA_SETTING_LISTENER_NAME_OUT_SIDE_SSL_KEYSTORE_LOCATOIN",
             "there is no such setting; did you mean 'OTTLA_SETTING_LISTENER_NAME_OUT_SIDE_SSL_KEYSTORE_LOCATION'?",
         ),
-        ("OTTLA_SETTING_PROCESS_ROLES", "process.roles can not be set: it belongs to KRaft, which Ottla does not have; remove it"),
+        ("OTTLA_SETTING_PROCESS_ROLES", "process.roles cannot be set: it belongs to KRaft, which Ottla does not have; remove it"),
         ("OTTLA_SETTING_LISTENER_NAME_EXTERNAL_NUM_PARTITIONS", "there is no such setting"),
         ("OTTLA_SETTING_", "there is no such setting"),
     ],

@@ -77,7 +77,7 @@ def test_without_advertised_listeners_clients_are_told_this_host_and_the_port_th
 
 @pytest.mark.parametrize(
     ("advertised", "complaint"),
-    [("SSL://host:1", "has no counterpart in listeners"), ("PLAINTEXT://0.0.0.0:1", "clients can not connect")],
+    [("SSL://host:1", "has no counterpart in listeners"), ("PLAINTEXT://0.0.0.0:1", "clients cannot connect")],
 )
 def test_an_address_that_no_client_could_use_is_not_advertised(advertised: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):

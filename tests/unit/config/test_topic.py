@@ -21,10 +21,10 @@ def test_a_broker_without_settings_gives_a_topic_kafkas_defaults() -> None:
 
 def test_every_synonym_is_a_setting_of_the_broker() -> None:
     broker = BrokerSettings.definitions()
-    for each in TopicSettings.definitions().values():
-        for synonym in each.synonyms:
+    for definition in TopicSettings.definitions().values():
+        for synonym in definition.synonyms:
             assert synonym.name in broker
-            assert broker[synonym.name].topic_synonym == each.name
+            assert broker[synonym.name].topic_synonym == definition.name
 
 
 @pytest.mark.parametrize(

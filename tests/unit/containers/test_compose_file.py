@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,15 @@ import yaml
 
 from ottla.config.broker import BrokerSettings
 from ottla.config.environment import from_environment
+from ottla.config.mirror import MirrorSettings
+from ottla.config.registry import RegistrySettings
 
 ROOT = Path(__file__).parents[3]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+WITHOUT_DATA = {"mirror-maker"}
 BROKERS = ("broker-1", "broker-2", "broker-3")
+REMOTE_BROKERS = ("remote-broker-1", "remote-broker-2")
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -38,10 +43,10 @@ def test_a_port_is_published_where_its_variable_says_and_else_to_this_machine_al
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_data_lies_on_a_volume_that_is_declared(name: str) -> None:
-    mounted = [each.partition(":")[0] for each in SERVICES[name]["volumes"]]
+    mounted = [each.partition(":")[0] for each in SERVICES[name].get("volumes", ())]
     named = [each for each in mounted if not each.startswith(".")]
-    assert named == [name]
-    assert name in COMPOSE["volumes"]
+    assert named == ([] if name in WITHOUT_DATA else [name])
+    assert (name in COMPOSE["volumes"]) is (name not in WITHOUT_DATA)
 
 
 @pytest.mark.parametrize("name", BROKERS)
@@ -51,6 +56,41 @@ def test_a_broker_has_time_to_hand_over_and_is_told_what_exists(name: str) -> No
     assert service["depends_on"] == {"zookeeper": {"condition": "service_healthy"}}
     settings = from_environment(BrokerSettings, dict.fromkeys(service["environment"], "1"))  # refuses what is no setting
     assert {"broker.id", "listeners", "advertised.listeners", "zookeeper.connect", "log.dirs", "http.listener"} <= set(settings)
+
+
+def given_to(name: str) -> dict[str, str]:
+    """Its environment, with what stands in the place of variables that nobody has set."""
+    return {name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value) for name, value in SERVICES[name]["environment"].items()}
+
+
+def test_the_schema_registry_is_told_what_exists_and_where_it_is_reached() -> None:
+    """Its topic gets three copies only where three brokers are registered (`kafkastore.topic.replication.factor`)."""
+    service = SERVICES["schema-registry"]
+    assert {service["depends_on"][name]["condition"] for name in ("zookeeper", *BROKERS)} == {"service_healthy"}
+    settings = RegistrySettings.from_properties(from_environment(RegistrySettings, given_to("schema-registry")))
+    assert [listener.port for listener in settings.api_listeners] == [8081]
+    assert settings.rpc_address is not None and settings.rpc_address.port == 9095
+    assert settings.http_address is not None and settings.http_address.port == 9404
+    assert settings.advertised_host("a-container") == "schema-registry"
+    assert settings.kafkastore_topic_replication_factor == len(settings.bootstrap_servers.split(",")) == 3
+    assert [f"{settings.kafkastore_checkpoint_dir}"] == [each.partition(":")[2] for each in service["volumes"]]
+
+
+def test_the_mirror_maker_copies_from_a_second_cluster_and_only_with_its_profile() -> None:
+    settings = MirrorSettings.from_properties(from_environment(MirrorSettings, given_to("mirror-maker")))
+    assert [(link.source, link.target) for link in settings.links] == [("remote", "local")]
+    assert settings.sides["remote"].bootstrap_servers == ",".join(f"{each}:9092" for each in REMOTE_BROKERS)
+    assert settings.sides["local"].bootstrap_servers == ",".join(f"{each}:9092" for each in BROKERS)
+    assert settings.rpc_address is not None and settings.rpc_address.port == 9095
+    assert settings.http_address is not None and settings.http_address.port == 9404
+    assert settings.zookeeper_connect == "zookeeper:2181/ottla"
+    for name in ("mirror-maker", *REMOTE_BROKERS):
+        assert SERVICES[name]["profiles"] == ["mirror"]
+    for name in REMOTE_BROKERS:
+        remote = BrokerSettings.from_properties(from_environment(BrokerSettings, given_to(name)))
+        assert remote.zookeeper_connect == "zookeeper:2181/remote"
+        assert f"remote-broker-{remote.broker_id}" == name
+        assert remote.offsets_topic_replication_factor == remote.default_replication_factor == len(REMOTE_BROKERS)
 
 
 def test_brokers_differ_in_nothing_but_who_they_are() -> None:

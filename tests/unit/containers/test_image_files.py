@@ -14,7 +14,9 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[3]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-SERVICES = (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["server"])
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+SERVICES = sorted({*PROJECT["dependencies"], *EXTRAS["server"], *EXTRAS["registry"]})
+TARGETS = {"audit-counter", "broker", "mirror-maker", "schema-registry"}
 
 
 def pinned(name: str) -> dict[str, tuple[Version, int]]:
@@ -26,14 +28,19 @@ def pinned(name: str) -> dict[str, tuple[Version, int]]:
 
 @pytest.mark.parametrize("declared", SERVICES)
 def test_the_image_installs_what_the_project_asks_for(declared: str) -> None:
-    """Whoever changes a dependency runs `make requirements`."""
+    """Anyone who changes a dependency runs `make requirements`."""
     requirement = Requirement(declared)
-    found = pinned("requirements.txt").get(canonicalize_name(requirement.name))
-    assert found is not None, f"services/requirements.txt does not have {requirement.name}: make requirements"
-    assert requirement.specifier.contains(found[0]), f"services/requirements.txt has {requirement.name} {found[0]}: make requirements"
+    file = "requirements-registry.txt" if declared in EXTRAS["registry"] else "requirements.txt"
+    found = pinned(file).get(canonicalize_name(requirement.name))
+    assert found is not None, f"services/{file} does not have {requirement.name}: make requirements"
+    assert requirement.specifier.contains(found[0]), f"services/{file} has {requirement.name} {found[0]}: make requirements"
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-build.txt"])
+def test_no_distribution_is_installed_twice() -> None:
+    assert not set(pinned("requirements.txt")) & set(pinned("requirements-registry.txt"))
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-registry.txt", "requirements-build.txt"])
 def test_everything_is_pinned_with_hashes(name: str) -> None:
     text = (ROOT / "services" / name).read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
@@ -44,10 +51,17 @@ def test_everything_is_pinned_with_hashes(name: str) -> None:
 def test_the_tags_are_the_release_s() -> None:
     version = PROJECT["version"]
     for path in ("docker-compose.yml", "services/Dockerfile"):
-        named = re.findall(r"ottla/broker:(\d[\w.]*)", (ROOT / path).read_text(encoding="utf-8"))
+        named = re.findall(rf"ottla/(?:{'|'.join(TARGETS)}):(\d[\w.]*)", (ROOT / path).read_text(encoding="utf-8"))
         assert named, path
         assert set(named) == {version}, path
     assert f"ARG VERSION={version}\n" in (ROOT / "services" / "Dockerfile").read_text(encoding="utf-8")
+
+
+def test_every_service_of_compose_that_is_ours_has_its_target() -> None:
+    dockerfile = (ROOT / "services" / "Dockerfile").read_text(encoding="utf-8")
+    compose = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^FROM service AS ([\w-]+)$", dockerfile, re.MULTILINE))
+    assert targets == set(re.findall(r"^ +target: ([\w-]+)$", compose, re.MULTILINE)) == TARGETS
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def with_service(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Sc
 
     def run(scenario: Scenario) -> None:
         async def main() -> None:
-            async with asyncio.timeout(20), opened as service:
+            async with asyncio.timeout(120), opened as service:
                 await scenario(service)
 
         asyncio.run(main())

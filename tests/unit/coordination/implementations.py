@@ -16,6 +16,7 @@ import pytest
 from ottla.clock import SystemClock
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.interface import Coordination
+from ottla.coordination.listener.server import CoordinationListener
 from ottla.testing.zookeeper import ZooKeeperServer
 
 from .zookeeper_service import zookeeper_service
@@ -67,8 +68,23 @@ def real_zookeeper(directory: Path, request: pytest.FixtureRequest) -> AbstractA
     return zookeeper_service(server.port)
 
 
+@asynccontextmanager
+async def listener(directory: Path, request: pytest.FixtureRequest) -> AsyncIterator[Service]:
+    """kazoo, through the twin's listener."""
+    zookeeper = EmbeddedZooKeeper(None, SystemClock())
+    listening = CoordinationListener(zookeeper, "127.0.0.1", 0)
+    await listening.start()
+    try:
+        async with zookeeper_service(listening.port) as service:
+            yield service
+    finally:
+        await listening.close()
+        await zookeeper.close()
+
+
 IMPLEMENTATIONS = [
     Implementation("embedded-in-memory", embedded_in_memory),
     Implementation("embedded-on-disk", embedded_on_disk),
+    Implementation("listener", listener),
     Implementation("zookeeper", real_zookeeper),
 ]

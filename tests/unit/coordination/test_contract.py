@@ -53,7 +53,7 @@ class Recorder:
         self._called.set()
 
     async def called(self) -> WatchedEvent:
-        await asyncio.wait_for(self._called.wait(), 10)
+        await asyncio.wait_for(self._called.wait(), 120)
         return self.events[0]
 
 
@@ -423,7 +423,7 @@ def test_expiry_removes_the_ephemerals_and_tells_the_others(with_service: Run) -
         await one.close()
         await settled(other)
         # With a server in another process the connection is lost before the session is.
-        assert [each for each in events if each is not SessionEvent.SUSPENDED] == [SessionEvent.EXPIRED]
+        assert [event for event in events if event is not SessionEvent.SUSPENDED] == [SessionEvent.EXPIRED]
         assert own.events == []
         assert (await other.exists("/x")) is None
 
@@ -449,7 +449,7 @@ def test_a_closed_session_says_so_and_closes_once(with_service: Run) -> None:
 
 
 def test_a_watch_fires_once(with_service: Run) -> None:
-    """'One-time trigger': the second change is for whoever watches again."""
+    """'One-time trigger': the second change is for anyone who watches again."""
 
     async def scenario(service: Service) -> None:
         session = await service.session()
@@ -680,7 +680,7 @@ def test_a_transaction_is_whole_even_when_its_answer_is_lost(with_service: Run, 
 
 
 def test_ephemerals_and_watches_outlive_a_lost_connection(with_service: Run) -> None:
-    """The session goes on until its timeout, so what belongs to it does."""
+    """The session continues until its timeout, so what belongs to it does."""
 
     async def scenario(service: Service) -> None:
         session, other = await service.session(), await service.session()

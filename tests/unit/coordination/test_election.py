@@ -36,7 +36,7 @@ class Candidate:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 - state of a task
             await asyncio.sleep(0.01)
 

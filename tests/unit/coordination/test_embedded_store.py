@@ -18,7 +18,7 @@ import pytest
 
 from ottla.clock import SystemClock
 from ottla.coordination.embedded import EmbeddedZooKeeper
-from ottla.coordination.embedded_store import FILE_NAME
+from ottla.coordination.embedded_server import FILE_NAME
 from ottla.coordination.errors import CoordinationError, NoNode, SessionExpired, StoreError
 from ottla.coordination.interface import Coordination
 
@@ -46,7 +46,7 @@ def with_session(directory: Path, scenario: Callable[[Coordination], Awaitable[N
     async def main() -> None:
         service = EmbeddedZooKeeper(directory, SystemClock())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 await scenario(await service.session())
         finally:
             await service.close()
@@ -89,7 +89,7 @@ def test_what_was_acknowledged_before_a_kill_is_there_and_ephemerals_are_not(tmp
     acknowledged = [process.stdout.readline().strip() for _ in range(100)]
     os.kill(process.pid, signal.SIGKILL)
     acknowledged += [line.strip() for line in process.stdout if line.endswith("\n")]
-    process.wait(20)
+    process.wait(120)
     process.stdout.close()
 
     async def read(session: Coordination) -> None:
@@ -116,7 +116,7 @@ def test_a_second_one_on_the_same_file_is_refused_and_the_first_goes_on(tmp_path
         other_process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", WRITES_UNTIL_KILLED, str(tmp_path), stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
         )
-        _, stderr = await asyncio.wait_for(other_process.communicate(), 20)
+        _, stderr = await asyncio.wait_for(other_process.communicate(), 120)
         assert other_process.returncode == 1
         assert f"{FILE_NAME}: another process has it open" in stderr.decode()
         await session.set("/a", b"still mine")
@@ -189,7 +189,7 @@ def test_a_directory_that_can_not_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_fails_is_told_to_all_who_wait_and_ends_all_writing(tmp_path: Path) -> None:
-    """A failed fsync is never retried: nobody knows what the file holds. Reads go on; a restart has what was acknowledged."""
+    """A failed fsync is never retried: nobody knows what the file holds. Reads continue; a restart has what was acknowledged."""
 
     class FailingOffload:
         def __init__(self) -> None:
@@ -209,7 +209,7 @@ def test_a_commit_that_fails_is_told_to_all_who_wait_and_ends_all_writing(tmp_pa
         await session.get("/a", watch_calls.append)
         offload.fails = True
         outcomes = await asyncio.gather(session.set("/a", b"1"), session.create("/b"), return_exceptions=True)
-        assert [type(each) for each in outcomes] == [StoreError, StoreError]
+        assert [type(outcome) for outcome in outcomes] == [StoreError, StoreError]
         offload.fails = False
         with pytest.raises(StoreError, match="not written any more"):
             await session.set("/a", b"2")

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.clock import SystemClock
-from ottla.coordination.bounded import BoundedCoordination
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.errors import ConnectionLoss, RequestTooLarge
 from ottla.coordination.interface import Check, Create, Operation, Result
 from ottla.coordination.requests import MAX_REQUEST_SIZE, operation_size, split_by_size, validate_operations
+from ottla.coordination.retries import BoundedCoordination
 
 
 def test_a_request_of_exactly_the_limit_is_accepted() -> None:

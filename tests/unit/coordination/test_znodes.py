@@ -40,6 +40,8 @@ DECODERS: list[Callable[..., Any]] = [
     znodes.decode_reassignment,
     znodes.decode_log_dir_event,
     znodes.decode_unclean_start,
+    znodes.decode_consumer,
+    znodes.decode_group_offset,
 ]
 
 
@@ -56,6 +58,8 @@ DECODERS: list[Callable[..., Any]] = [
         (znodes.CONFIG_CHANGE, znodes.encode_config_change("topics/page-views")),
         (znodes.PRODUCER_ID_BLOCK, znodes.encode_producer_id_block(BLOCK)),
         (znodes.REASSIGNMENT, znodes.encode_reassignment({TopicPartition("page-views", 0): (BrokerId(2), BrokerId(1))})),
+        (znodes.CONSUMER, znodes.encode_consumer(znodes.ConsumerRegistration({"page-views": 2}), 1_733_000_000_000)),
+        (znodes.GROUP_OFFSET, znodes.encode_group_offset(1234)),
         (znodes.PREFERRED_ELECTION, znodes.encode_partitions([TopicPartition("page-views", 0)])),
         (znodes.ISR_CHANGE, znodes.encode_partitions([TopicPartition("page-views", 0)])),
         (znodes.LOG_DIR_EVENT, znodes.encode_log_dir_event(BrokerId(1))),
@@ -198,5 +202,5 @@ def test_the_skeleton_is_in_an_order_in_which_it_can_be_made() -> None:
 def test_the_page_lists_exactly_these_znodes_with_their_examples() -> None:
     """docs/znodes.md is what another tool's author reads."""
     sections = re.findall(r"^## `(.+)`\n\n(.+) \*\((.+)\)\*\n(?:\n```json\n(.+)\n```\n)?", DOCUMENT.read_text(), re.MULTILINE)
-    assert sections == [(each.pattern, each.purpose, each.lifetime, each.example.decode()) for each in znodes.ZNODES]
+    assert sections == [(znode.pattern, znode.purpose, znode.lifetime, znode.example.decode()) for znode in znodes.ZNODES]
     assert DOCUMENT.read_text().count("\n## ") == len(sections)

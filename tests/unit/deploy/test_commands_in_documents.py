@@ -1,6 +1,6 @@
 """Commands and queries in the runbooks and in operations.md are ones that there are.
 
-Whoever reads them at night types them in as they stand. Commands of ours are parsed by the command itself, which is not run;
+Anyone who reads them at night types them in as they stand. Commands of ours are parsed by the command itself, which is not run;
 queries by a parser of PromQL, and their metrics must be there. What operations.md does from beginning to end is run by
 tests/compat/test_operations_page.py.
 """

@@ -33,7 +33,7 @@ def places(tmp_path: Path) -> dict[str, str]:
 
 def begin(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["sh", str(FOLDER / "entrypoint.sh"), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
 def configuration(places: dict[str, str], **environment: str) -> dict[str, object]:
@@ -53,6 +53,24 @@ def test_without_a_word_it_is_what_the_file_says_but_for_the_paths(places: dict[
     (services,) = [job for job in given["scrape_configs"] if "file_sd_configs" in job]
     services["file_sd_configs"][0]["files"] = [f"{FOLDER}/targets/*.yml"]
     assert used == given
+
+
+@pytest.mark.parametrize(
+    ("profiles", "folders"),
+    [("", []), ("mirror", ["mirror"]), ("ensemble,mirror", ["mirror"]), ("ensemble", []), ("observability", []), ("*", ["*"])],
+)
+def test_of_a_profile_there_are_targets_only_with_the_profile(places: dict[str, str], profiles: str, folders: list[str]) -> None:
+    used = configuration(places, OTTLA_PROFILES=profiles)["scrape_configs"]
+    assert isinstance(used, list)
+    (services,) = [job for job in used if "file_sd_configs" in job]
+    found = services["file_sd_configs"][0]["files"]
+    assert found == [f"{FOLDER}/targets/*.yml", *(f"{FOLDER}/targets/{folder}/*.yml" for folder in folders)]
+
+
+def test_a_profile_that_is_no_name_is_refused(places: dict[str, str]) -> None:
+    done = begin(places | {"OTTLA_PROFILES": "mirror,../../etc"})
+    assert done.returncode == 1
+    assert "../../etc" in done.stderr
 
 
 @pytest.mark.parametrize(("interval", "timeout"), [("15s", "5s"), ("1s", "1s"), ("4s", "4s"), ("5s", "5s"), ("1m", "5s"), ("30s", "5s")])

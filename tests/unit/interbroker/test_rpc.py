@@ -12,39 +12,39 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from ottla.config.broker import BrokerSettings
-from ottla.errors import BrokerNotAvailable, ConfigurationError, NotController, StaleBrokerEpoch, StaleControllerEpoch
+from ottla.errors import (
+    BrokerNotAvailable,
+    ClusterAuthorizationFailed,
+    ConfigurationError,
+    NotController,
+    StaleBrokerEpoch,
+    StaleControllerEpoch,
+)
 from ottla.interbroker.calls import (
-    NO_LOG,
-    AlteredPartition,
+    AlterConfigsRequest,
     AlterPartitionRequest,
-    AlterPartitionResponse,
+    BrokerControl,
     Caller,
-    ConfigChange,
-    ConfigOperation,
+    ConfigResource,
+    ControllerControl,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    DrainRequest,
     ElectionType,
-    IsrChange,
-    IsrMember,
+    IncrementalAlterConfigsRequest,
     LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    LogEnd,
-    LogEndsRequest,
+    ListPartitionReassignmentsRequest,
     NewTopic,
-    OngoingReassignment,
-    PartitionAssignment,
-    PartitionOutcome,
-    PartitionToStop,
-    StopReplicaRequest,
-    StopReplicaResponse,
-    TransactionAnswer,
-    TransactionMarker,
-    TransactionQuestion,
-    UpdateMetadataRequest,
 )
 from ottla.interbroker.rpc import BROKER_SERVICE, CONTROLLER_SERVICE, GrpcControl
-from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicDescription, TopicPartition, TransactionNumber
+from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicDescription, TopicPartition
 from ottla.rpc.channel import RpcChannel
 from ottla.rpc.health import LIVENESS, THE_SERVER, is_serving
 from ottla.testing.certificates import Authority
@@ -57,22 +57,19 @@ CALLER = Caller(TWO, 2**40, 4)
 PLAIN = {"listeners": "PLAINTEXT://127.0.0.1:0"}
 
 
-class Recording:
+class Recording(ControllerControl, BrokerControl):
     """Either end of control, which notes what it is asked and answers with what a test says."""
 
-    def __init__(self, answers: Mapping[str, Any] | None = None) -> None:
-        self.calls: list[tuple[Any, ...]] = []
+    def __init__(self, answers: Mapping[type, Any] | None = None) -> None:
+        self.calls: list[Any] = []
         self._answers = answers or {}
 
-    def __getattr__(self, method: str) -> Any:
-        async def call(*arguments: Any) -> Any:
-            self.calls.append((method, *arguments))
-            answer = self._answers.get(method)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-        return call
+    async def call(self, request: Any) -> Any:
+        self.calls.append(request)
+        answer = self._answers.get(type(request))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
 def no_check(_: Caller) -> None:
@@ -83,134 +80,54 @@ def transport(properties: Mapping[str, str] = PLAIN, check: Any = no_check) -> G
     return GrpcControl(BrokerSettings.from_properties(properties), "localhost", lambda: CALLER, check)
 
 
+async def serve(transport: GrpcControl, broker: Any, controller: Any) -> str:
+    """Serves broker 1, whose ends may be no more than a test needs."""
+    return await transport.serve(ONE, broker, controller)
+
+
 @asynccontextmanager
 async def two_brokers(
     broker: Any = None, controller: Any = None, properties: Sequence[Mapping[str, str]] = (PLAIN, PLAIN), check: Any = no_check
 ) -> AsyncIterator[tuple[GrpcControl, BrokerRegistration]]:
     """Broker 2's way to others, and the registration of broker 1, which is served."""
     served, calling = transport(properties[0], check), transport(properties[1])
-    endpoint = await served.serve(ONE, broker or Recording(), controller or Recording())
+    endpoint = await serve(served, broker or Recording(), controller or Recording())
     try:
-        yield calling, BrokerRegistration(ONE, (Endpoint("PLAINTEXT", "127.0.0.1", 9092),), broker_epoch=5, control_endpoint=endpoint)
+        endpoints = (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)
+        yield calling, BrokerRegistration(ONE, endpoints, broker_epoch=5, control_endpoint=endpoint, control_secret=served.secret)
     finally:
         await calling.close()
         await served.close()
 
 
-def test_each_call_to_a_broker_arrives_as_it_was_made_and_is_answered() -> None:
-    assignment = PartitionAssignment("orders", UUID(int=9), 3, STATE, 11, (TWO,), (ONE,), True)
-    registrations = (BrokerRegistration(TWO, (Endpoint("SSL", "b", 1, "SSL"),), "rack-1", 8, "b:2", 6),)
-    leader_and_isr = LeaderAndIsrRequest(ONE, 4, 5, (assignment,), registrations, {"orders": {"retention.ms": "1"}}, None, True)
-    metadata = UpdateMetadataRequest(ONE, 4, 5, (assignment,), registrations, ("gone",), {"orders": {"retention.ms": "1"}}, None, True)
-    stop = StopReplicaRequest(
-        ONE, 4, 5, (PartitionToStop(ORDERS, 7, True, UUID(int=9)), PartitionToStop(TopicPartition("clicks", 1), -2, False))
-    )
-    marker = TransactionMarker(2**40, 3, True, 9, (ORDERS,), 2**33)
-    question = TransactionQuestion("copier", 2**40, 3, (ORDERS,))
-    log_ends = LogEndsRequest(ONE, 4, 5, {ORDERS: UUID(int=9), TopicPartition("clicks", 1): UUID(int=8)})
-    broker = Recording(
-        {
-            "leader_and_isr": LeaderAndIsrResponse({ORDERS: 74}, {ORDERS: 2**31 - 2}),
-            "log_ends": {ORDERS: LogEnd(2**31 - 1, 2**60), TopicPartition("clicks", 1): NO_LOG},
-            "stop_replica": StopReplicaResponse({ORDERS: 0}),
-            "write_transaction_marker": {ORDERS: 52},
-            "verify_transaction": TransactionAnswer({ORDERS: 48}, TransactionNumber(9, 2**33)),
-        }
-    )
-
-    async def run() -> None:
-        async with two_brokers(broker) as (control, registration):
-            remote = control.broker(registration)
-            assert await remote.leader_and_isr(leader_and_isr) == LeaderAndIsrResponse({ORDERS: 74}, {ORDERS: 2**31 - 2})
-            await remote.update_metadata(metadata)
-            assert await remote.stop_replica(stop) == StopReplicaResponse({ORDERS: 0})
-            assert await remote.log_ends(log_ends) == {ORDERS: LogEnd(2**31 - 1, 2**60), TopicPartition("clicks", 1): NO_LOG}
-            await remote.drain()
-            await remote.undrain()
-            assert await remote.write_transaction_marker(marker) == {ORDERS: 52}
-            assert await remote.verify_transaction(question) == TransactionAnswer({ORDERS: 48}, TransactionNumber(9, 2**33))
-        assert broker.calls == [
-            ("leader_and_isr", leader_and_isr),
-            ("update_metadata", metadata),
-            ("stop_replica", stop),
-            ("log_ends", log_ends),
-            ("drain",),
-            ("undrain",),
-            ("write_transaction_marker", marker),
-            ("verify_transaction", question),
-        ]
-
-    asyncio.run(run())
-
-
-def test_each_call_to_the_controller_arrives_as_it_was_made_and_is_answered() -> None:
-    isr_request = AlterPartitionRequest(TWO, 12, (IsrChange(ORDERS, 7, 11, (IsrMember(ONE, 5), IsrMember(TWO))),))
-    isr_answer = AlterPartitionResponse(0, {ORDERS: AlteredPartition(0, STATE, 12), TopicPartition("gone", 0): AlteredPartition(3)})
-    topic = NewTopic("orders", assignments={0: (ONE, TWO)}, configs={"retention.ms": "1"})
-    changes = (ConfigChange("retention.ms", ConfigOperation.DELETE), ConfigChange("cleanup.policy", ConfigOperation.APPEND, "compact"))
-    outcomes = {ORDERS: PartitionOutcome(84, "it leads already")}
-    ongoing = {ORDERS: OngoingReassignment((ONE, TWO), (TWO,), (ONE,))}
-    controller = Recording(
-        {
-            "alter_partition": isr_answer,
-            "controlled_shutdown": (ORDERS,),
-            "allocate_producer_ids": range(2**40, 2**40 + 1000),
-            "create_topic": DESCRIPTION,
-            "create_partitions": DESCRIPTION,
-            "elect_leaders": outcomes,
-            "alter_partition_reassignments": outcomes,
-            "list_partition_reassignments": ongoing,
-        }
-    )
+def test_a_call_to_the_controller_arrives_with_the_defaults_that_its_caller_left_out() -> None:
+    """Every call with everything that it can have is in `test_golden`."""
+    controller = Recording({CreateTopicRequest: DESCRIPTION, CreatePartitionsRequest: DESCRIPTION, ListPartitionReassignmentsRequest: {}})
 
     async def run() -> None:
         async with two_brokers(controller=controller) as (control, registration):
             remote = control.controller(registration)
-            assert await remote.alter_partition(isr_request) == isr_answer
-            assert await remote.controlled_shutdown(TWO, 12) == (ORDERS,)
-            await remote.cancel_controlled_shutdown(TWO, 12)
-            assert await remote.allocate_producer_ids(TWO, 12) == range(2**40, 2**40 + 1000)
-            assert await remote.create_topic(topic, True, 2.5) == DESCRIPTION
-            await remote.delete_topic("orders", 0.25)
-            assert await remote.create_partitions("orders", 4, [(ONE,)], True, 3) == DESCRIPTION
+            assert await remote.create_topic(NewTopic("orders")) == DESCRIPTION
+            await remote.delete_topic("orders")
             assert await remote.create_partitions("orders", 4) == DESCRIPTION
-            await remote.alter_topic_configs("orders", {"retention.ms": "1"}, True)
-            await remote.incremental_alter_topic_configs("orders", changes)
-            await remote.alter_broker_configs(None, {"log.retention.ms": "1"})
-            await remote.alter_broker_configs(BrokerId(0), {"log.retention.ms": "1"}, True)
-            await remote.incremental_alter_broker_configs(TWO, changes)
-            assert await remote.elect_leaders(ElectionType.UNCLEAN, None, 1) == outcomes
-            assert await remote.elect_leaders(ElectionType.PREFERRED, (ORDERS,), 1) == outcomes
-            assert await remote.alter_partition_reassignments({ORDERS: (TWO,), TopicPartition("b", 0): None}, 1) == outcomes
-            assert await remote.list_partition_reassignments(()) == ongoing
-            assert await remote.list_partition_reassignments() == ongoing
+            await remote.alter_topic_configs("orders", {"retention.ms": "1"})
+            await remote.incremental_alter_broker_configs(TWO, ())
+            assert await remote.list_partition_reassignments() == {}
 
     asyncio.run(run())
     assert controller.calls == [
-        ("alter_partition", isr_request),
-        ("controlled_shutdown", TWO, 12),
-        ("cancel_controlled_shutdown", TWO, 12),
-        ("allocate_producer_ids", TWO, 12),
-        ("create_topic", topic, True, 2.5),
-        ("delete_topic", "orders", 0.25),
-        ("create_partitions", "orders", 4, ((ONE,),), True, 3),
-        ("create_partitions", "orders", 4, None, False, 30),
-        ("alter_topic_configs", "orders", {"retention.ms": "1"}, True),
-        ("incremental_alter_topic_configs", "orders", changes, False),
-        ("alter_broker_configs", None, {"log.retention.ms": "1"}, False),
-        ("alter_broker_configs", 0, {"log.retention.ms": "1"}, True),
-        ("incremental_alter_broker_configs", TWO, changes, False),
-        ("elect_leaders", ElectionType.UNCLEAN, None, 1),
-        ("elect_leaders", ElectionType.PREFERRED, (ORDERS,), 1),
-        ("alter_partition_reassignments", {ORDERS: (TWO,), TopicPartition("b", 0): None}, 1),
-        ("list_partition_reassignments", ()),
-        ("list_partition_reassignments", None),
+        CreateTopicRequest(NewTopic("orders"), False, 30),
+        DeleteTopicRequest("orders", 30),
+        CreatePartitionsRequest("orders", 4, None, False, 30),
+        AlterConfigsRequest(ConfigResource("orders"), {"retention.ms": "1"}, False),
+        IncrementalAlterConfigsRequest(ConfigResource(broker_id=TWO), (), False),
+        ListPartitionReassignmentsRequest(None),
     ]
 
 
 def test_errors_are_raised_again_at_the_caller() -> None:
-    broker = Recording({"leader_and_isr": StaleControllerEpoch("epoch 4 is older than 6")})
-    controller = Recording({"delete_topic": NotController("broker 1 is not")})
+    broker = Recording({LeaderAndIsrRequest: StaleControllerEpoch("epoch 4 is older than 6")})
+    controller = Recording({DeleteTopicRequest: NotController("broker 1 is not")})
 
     async def run() -> None:
         async with two_brokers(broker, controller) as (control, registration):
@@ -229,7 +146,7 @@ def test_every_call_to_the_controller_says_who_calls_and_is_refused_when_that_is
 
     def refuse(caller: Caller) -> None:
         seen.append(caller)
-        raise StaleBrokerEpoch(f"broker {caller.broker_id} has registered anew")
+        raise StaleBrokerEpoch(f"broker {caller.broker_id} has registered again")
 
     async def run() -> None:
         async with two_brokers(broker, controller, check=refuse) as (control, registration):
@@ -251,7 +168,7 @@ def test_every_call_to_the_controller_says_who_calls_and_is_refused_when_that_is
                 control.broker(registration).drain(),
             ]
             for call in calls:
-                with pytest.raises(StaleBrokerEpoch, match="broker 2 has registered anew"):
+                with pytest.raises(StaleBrokerEpoch, match="broker 2 has registered again"):
                     await call
 
     asyncio.run(run())
@@ -266,7 +183,7 @@ def test_health_follows_what_is_said_of_readiness_and_liveness_does_not() -> Non
 
     async def run() -> None:
         served = transport()
-        endpoint = await served.serve(ONE, Recording(), Recording())
+        endpoint = await serve(served, Recording(), Recording())
         channel = RpcChannel(endpoint)
         try:
             for is_ready in (False, True, False):
@@ -286,10 +203,10 @@ def test_a_broker_that_registered_anew_is_called_where_it_is_now() -> None:
         async with two_brokers() as (control, registration):
             await control.broker(registration).drain()
             restarted, again = Recording(), transport()
-            endpoint = await again.serve(ONE, restarted, Recording())
-            now = replace(registration, control_endpoint=endpoint, broker_epoch=6)
+            endpoint = await serve(again, restarted, Recording())
+            now = replace(registration, control_endpoint=endpoint, broker_epoch=6, control_secret=again.secret)
             await control.broker(now).drain()
-            assert restarted.calls == [("drain",)]
+            assert restarted.calls == [DrainRequest()]
             await again.close()
 
     asyncio.run(run())
@@ -301,7 +218,7 @@ def test_a_broker_that_is_back_at_its_old_address_is_reached_by_the_first_call()
     async def run() -> None:
         async with two_brokers() as (control, registration):
             first = transport()
-            endpoint = await first.serve(ONE, Recording(), Recording())
+            endpoint = await serve(first, Recording(), Recording())
             port = endpoint.rpartition(":")[2]
             before = replace(registration, control_endpoint=endpoint)
             await first.close()
@@ -309,8 +226,8 @@ def test_a_broker_that_is_back_at_its_old_address_is_reached_by_the_first_call()
                 with pytest.raises(BrokerNotAvailable):
                     await control.broker(before).drain()
             second = transport({**PLAIN, "control.listener": f"127.0.0.1:{port}"})
-            await second.serve(ONE, Recording(), Recording())
-            await control.broker(replace(before, broker_epoch=6)).drain()
+            await serve(second, Recording(), Recording())
+            await control.broker(replace(before, broker_epoch=6, control_secret=second.secret)).drain()
             await second.close()
 
     asyncio.run(run())
@@ -331,7 +248,7 @@ def test_a_broker_without_a_control_endpoint_fails_when_it_is_called() -> None:
 
 def test_a_broker_that_is_forgotten_keeps_nobody_waiting() -> None:
     class Endless(Recording):
-        async def drain(self) -> None:
+        async def call(self, request: Any) -> Any:
             begun.set()
             await asyncio.Event().wait()
 
@@ -352,7 +269,7 @@ def test_brokers_with_certificates_of_one_authority_call_each_other_and_others_d
     """`control.security.protocol=SSL` is mutual. Files for one broker and PEM in the settings for the other."""
     ours, strangers = Authority("ours"), Authority("strangers")
     keystore, truststore = ours.write(tmp_path, "broker-1")
-    tls = {**PLAIN, "control.security.protocol": "SSL"}
+    tls = {**PLAIN, "control.security.protocol": "SSL", "control.allowed.principals": "broker-1,broker-2"}
     one = {**tls, "ssl.keystore.location": keystore, "ssl.truststore.location": truststore}
     key, _, certificate = ours.issue("broker-2").decode().partition("-----BEGIN CERTIFICATE-----")
     prefix = "listener.name.control.ssl."
@@ -374,6 +291,60 @@ def test_brokers_with_certificates_of_one_authority_call_each_other_and_others_d
         async with two_brokers(properties=(one, PLAIN)) as (control, registration):
             with pytest.raises(BrokerNotAvailable):
                 await control.broker(registration).drain()
+        consumer_keystore, _ = ours.write(tmp_path, "some-consumer")
+        async with two_brokers(properties=(one, {**one, "ssl.keystore.location": consumer_keystore})) as (control, registration):
+            with pytest.raises(ClusterAuthorizationFailed, match="'some-consumer' is none of"):
+                await control.broker(registration).drain()
+        own_name = {**one, "control.allowed.principals": ""}
+        async with two_brokers(properties=(own_name, own_name)) as (control, registration):
+            await control.broker(registration).drain()
+        async with two_brokers(properties=(own_name, two)) as (control, registration):
+            with pytest.raises(ClusterAuthorizationFailed):
+                await control.broker(registration).drain()
+
+    asyncio.run(run())
+
+
+def test_in_plain_text_a_caller_shows_that_it_has_read_the_registration() -> None:
+    """What it shows is read again after it was the wrong one: the broker has registered again since."""
+
+    async def run() -> None:
+        broker = Recording()
+        async with two_brokers(broker) as (control, registration):
+            read: list[BrokerId] = []
+
+            async def registered(broker_id: BrokerId) -> BrokerRegistration:
+                read.append(broker_id)
+                return registration
+
+            control._registered = registered
+            await control.broker(replace(registration, control_secret=None)).drain()
+            stale = control.broker(replace(registration, broker_epoch=9, control_secret="of its last life"))
+            with pytest.raises(BrokerNotAvailable):
+                await stale.drain()
+            await stale.drain()
+            assert read == [ONE, ONE]
+            control._registered = None
+            with pytest.raises(BrokerNotAvailable):
+                await control.broker(replace(registration, broker_epoch=10, control_secret=None)).drain()
+            assert len(broker.calls) == 2
+
+    asyncio.run(run())
+
+
+def test_health_is_told_to_everybody_and_what_there_is_to_call_to_those_who_are_let_in() -> None:
+    async def run() -> None:
+        async with two_brokers() as (_, registration):
+            assert registration.control_endpoint is not None
+            async with grpc.aio.insecure_channel(registration.control_endpoint) as channel:
+                health = health_pb2_grpc.HealthStub(channel)
+                assert (await health.Check(health_pb2.HealthCheckRequest(), timeout=120)) is not None
+                stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+                question = reflection_pb2.ServerReflectionRequest(list_services="")
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    async for _ in stub.ServerReflectionInfo(iter([question]), timeout=120):
+                        pass
+                assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
     asyncio.run(run())
 

@@ -46,7 +46,7 @@ def rendered(*families: Family | Pause, accept: str = "", names: Names = "native
 def parsed(text: str) -> dict[str, Any]:
     """The families by the name that they have in the format."""
     families: Iterable[Any] = parse_openmetrics(text) if text.endswith("# EOF\n") else parse_text(text)
-    return {each.name: each for each in families}
+    return {family.name: family for family in families}
 
 
 def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

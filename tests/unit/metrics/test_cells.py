@@ -14,8 +14,8 @@ durations = st.floats(min_value=0.0, max_value=120.0)
 
 def observed(values: list[float]) -> Histogram:
     cell = Histogram()
-    for each in values:
-        cell.observe(each)
+    for value in values:
+        cell.observe(value)
     return cell
 
 
@@ -27,7 +27,7 @@ def test_each_bucket_holds_what_is_at_most_its_bound(values: list[float]) -> Non
     below = 0
     for bound, count in zip(BOUNDS, cell.buckets, strict=False):
         below += count
-        assert below == sum(1 for each in values if each <= bound)
+        assert below == sum(1 for value in values if value <= bound)
     assert cell.snapshot().count == len(values)
     assert math.isclose(cell.sum, math.fsum(values), abs_tol=1e-9)
 

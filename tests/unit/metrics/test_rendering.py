@@ -26,8 +26,8 @@ def accept(request: pytest.FixtureRequest) -> str:
 
 def observed(*values: float) -> Histogram:
     cell = Histogram()
-    for each in values:
-        cell.observe(each)
+    for value in values:
+        cell.observe(value)
     return cell
 
 
@@ -50,7 +50,7 @@ def test_each_kind_is_read_back_as_what_it_is(accept: str) -> None:
     buckets = {
         each.labels["le"]: each.value for each in families["ottla_request_seconds"].samples if each.name == "ottla_request_seconds_bucket"
     }
-    assert [float(each) for each in buckets] == [*BOUNDS, float("inf")]
+    assert [float(bucket) for bucket in buckets] == [*BOUNDS, float("inf")]
     assert buckets["0.0025"] == 0 and buckets["0.005"] == 1 and buckets["0.25"] == 2 and buckets["30.0"] == 2 and buckets["+Inf"] == 3
     assert sample(text, "ottla_request_seconds_count", api="Fetch", stage="total") == 3
     assert sample(text, "ottla_request_seconds_sum", api="Fetch", stage="total") == pytest.approx(100.203)
@@ -106,7 +106,7 @@ def test_a_metric_without_samples_is_not_shown() -> None:
 
 
 def test_the_loop_has_its_turn_between_two_slices() -> None:
-    """6,000 samples are rendered; meanwhile a task that always wants to go on gets as many turns as there are slices."""
+    """6,000 samples are rendered; meanwhile a task that always wants to continue gets as many turns as there are slices."""
 
     async def scrape() -> tuple[list[bytes], int]:
         turns = 0

@@ -1,6 +1,6 @@
 """A listener on a real loopback socket, and peers that misbehave as asked.
 
-Whoever leaves `serving` has its file descriptors and tasks compared with those from before: a connection that ended,
+Anyone who leaves `serving` has its file descriptors and tasks compared with those from before: a connection that ended,
 however it ended, must leave nothing behind.
 """
 
@@ -50,8 +50,8 @@ class CountingBuffers(ReceiveBuffers):
         self.refusals = 0
         self.out: list[int] = []
 
-    def take(self, size: int, former: memoryview | None = None) -> memoryview | None:
-        buffer = super().take(size, former)
+    def take(self, size: int, former: memoryview | None = None, host: str = "") -> memoryview | None:
+        buffer = super().take(size, former, host)
         if buffer is None:
             self.refusals += 1
         else:
@@ -59,9 +59,9 @@ class CountingBuffers(ReceiveBuffers):
             self.out.append(len(buffer))
         return buffer
 
-    def give_back(self, buffer: memoryview) -> None:
+    def give_back(self, buffer: memoryview, host: str = "") -> None:
         self.out.remove(len(buffer))
-        super().give_back(buffer)
+        super().give_back(buffer, host)
 
 
 class Recorder:
@@ -112,13 +112,13 @@ class Peer:
         await self.writer.drain()
 
     async def read(self, size: int) -> bytes:
-        return await asyncio.wait_for(self.reader.readexactly(size), 20)
+        return await asyncio.wait_for(self.reader.readexactly(size), 120)
 
     async def read_to_the_end(self) -> bytes:
         """What comes until the connection is closed, by FIN or RST."""
         received = bytearray()
         try:
-            while chunk := await asyncio.wait_for(self.reader.read(MIB), 20):
+            while chunk := await asyncio.wait_for(self.reader.read(MIB), 120):
                 received += chunk
         except OSError:
             pass
@@ -156,6 +156,13 @@ class Server:
         self._peers.append(peer)
         return peer
 
+    async def is_refused(self) -> bool:
+        """Connects one too many, which is closed before any handshake."""
+        try:
+            return await (await self.connect()).read_to_the_end() == b""
+        except OSError:
+            return True
+
     async def connect_and_see(self, **options: int) -> tuple[Peer, Recorder]:
         """A peer, and its receiver at the server."""
         known = len(self.receivers)
@@ -164,8 +171,8 @@ class Server:
         return peer, self.receivers[known]
 
     async def close_peers(self) -> None:
-        for each in self._peers:
-            each.writer.transport.abort()
+        for peer in self._peers:
+            peer.writer.transport.abort()
         self._peers.clear()
         await asyncio.sleep(0)
 
@@ -211,9 +218,10 @@ async def serving(
         await until(lambda: listener.connection_count == 0)
     finally:
         await server.close_peers()
-        await asyncio.wait_for(listener.close(), 20)
-    assert all(each.lost for each in receivers)
-    await until(lambda: held() == before)
+        await asyncio.wait_for(listener.close(), 120)
+    assert all(receiver.lost for receiver in receivers)
+    # Not equal: what a test before this one let go of, in a thread of some client, may close only now.
+    await until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)))
 
 
 def held() -> tuple[int, int]:
@@ -223,8 +231,8 @@ def held() -> tuple[int, int]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Lets the loop run until the condition holds; fails after 20 s."""
-    deadline = asyncio.get_running_loop().time() + 20
+    """Lets the loop run until the condition holds; fails after two minutes."""
+    deadline = asyncio.get_running_loop().time() + 120
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "it never came to that"
         await asyncio.sleep(0.002)

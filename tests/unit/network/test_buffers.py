@@ -52,7 +52,7 @@ def test_the_bound_refuses_and_one_frame_alone_may_be_larger() -> None:
 
 
 def test_a_growing_frame_is_not_in_its_own_way() -> None:
-    """What it has does not count beside what it wants, so a single large frame can always go on."""
+    """What it has does not count beside what it wants, so a single large frame can always continue."""
     buffers = ReceiveBuffers(3 * MIB)
     first = buffers.take(MIB)
     assert first is not None

@@ -12,14 +12,14 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.network.certificate_dates import first_expiry
+from ottla.network.certificate_dates import first_expiry, subject_name
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 
 
-def certificate(not_after: datetime.datetime, name: str = "broker") -> str:
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    signed = (
+def certificate(not_after: datetime.datetime, name: str | None = "broker", alternatives: tuple[str, ...] = ()) -> str:
+    subject = x509.Name([] if name is None else [x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
@@ -27,8 +27,12 @@ def certificate(not_after: datetime.datetime, name: str = "broker") -> str:
         .serial_number(x509.random_serial_number())
         .not_valid_before(datetime.datetime(1970, 1, 2, tzinfo=datetime.UTC))
         .not_valid_after(not_after)
-        .sign(KEY, hashes.SHA256())
     )
+    if alternatives:
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName([x509.DNSName(alternative) for alternative in alternatives]), critical=name is None
+        )
+    signed = builder.sign(KEY, hashes.SHA256())
     return signed.public_bytes(serialization.Encoding.PEM).decode()
 
 
@@ -56,3 +60,18 @@ def test_garbage_has_no_date_and_does_no_harm(data: bytes) -> None:
 
     text = f"-----BEGIN CERTIFICATE-----\n{base64.b64encode(data).decode()}\n-----END CERTIFICATE-----\n"
     assert first_expiry(text) is None or data
+
+
+@pytest.mark.parametrize(
+    ("name", "alternatives", "whose"),
+    [
+        ("broker-1", ("other.example",), "broker-1"),
+        ("Bröker", (), "Bröker"),
+        (None, ("broker-2.example", "other.example"), "broker-2.example"),
+        (None, (), None),
+    ],
+)
+def test_a_certificate_is_its_common_name_s_or_else_its_first_alternative_name_s(
+    name: str | None, alternatives: tuple[str, ...], whose: str | None
+) -> None:
+    assert subject_name(certificate(datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC), name, alternatives)) == whose

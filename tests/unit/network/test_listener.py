@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 
 import pytest
+from tests.loops import LoopClock
 
 from ottla.network import listener as listener_module
+from ottla.network.buffers import ReceiveBuffers
+from ottla.network.complaints import Complaints
 from ottla.network.listener import ConnectionLimits
+from ottla.testing.clock import ManualClock
 
 from .serving import KIB, MIB, CountingBuffers, Wire, frame, numbered, rest, serving, until
 
@@ -36,14 +42,13 @@ def test_limits_are_counted_in_all_and_by_address() -> None:
 def test_one_connection_too_many_is_closed_and_told_in_the_log(
     wire: Wire, limits: ConnectionLimits, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The others go on, and when one of them has left the next may come."""
+    """The others continue, and when one of them has left the next may come."""
 
     async def scenario() -> None:
         async with serving(wire, limits=limits) as server:
             first, _ = await server.connect_and_see()
             second, receiver = await server.connect_and_see()
-            refused = await server.connect()
-            assert await refused.read_to_the_end() == b""
+            assert await server.is_refused()
             assert len(server.receivers) == 2
             await second.send(frame(b"still here"))
             await until(lambda: receiver.frames == [b"still here"])
@@ -57,17 +62,19 @@ def test_one_connection_too_many_is_closed_and_told_in_the_log(
     assert limits.total == 0
 
 
-def test_an_idle_connection_is_closed_and_one_in_use_is_not(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener_module, "SWEEP_SECONDS", 0.01)
-
+def test_an_idle_connection_is_closed_and_one_in_use_is_not(wire: Wire) -> None:
     async def scenario() -> None:
-        async with serving(wire, idle_seconds=2.0) as server:
+        clock = LoopClock()
+        async with serving(wire) as server:
             idle, _ = await server.connect_and_see()
             busy, receiver = await server.connect_and_see()
             await idle.send(frame(b"once"))
             while not server.receivers[0].lost:
                 await busy.send(frame(b"again"))
-                await asyncio.sleep(0.01)
+                await until(lambda: bool(receiver.frames))
+                receiver.frames.clear()
+                clock.put_forward(seconds=100)
+                await rest(2)
             assert not receiver.lost
             assert await idle.read_to_the_end() == b""
 
@@ -122,7 +129,7 @@ def test_whoever_waits_for_memory_and_goes_away_does_not_keep_others_waiting(wir
             await rest()
             sending[0].cancel()
             waiting[0][0].reset()
-            # Reading is paused, so that the end is seen only when it goes on.
+            # Reading is paused, so that the end is seen only when it continues.
             await rest()
             holder.reset()
             await until(lambda: first.lost)
@@ -150,10 +157,60 @@ def test_noise_at_a_tls_listener_is_no_connection(tls: Wire) -> None:
         async with serving(tls) as server:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.listener.port)
             writer.write(b"not a handshake" * 100)
-            assert len(await asyncio.wait_for(reader.read(), 20)) < 20  # an alert at most
+            assert len(await asyncio.wait_for(reader.read(), 120)) < 20  # an alert at most
             writer.close()
             _, receiver = await server.connect_and_see()
             assert not receiver.lost
             assert len(server.receivers) == 1
 
     asyncio.run(scenario())
+
+
+def test_a_frame_that_is_not_finished_in_its_time_ends_its_connection(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever trickles in meanwhile: idle time counts from the last byte, a frame's from its first."""
+    monkeypatch.setattr(listener_module, "SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr(listener_module, "FRAME_SECONDS", 0.3)
+
+    async def scenario() -> None:
+        async with serving(wire) as server:
+            slow, slow_receiver = await server.connect_and_see()
+            other, receiver = await server.connect_and_see()
+            await slow.send(frame(b"x" * 100_000)[:4])
+            while not slow_receiver.lost:
+                with contextlib.suppress(OSError):
+                    await slow.send(b"x")
+                await other.send(frame(b"whole"))
+                await asyncio.sleep(0.01)
+            assert not receiver.lost
+
+    asyncio.run(scenario())
+
+
+def test_one_address_has_its_part_of_what_frames_may_take() -> None:
+    buffers = ReceiveBuffers(4 * MIB, MIB)
+    assert buffers.take(MIB, host="10.0.0.1") is not None
+    assert buffers.take(1, host="10.0.0.1") is None
+    assert not buffers.keep("10.0.0.1", 1)
+    assert buffers.keep("10.0.0.2", 100)
+    called = []
+    buffers.when_available(MIB, lambda: called.append("same"), "10.0.0.2")
+    buffers.when_available(MIB, lambda: called.append("other"), "10.0.0.3")
+    assert buffers.keep("10.0.0.2", -10)
+    assert called == ["other"]
+    assert buffers.keep("10.0.0.2", -90)
+    assert called == ["other", "same"]
+
+
+def test_what_peers_do_wrong_is_said_once_a_minute_and_address(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    complaints, log = Complaints(clock.monotonic), logging.getLogger("ottla.test")
+    for _ in range(3):
+        complaints.warn(log, "10.0.0.1", "%s is wrong", "this")
+    complaints.warn(log, "10.0.0.2", "%s is wrong", "that")
+    clock.advance(seconds=61)
+    complaints.warn(log, "10.0.0.1", "%s is wrong", "this")
+    assert [record.getMessage() for record in caplog.records] == [
+        "this is wrong",
+        "that is wrong",
+        "this is wrong (and 2 more about this address since the last line)",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import tempfile
 from pathlib import Path
@@ -12,9 +13,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from ottla.errors import ConfigurationError
-from ottla.network.tls import TlsSettings, client_context, server_context
+from ottla.network.tls import ServerTls, TlsSettings, client_context, server_context
 
-from .serving import Wire, frame, serving, until
+from .serving import Wire, frame, rest, serving, until
 
 
 def client_of(certificate: Path) -> ssl.SSLContext:
@@ -48,7 +49,7 @@ def test_an_encrypted_key_is_opened_by_its_password_and_nobody_is_asked_for_it(c
     path.write_bytes(encrypted + pem[pem.index(b"-----BEGIN CERTIFICATE-----") :])
     assert server_context(TlsSettings(keystore_location=str(path), key_password="secret"))
     for wrong in (None, "guess"):
-        with pytest.raises(ConfigurationError, match="can not be used"):
+        with pytest.raises(ConfigurationError, match="cannot be used"):
             server_context(TlsSettings(keystore_location=str(path), key_password=wrong))
 
 
@@ -95,6 +96,28 @@ def test_what_is_wrong_is_said_with_the_settings_name(certificate: Path, wrong: 
         server_context(TlsSettings(**{"keystore_location": str(certificate), **wrong}))
 
 
+def test_a_connection_that_ends_while_a_step_of_its_handshake_is_computed_waits_for_the_step(tls: Wire) -> None:
+    """OpenSSL works in a thread, without the interpreter's lock, on buffers that a lost connection reads."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        computed, shaken = loop.create_future(), loop.create_future()
+        handshake = ServerTls(asyncio.Protocol(), tls.server, shaken, lambda *_: computed)  # type: ignore[arg-type]
+        transport, _ = await loop.connect_accepted_socket(lambda: handshake, ours)
+        client = asyncio.ensure_future(asyncio.open_connection(sock=theirs, ssl=tls.client, server_hostname="localhost"))
+        await until(lambda: not transport.is_reading())
+        transport.abort()
+        await rest()
+        assert not shaken.done()
+        computed.set_result(None)
+        await shaken
+        with pytest.raises(ConnectionError):
+            await client
+
+    asyncio.run(scenario())
+
+
 def test_a_keystore_given_as_text_leaves_no_file(certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(ConfigurationError):
@@ -117,3 +140,14 @@ def test_without_a_truststore_a_broker_trusts_the_systems_authorities_only(certi
                 await server.connect()
 
     asyncio.run(refused())
+
+
+def test_a_client_needs_no_certificate_of_its_own(certificate: Path) -> None:
+    """A keystore is for listeners that ask for one; without it the listener's own certificate is checked all the same."""
+    server = server_context(TlsSettings(keystore_location=str(certificate)))
+    trusting = TlsSettings(truststore_location=str(certificate))
+    assert asyncio.run(talk(Wire(server, client_context(trusting, check_host_name=True)))) == "TLSv1.3"
+    with pytest.raises(ssl.SSLCertVerificationError):
+        asyncio.run(talk(Wire(server, client_context(TlsSettings(), check_host_name=True))))
+    with pytest.raises(ConfigurationError, match=r"ssl.keystore.location"):
+        server_context(trusting)

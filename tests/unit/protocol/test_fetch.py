@@ -240,7 +240,7 @@ def read_by_kio(version: int, body: bytes) -> Any:
 
 
 def joined(pieces: list[Any]) -> bytes:
-    return b"".join(each if isinstance(each, bytes) else each.read() for each in pieces)
+    return b"".join(piece if isinstance(piece, bytes) else piece.read() for piece in pieces)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -261,7 +261,9 @@ def test_responses_are_read_by_kio_field_by_field(
             assert (read.partition_index, int(read.error_code), read.high_watermark, read.last_stable_offset) == answer[:4]
             assert bytes(read.records) == (answer.records or b"")
             aborted = (
-                None if read.aborted_transactions is None else [(each.producer_id, each.first_offset) for each in read.aborted_transactions]
+                None
+                if read.aborted_transactions is None
+                else [(transaction.producer_id, transaction.first_offset) for transaction in read.aborted_transactions]
             )
             assert aborted == answer.aborted_transactions
             if version >= 5:
@@ -282,7 +284,7 @@ def test_regions_stand_between_the_bytes_around_them_and_small_warm_ones_among_t
         (UUID(int=1) if version >= 13 else "t", [FetchAnswer(index, records=each) for index, each in enumerate((small, cold, large))])
     ]
     pieces = encode_response(version, 0, 0, topics, inline_below=100)
-    assert [each for each in pieces if not isinstance(each, bytes)] == [cold, large]
+    assert [piece for piece in pieces if not isinstance(piece, bytes)] == [cold, large]
     response = read_by_kio(version, joined(list(pieces)))
     assert [bytes(each.records) for each in response.responses[0].partitions] == [small.read(), cold.read(), large.read()]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -13,9 +14,8 @@ from hypothesis import strategies as st
 
 from ottla.protocol import fetch, fetch_client
 from ottla.protocol.fetch import AbortedTransaction, FetchAnswer, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from ottla.protocol.fetch_client import FetchedPartition, MalformedResponse, encode_request, read_head, walk
-from ottla.protocol.headers import decode_request_header
-from ottla.protocol.primitives import uvarint
+from ottla.protocol.fetch_client import FetchedPartition, MalformedResponse, NodeEndpoint, encode_request, read_answer, read_head, walk
+from ottla.protocol.primitives import decode_request_header, uvarint
 
 INT = st.integers(-(2**31), 2**31 - 1)
 LONG = st.integers(-(2**63), 2**63 - 1)
@@ -54,38 +54,91 @@ EXAMPLE: Any = [
 ]
 
 
-def answered(topics: Any, correlation_id: int = 1, error_code: int = 0, session_id: int = 0) -> memoryview:
+def answered(
+    topics: Any, correlation_id: int = 1, error_code: int = 0, session_id: int = 0, version: int = fetch_client.VERSION
+) -> memoryview:
     """A frame as the broker sends it."""
-    pieces = fetch.encode_response(fetch_client.VERSION, error_code, session_id, topics)
-    return memoryview(struct.pack(">ib", correlation_id, 0) + b"".join(each for each in pieces if isinstance(each, bytes)))
+    pieces = fetch.encode_response(version, error_code, session_id, topics)
+    head = struct.pack(">i", correlation_id) + (b"\0" if version >= fetch.FLEXIBLE_VERSION else b"")
+    return memoryview(head + b"".join(piece for piece in pieces if isinstance(piece, bytes)))
 
 
 def read(frame: memoryview) -> list[FetchedPartition]:
     return list(walk(frame, read_head(frame, 1).position))
 
 
+VERSIONS = st.integers(fetch.MIN_VERSION, fetch.MAX_VERSION)
+
+
+def named(topic: Any, version: int) -> Any:
+    """A topic as the version speaks of it."""
+    return topic if version >= fetch.TOPIC_ID_VERSION else f"topic-{topic}"
+
+
 @settings(deadline=None)
-@given(request=REQUEST, correlation_id=INT, client_id=st.binary(max_size=20))
-def test_the_broker_reads_what_is_written(request: FetchRequest, correlation_id: int, client_id: bytes) -> None:
-    frame = memoryview(encode_request(request, correlation_id, client_id))
-    header = decode_request_header(frame, 0, len(frame), flexible=True)
-    assert (header.api_key, header.api_version, header.correlation_id) == (1, 17, correlation_id)
+@given(request=REQUEST, correlation_id=INT, client_id=st.binary(max_size=20), version=VERSIONS)
+def test_the_broker_reads_what_is_written(request: FetchRequest, correlation_id: int, client_id: bytes, version: int) -> None:
+    """What a version has no place for is left out, as Kafka's defaults have it."""
+    request = replace(
+        request,
+        topics=[FetchTopic(named(topic, version), partitions) for topic, partitions in request.topics],
+        forgotten=[ForgottenTopic(named(topic, version), partitions) for topic, partitions in request.forgotten],
+    )
+    frame = memoryview(encode_request(request, correlation_id, client_id, version))
+    header = decode_request_header(frame, 0, len(frame), flexible=version >= 12)
+    assert (header.api_key, header.api_version, header.correlation_id) == (1, version, correlation_id)
     assert header.client_id == client_id.decode("utf-8", "replace")
-    assert fetch.decode_request(frame[header.body_position :], 17) == request
+    kept = [
+        FetchTopic(
+            topic,
+            [
+                partition._replace(
+                    current_leader_epoch=partition.current_leader_epoch if version >= 9 else -1,
+                    last_fetched_epoch=partition.last_fetched_epoch if version >= 12 else -1,
+                    log_start_offset=partition.log_start_offset if version >= 5 else -1,
+                )
+                for partition in partitions
+            ],
+        )
+        for topic, partitions in request.topics
+    ]
+    read = fetch.decode_request(frame[header.body_position :], version)
+    assert read == replace(
+        request,
+        topics=kept,
+        replica_epoch=request.replica_epoch if version >= 15 else -1,
+        session_id=request.session_id if version >= 7 else read.session_id,
+        session_epoch=request.session_epoch if version >= 7 else read.session_epoch,
+        forgotten=request.forgotten if version >= 7 else [],
+        rack=request.rack if version >= 11 else "",
+    )
 
 
 @settings(deadline=None)
-@given(topics=ANSWERS, correlation_id=INT, error_code=st.integers(-1, 120), session_id=INT)
-def test_what_the_broker_writes_is_read(topics: Any, correlation_id: int, error_code: int, session_id: int) -> None:
-    frame = answered(topics, correlation_id, error_code, session_id)
-    head = read_head(frame, correlation_id)
-    assert (head.throttle_time_ms, head.error_code, head.session_id) == (0, error_code, session_id)
+@given(topics=ANSWERS, correlation_id=INT, error_code=st.integers(-1, 120), session_id=INT, version=VERSIONS)
+def test_what_the_broker_writes_is_read(topics: Any, correlation_id: int, error_code: int, session_id: int, version: int) -> None:
+    topics = [(named(topic, version), answers) for topic, answers in topics]
+    frame = answered(topics, correlation_id, error_code, session_id, version)
+    head = read_head(frame, correlation_id, version)
+    assert head[:3] == ((0, error_code, session_id) if version >= 7 else (0, 0, 0))
     expected = [
-        (topic, each.partition, each.error_code, each.high_watermark, each.log_start_offset, each.diverging_epoch, each.records or b"")
+        FetchedPartition(
+            topic,
+            answer.partition,
+            answer.error_code,
+            answer.high_watermark,
+            answer.log_start_offset if version >= 5 else -1,
+            answer.diverging_epoch if version >= 12 else None,
+            memoryview(answer.records if isinstance(answer.records, bytes) else b""),
+            answer.last_stable_offset,
+            answer.aborted_transactions or (),
+            answer.preferred_read_replica if version >= 11 else -1,
+        )
         for topic, answers in topics
-        for each in answers
+        for answer in answers
     ]
-    assert [tuple(each) for each in walk(frame, head.position)] == expected
+    assert list(walk(frame, head.position, version)) == expected
+    assert read_answer(frame, head.position, version) == (expected, [])
 
 
 def test_records_are_views_of_the_frame() -> None:
@@ -143,11 +196,16 @@ def test_counts_and_sizes_that_the_frame_can_not_hold_are_malformed(count: int) 
             read(memoryview(top + body + bytes(20)))
 
 
-def test_unknown_tagged_fields_are_passed_over() -> None:
+def test_a_refusal_names_the_new_leader_and_unknown_tagged_fields_are_passed_over() -> None:
     """v16 has the current leader of a partition, and the endpoints of brokers at the end (KIP-951)."""
-    leader = b"\1\x09" + bytes(9)
+    leader = b"\1\x09" + struct.pack(">iib", 3, 8, 0)
     diverging = b"\0\x0d" + struct.pack(">iqb", 4, 12, 0)
+    unknown = b"\7\2ab"
     partition = struct.pack(">ihqqq", 0, 6, -1, -1, -1) + b"\0" + bytes(4) + b"\1"
-    body = bytes(10) + b"\2" + TOPIC.bytes + b"\2" + partition + b"\2" + diverging + leader + b"\0" + b"\1\0\3abc"
-    (answer,) = read(memoryview(b"\0\0\0\1" + b"\1\5\1z" + body))
-    assert (answer.error_code, answer.diverging_epoch) == (6, (4, 12))
+    endpoints = b"\2" + struct.pack(">i", 3) + b"\5host" + struct.pack(">i", 9092) + b"\2r" + b"\0"
+    tags = b"\2" + b"\0" + bytes([len(endpoints)]) + endpoints + b"\1\3abc"
+    body = bytes(10) + b"\2" + TOPIC.bytes + b"\2" + partition + b"\3" + diverging + leader + unknown + b"\0" + tags
+    frame = memoryview(b"\0\0\0\1" + b"\1\5\1z" + body)
+    (answer,), nodes = read_answer(frame, read_head(frame, 1).position, 17)
+    assert (answer.error_code, answer.diverging_epoch, answer.current_leader) == (6, (4, 12), (3, 8))
+    assert nodes == [NodeEndpoint(3, "host", 9092, "r")]

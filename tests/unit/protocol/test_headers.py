@@ -15,8 +15,7 @@ from kio.serial import entity_writer
 from kio.static.primitive import i16, i32
 
 from ottla.errors import InvalidRequest
-from ottla.protocol.headers import RequestHeader, decode_request_header
-from ottla.protocol.primitives import uvarint
+from ottla.protocol.primitives import RequestHeader, decode_request_header, uvarint
 
 SHORT = st.integers(-(2**15), 2**15 - 1)
 INT = st.integers(-(2**31), 2**31 - 1)

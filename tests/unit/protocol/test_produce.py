@@ -63,7 +63,10 @@ def test_requests_are_read_as_kio_writes_them(
     buffer = memoryview(bytearray(b"header" + body + b"the next frame"))
     request = decode_request(buffer, 6, 6 + len(body), version)
     assert (request.transactional_id, request.acks, request.timeout_ms) == (transactional_id, acks, timeout_ms)
-    read = [(name, [(each.partition, bytes(buffer[each.start : each.stop])) for each in partitions]) for name, partitions in request.topics]
+    read = [
+        (name, [(partition.partition, bytes(buffer[partition.start : partition.stop])) for partition in partitions])
+        for name, partitions in request.topics
+    ]
     assert read == [(name, [(index, records or b"") for index, records in partitions]) for name, partitions in topics]
 
 
@@ -72,7 +75,7 @@ EXAMPLE: Topics = [("flights", [(0, b"records" * 10), (1, None)]), ("other", [(7
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_body_cut_at_any_byte_is_refused_whatever_lies_behind_it(version: int) -> None:
-    """The buffer goes on behind the frame; those bytes belong to another request."""
+    """The buffer continues behind the frame; those bytes belong to another request."""
     body = encoded_by_kio(version, "id", -1, 1000, EXAMPLE)
     for cut in range(len(body)):
         for behind in (b"", body[cut:], bytes(200), b"\xff" * 200):
@@ -93,7 +96,7 @@ def test_what_follows_a_whole_request_is_passed_over(version: int) -> None:
 def test_random_bytes_are_a_request_or_an_invalid_request(version: int, body: bytes) -> None:
     with contextlib.suppress(InvalidRequest):
         for topic in decode_request(memoryview(body + b"behind"), 0, len(body), version).topics:
-            assert all(0 <= each.start <= each.stop <= len(body) for each in topic.partitions)
+            assert all(0 <= partition.start <= partition.stop <= len(body) for partition in topic.partitions)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -177,7 +180,7 @@ def test_responses_are_read_by_kio_field_by_field(
             if version >= 5:
                 assert read.log_start_offset == answer.log_start_offset
             if version >= 8:
-                assert [(each.batch_index, each.batch_index_error_message) for each in read.record_errors] == answer.record_errors
+                assert [(error.batch_index, error.batch_index_error_message) for error in read.record_errors] == answer.record_errors
                 assert read.error_message == answer.error_message
 
 

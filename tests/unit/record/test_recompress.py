@@ -7,7 +7,7 @@ import pytest
 from ottla.errors import InvalidRecord
 from ottla.record.batch import CODEC_MASK, check_batch, read_header
 from ottla.record.codecs import CODEC_NAMES, GZIP, NONE, ZSTD, DecompressedTooLarge
-from ottla.record.recompress import recompress
+from ottla.record.opening import recompress
 from ottla.record.records import Record, build_batch, read_records, seal
 
 RECORDS = [Record(7 + index, 1_000 + index, b"key", b"value " * index, (("h", None),)) for index in range(50)]

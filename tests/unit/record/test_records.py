@@ -106,7 +106,7 @@ def test_kio_reads_what_we_build(records: list[Record]) -> None:
     assert batch.max_timestamp == max(record.timestamp for record in records)
     for theirs, ours in zip(batch.records, records, strict=True):
         assert (theirs.offset, theirs.key, theirs.value) == (ours.offset, ours.key, ours.value)
-        assert [(each.key, each.value) for each in theirs.headers] == [(key.encode(), value) for key, value in ours.headers]
+        assert [(header.key, header.value) for header in theirs.headers] == [(key.encode(), value) for key, value in ours.headers]
 
 
 def reader_of(module: Any, batch: bytes) -> Any:
@@ -125,7 +125,7 @@ def writer_of(module: Any, codec: int) -> Any:
 def test_kafka_python_and_aiokafka_read_what_we_build(module: Any, codec: int) -> None:
     theirs = reader_of(module, build_batch(RECORDS, codec=codec))
     assert theirs.validate_crc()
-    read = [Record(each.offset, each.timestamp, each.key, each.value, tuple(each.headers)) for each in theirs]
+    read = [Record(their.offset, their.timestamp, their.key, their.value, tuple(their.headers)) for their in theirs]
     assert read == RECORDS
 
 

@@ -15,7 +15,7 @@ from ottla.rpc.tls import RpcTls
 from ottla.rpc.v1 import broker_pb2, broker_pb2_grpc
 
 NAME: Final = "ottla.rpc.v1.Broker"
-DEADLINE: Final = 20.0  # of calls that are to be answered, on however slow a machine
+DEADLINE: Final = 120.0  # of calls that are to be answered, on however slow a machine
 
 Behaviour = Callable[[broker_pb2.UpdateMetadataRequest], Awaitable[None]]
 

@@ -92,14 +92,14 @@ def test_what_can_not_be_used_is_refused_with_its_name(ours: Authority, tmp_path
     (tmp_path / "no-key.pem").write_bytes(certificate)
     (tmp_path / "damaged.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     for name, complaint in {
-        "nowhere.pem": "can not be read: No such file",
-        "mixed.pem": "key and certificate can not be used",
+        "nowhere.pem": "cannot be read: No such file",
+        "mixed.pem": "key and certificate cannot be used",
         "encrypted.pem": "the private key is encrypted",
         "no-key.pem": "holds no private key",
     }.items():
         with pytest.raises(ConfigurationError, match=f"{name}.*{complaint}"):
             read_tls(keystore=str(tmp_path / name), truststore=truststore)
-    with pytest.raises(ConfigurationError, match="authorities can not be used"):
+    with pytest.raises(ConfigurationError, match="authorities cannot be used"):
         read_tls(keystore=keystore, truststore=str(tmp_path / "damaged.pem"))
     (tmp_path / "empty.pem").touch()
     with pytest.raises(ConfigurationError, match=r"empty\.pem holds no certificate"):

@@ -28,7 +28,7 @@ from .empty_service import EmptyService, EmptySettings
 
 def asked(address: str, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(address + path, timeout=10) as answer:
+        with urllib.request.urlopen(address + path, timeout=120) as answer:
             return int(answer.status), answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -68,7 +68,7 @@ def test_it_is_ready_while_it_is_registered_and_registers_again(tmp_path: Path) 
             session = service.sessions._session
             assert isinstance(session, EmbeddedSession)
             await session.end(SessionEvent.EXPIRED)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while service.sessions._session is session or (await asyncio.to_thread(asked, address, "/readyz"))[0] != 200:  # noqa: ASYNC110 - its state
                     await asyncio.sleep(0.05)
         finally:
@@ -100,7 +100,7 @@ def test_as_a_process_it_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
         address = process.stdout.readline().strip()
         assert asked(address, "/readyz")[0] == 200
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
     finally:
         process.kill()
         process.wait()

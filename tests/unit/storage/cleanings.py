@@ -13,9 +13,9 @@ from ottla.lifecycle import offload_nothing
 from ottla.record.batch import DELETE_HORIZON_MASK, BatchHeader, batches
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
 from ottla.record.records import Record, build_batch, read_records
-from ottla.storage.cleaner import LogCleaner
-from ottla.storage.cleaning_job import CleanedSegment, CleaningJob, CleaningResult
-from ottla.storage.cleaning_runner import CleaningRunner, InlineRunner
+from ottla.storage.compaction.cleaner import LogCleaner
+from ottla.storage.compaction.job import CleanedSegment, CleaningJob, CleaningResult
+from ottla.storage.compaction.runner import CleaningRunner, InlineRunner
 from ottla.storage.log import Log
 from ottla.testing import ManualClock
 
@@ -72,9 +72,9 @@ def cleaner_of(
 async def clean(log: Log, clock: ManualClock, *, roll: bool = True, **settings: Any) -> LogCleaner:
     """Rolls, syncs, and cleans the log once; the topic has to be one that is compacted."""
     if roll:
-        log.roll()
+        log.appender.roll()
     await log.flush()
-    await log.flush_sealed()
+    await log.flusher.flush_sealed()
     cleaner = cleaner_of(log, clock, **settings)
     assert await cleaner.clean_filthiest() == PARTITION
     return cleaner
@@ -112,7 +112,7 @@ def committed_records_of(log: Log, up_to: int | None = None) -> Iterator[Record]
         region = log.read(offset, 1 << 20, end, True)
         if region is None:
             return
-        aborted = sorted(log.aborted_transactions(offset, region, end), key=lambda each: each.first_offset)
+        aborted = sorted(log.aborted_transactions(offset, region, end), key=lambda transaction: transaction.first_offset)
         data = region.read()
         for position, header in batches(data):
             while aborted and aborted[0].first_offset <= header.last_offset:

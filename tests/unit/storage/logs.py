@@ -13,6 +13,7 @@ from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
 from ottla.record.batch import PREFIX, PREFIX_SIZE, batches
 from ottla.record.records import Record, build_batch
+from ottla.storage.batch_opener import BatchOpener
 from ottla.storage.file_pool import FilePool
 from ottla.storage.log import Log
 from ottla.storage.log_context import LogContext
@@ -39,7 +40,7 @@ def batch_of(
 
 def append(log: Log, *received: bytes) -> None:
     """Appends batches that have their offsets."""
-    log.append_as_received(memoryview(b"".join(received)))
+    log.appender.append_as_received(memoryview(b"".join(received)))
 
 
 def fill(log: Log, batches_count: int, **of_batch: Any) -> list[bytes]:
@@ -127,16 +128,17 @@ def log_maker(directory: Path, clock: ManualClock, files: FailingFiles) -> LogMa
     deletions: list[tuple[list[str], int]] = []
     failures: list[OSError] = []
     delete_later: Callable[[Sequence[str], int], None] = lambda paths, delay: deletions.append((list(paths), delay))  # noqa: E731
-    context = LogContext(clock, offload_nothing, FilePool(100), files, delete_later=delete_later, directory_failed=failures.append)
+    opener = BatchOpener(offload_nothing, has_process=False)
+    context = LogContext(clock, offload_nothing, opener, FilePool(100), files, delete_later=delete_later, directory_failed=failures.append)
     return LogMaker(directory, clock, context, deletions, failures)
 
 
 def stage(log: Log, count: int = 1, *, size: int = 100, timestamp: int = 1_000) -> bytes:
     """As a leader does it: assigns offset and epoch by another prefix, and leaves the rest as it came."""
     batch = batch_of(0, count, size=size, timestamp=timestamp)
-    base_offset = log.next_offset
+    base_offset = log.appender.next_offset
     prefix = PREFIX.pack(base_offset, len(batch) - 12, 7)
-    log.stage(prefix, memoryview(batch)[PREFIX_SIZE:], base_offset + count - 1, timestamp + count - 1)
+    log.appender.stage(prefix, memoryview(batch)[PREFIX_SIZE:], base_offset + count - 1, timestamp + count - 1)
     return prefix + batch[PREFIX_SIZE:]
 
 

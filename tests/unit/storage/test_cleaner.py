@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -16,17 +17,17 @@ from hypothesis import strategies as st
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
 from ottla.record.batch import HEADER_SIZE
-from ottla.storage.clean_points import CleanableLog, filthiest, first_dirty_offset
-from ottla.storage.cleaner import LogCleaner
-from ottla.storage.cleaning_runner import InlineRunner
+from ottla.storage.compaction.cleaner import CleanableLog, LogCleaner, filthiest, first_dirty_offset
+from ottla.storage.compaction.process import Pace
+from ottla.storage.compaction.runner import InlineRunner
 from ottla.storage.log import Log
-from ottla.storage.pace import Pace
 from ottla.storage.recovery import load_log
 from ottla.testing import ManualClock
 
 from .brokers import Broker
 from .brokers import run as run_scene
 from .cleanings import COMPACTED, ObservedRunner, clean, cleaner_of, file_names, put, values_of
+from .failing_calls import failing
 from .logs import PARTITION, LogMaker, append, batch_of
 
 MINUTE_MS = 60_000
@@ -79,9 +80,9 @@ def test_the_active_segment_and_what_is_not_on_the_disk_or_not_committed_stay(ma
         log = make_log(**COMPACTED)
         for number in range(4):
             put(log, ("a", str(number)))
-            log.roll()
+            log.appender.roll()
         put(log, ("a", "active"))
-        assert [each.dirty_bytes for each in await cleaner_of(log, clock).cleanable_logs()] == [0]
+        assert [partition_log.dirty_bytes for partition_log in await cleaner_of(log, clock).cleanable_logs()] == [0]
         await log.flush()
         found = (await cleaner_of(log, clock, high_watermark=3).cleanable_logs())[0]
         assert (found.end_offset, found.dirty_ratio) == (3, 1.0)
@@ -97,7 +98,7 @@ def test_a_topic_that_is_only_deleted_from_is_not_cleaned(make_log: LogMaker, cl
     async def scene() -> None:
         log = make_log(min_cleanable_dirty_ratio=0.0)
         put(log, ("a", "1"))
-        log.roll()
+        log.appender.roll()
         await log.flush()
         assert await cleaner_of(log, clock).clean_filthiest() is None
 
@@ -108,9 +109,9 @@ def test_records_younger_than_the_least_lag_stay(make_log: LogMaker, clock: Manu
     async def scene() -> None:
         log = make_log(**COMPACTED, min_compaction_lag_ms=MINUTE_MS)
         put(log, ("a", "1"), timestamp=clock.time_ms() - 2 * MINUTE_MS)
-        log.roll()
+        log.appender.roll()
         put(log, ("a", "2"), timestamp=clock.time_ms() - MINUTE_MS - 1)
-        log.roll()
+        log.appender.roll()
         put(log, ("a", "3"), timestamp=clock.time_ms() - MINUTE_MS + 1)
         await clean(log, clock)
         assert log.cleaned_up_to == 2
@@ -131,7 +132,7 @@ def test_a_record_that_has_waited_for_the_longest_lag_makes_its_log_due(make_log
         assert len(log.segments) == 2
         await clean(log, clock)
         put(log, ("key 1", "2"), timestamp=clock.time_ms())
-        log.roll()
+        log.appender.roll()
         await log.flush()
         assert await cleaner_of(log, clock).clean_filthiest() is None
         clock.advance(milliseconds=MINUTE_MS + 1)
@@ -147,7 +148,7 @@ def test_a_map_that_fills_up_cleans_the_segments_that_fit_and_the_others_the_nex
         for number in range(4):
             put(log, *((f"{number} {key}", "x") for key in range(30)))
             put(log, *((f"{number} {key}", "y") for key in range(30)))
-            log.roll()
+            log.appender.roll()
         await clean(log, clock, log_cleaner_dedupe_buffer_size=24 * 83, log_cleaner_io_buffer_load_factor=0.9)
         assert log.cleaned_up_to == 120
         await clean(log, clock, log_cleaner_dedupe_buffer_size=24 * 83)
@@ -164,7 +165,7 @@ def test_a_map_too_small_for_one_segment_is_told_by_name_until_the_settings_chan
         log = make_log(**COMPACTED)
         put(log, *((f"key {key}", "x") for key in range(100)))
         put(log, *((f"key {key}", "x") for key in range(100)))
-        log.roll()
+        log.appender.roll()
         await log.flush()
         cleaner = cleaner_of(log, clock, log_cleaner_dedupe_buffer_size=24 * 50)
         assert await cleaner.clean_filthiest() is None
@@ -214,7 +215,7 @@ def test_a_corrupt_batch_stops_the_cleaning_of_its_log_loudly_and_of_no_other(
         for each in (bad, good):
             put(each, ("a", "1"))
             put(each, ("a", "2"))
-            each.roll()
+            each.appender.roll()
             await each.flush()
         damage(bad, position)
         cleaner = cleaner_with(broker, logs.logs)
@@ -224,12 +225,12 @@ def test_a_corrupt_batch_stops_the_cleaning_of_its_log_loudly_and_of_no_other(
         assert values_of(good) == {1: ("a", "2")}
         assert list(cleaner.uncleanable) == [bad.topic_partition]
         assert (cleaner.uncleanable_partitions_count, cleaner.counts.crc_errors) == (1, 1)
-        assert "table-0 is not compacted any more, until the broker starts again" in caplog.text
+        assert "table-0: compaction has stopped until the broker restarts" in caplog.text
         assert len(caplog.records) == 1
         await cleaner.clean_filthiest()
         assert len(caplog.records) == 1
         assert bad.cleaned_up_to == 0
-        await logs.delete(bad.topic_partition)  # made anew, it is another log
+        await logs.delete(bad.topic_partition)  # made again, it is another log
         assert not cleaner.uncleanable
         assert (cleaner.uncleanable_partitions_count, cleaner.counts.crc_errors) == (0, 1)
         await cleaner.clean_filthiest()
@@ -252,7 +253,7 @@ def test_where_logs_are_clean_up_to_is_in_kafkas_checkpoint_and_known_after_a_st
         assert not checkpoint.exists()
         put(log, ("a", "1"))
         put(log, ("a", "2"))
-        log.roll()
+        log.appender.roll()
         await log.flush()
         assert await cleaner_with(broker, logs.logs).clean_filthiest() == table
         assert checkpoint.read_text() == "0\n1\ntable 3 2\n"
@@ -281,7 +282,7 @@ INTERRUPTIONS: dict[str, Callable[[Log], None]] = {
     "truncation into what is cleaned": lambda log: log.truncate_to(2),
     "truncation of the end": lambda log: log.truncate_to(log.log_end_offset - 1),
     "truncation of everything": lambda log: log.truncate_fully_and_start_at(7),
-    "deletion": lambda log: log.fail("it was deleted"),
+    "deletion": lambda log: log.files.fail("it was deleted"),
     "the topic is not compacted any more": lambda log: log.update_settings(replace(log.settings, cleanup_policy=("delete",))),
 }
 
@@ -292,7 +293,7 @@ def test_what_ends_a_cleaning_leaves_the_log_as_it_is_without_it(make_log: LogMa
         log = make_log(**COMPACTED, segment_bytes=300)
         for _ in range(12):
             put(log, ("a", "x" * 60))
-        log.roll()
+        log.appender.roll()
         put(log, ("b", "1"), ("b", "2"))
         await log.flush()
         runner = ObservedRunner(lambda: INTERRUPTIONS[what](log) if not runner.cleaned else None)
@@ -300,6 +301,26 @@ def test_what_ends_a_cleaning_leaves_the_log_as_it_is_without_it(make_log: LogMa
         assert await cleaner.clean_filthiest() is None
         assert not runner.cleaned
         assert log.cleaned_up_to == 0
+        assert not file_names(log.directory, ".cleaned", ".swap")
+
+    run(scene)
+
+
+def test_what_a_cleaning_leaves_and_a_failing_disk_keeps_is_told_and_no_error_of_a_task(
+    make_log: LogMaker, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody awaits a cleaning that the cleaner has begun by itself. The next start sweeps."""
+
+    async def scene() -> None:
+        log = make_log(**COMPACTED, segment_bytes=300)
+        for _ in range(12):
+            put(log, ("a", "x" * 60))
+        await log.flush()
+        runner = ObservedRunner(lambda: INTERRUPTIONS["truncation of the end"](log) if not runner.cleaned else None)
+        with failing("unlink", lambda path: path.endswith(".cleaned") and Path(path).exists(), errno.EIO) as kept:
+            assert await cleaner_of(log, clock, runner).clean_filthiest() is None
+        assert kept and "cannot be removed before the next start" in caplog.text
+        make_log(**COMPACTED)
         assert not file_names(log.directory, ".cleaned", ".swap")
 
     run(scene)
@@ -332,7 +353,7 @@ def test_delete_records_inside_a_segment_lets_the_cleaning_go_on(make_log: LogMa
     async def scene() -> None:
         log = make_log(**COMPACTED)
         put(log, ("a", "1"), ("b", "1"), ("a", "2"))
-        log.roll()
+        log.appender.roll()
         await log.flush()
         runner = ObservedRunner(lambda: log.advance_log_start_offset(1))
         assert await cleaner_of(log, clock, runner).clean_filthiest() == PARTITION
@@ -349,7 +370,7 @@ def test_a_compacted_and_deleted_topic_also_loses_what_is_old(make_log: LogMaker
         log = make_log(**{**COMPACTED, "cleanup_policy": ("compact", "delete"), "retention_ms": MINUTE_MS})
         now_ms = clock.time_ms()
         put(log, ("a", "1"), timestamp=now_ms)
-        log.roll()
+        log.appender.roll()
         put(log, ("b", "1"), timestamp=now_ms + 10 * MINUTE_MS)
         await clean(log, clock)
         assert log.delete_old_segments(now_ms + MINUTE_MS) == 0
@@ -382,17 +403,17 @@ def test_what_was_replaced_goes_after_the_delay_for_deleted_files(make_log: LogM
     async def scene() -> None:
         log = make_log(**COMPACTED, file_delete_delay_ms=1234)
         put(log, ("a", "1"))
-        log.roll()
+        log.appender.roll()
         put(log, ("a", "2"))
         await clean(log, clock)
         paths, delay_ms = make_log.deletions[-1]
         assert delay_ms == 1234
-        assert [Path(each).name for each in paths] == [
+        assert [Path(path).name for path in paths] == [
             f"{offset:020d}{suffix}.deleted"
             for offset, suffixes in ((0, (".log", ".index", ".timeindex")), (1, (".log", ".index", ".timeindex", ".snapshot")))
             for suffix in suffixes
         ]
-        assert set(file_names(log.directory, ".deleted")) == {Path(each).name for each in paths}
+        assert set(file_names(log.directory, ".deleted")) == {Path(path).name for path in paths}
 
     run(scene)
 
@@ -405,9 +426,9 @@ def test_logs_are_cleaned_by_themselves_again_and_again(make_log: LogMaker) -> N
         cleaner.start()
         for number in range(3):
             put(log, ("a", str(number)))
-            log.roll()
+            log.appender.roll()
             await log.flush()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await runner.ended.get()
             assert values_of(log) == {number: ("a", str(number))}
         await cleaner.close()
@@ -431,7 +452,7 @@ def test_memory_buffers_and_speed_are_shared_by_the_threads(make_log: LogMaker, 
     async def scene() -> None:
         log = make_log(**COMPACTED)
         put(log, ("a", "1"))
-        log.roll()
+        log.appender.roll()
         await log.flush()
         runner = ObservedRunner()
         cleaner = cleaner_of(

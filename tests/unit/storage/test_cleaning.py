@@ -9,7 +9,7 @@ import pytest
 
 from ottla.record.batch import LOG_APPEND_TIME, batches, crc_of, read_header
 from ottla.record.codecs import GZIP, LZ4, SNAPPY, ZSTD
-from ottla.record.records import read_records
+from ottla.record.records import read_records, seal
 from ottla.storage.log import Log
 from ottla.storage.recovery import load_log
 from ottla.testing import ManualClock
@@ -25,6 +25,7 @@ from .cleanings import (
     file_names,
     has_horizon,
     headers_of,
+    keyed_batch,
     put,
     records_of,
     values_of,
@@ -160,7 +161,7 @@ def test_a_tombstone_that_a_later_record_follows_goes_at_once(make_log: LogMaker
 
 
 def test_the_last_batch_of_an_active_producer_stays_without_records(make_log: LogMaker, clock: ManualClock) -> None:
-    """So that its sequence is known to whoever reads only the log, as after the loss of all snapshots."""
+    """So that its sequence is known to anyone who reads only the log, as after the loss of all snapshots."""
 
     async def scene() -> None:
         log = make_log(**COMPACTED)
@@ -210,7 +211,7 @@ def test_a_transaction_whose_marker_lies_behind_what_is_cleaned_is_known_as_abor
         log = make_log(**COMPACTED)
         put(log, ("a", "old"))
         put(log, ("a", "aborted"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
-        log.roll()
+        log.appender.roll()
         end_transaction(log, ABORT, 5)
         put(log, ("b", "1"))
         await clean(log, clock, roll=False)
@@ -225,15 +226,15 @@ def test_an_open_transaction_and_one_not_committed_yet_stop_the_cleaning_before_
     async def scene() -> None:
         log = make_log(**COMPACTED)
         put(log, ("a", "1"))
-        log.roll()
+        log.appender.roll()
         put(log, ("a", "2"))
         put(log, ("a", "open"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
-        log.roll()
+        log.appender.roll()
         put(log, ("a", "3"))
         await clean(log, clock)
         assert log.cleaned_up_to == 1
         marker = end_transaction(log, COMMIT, 5)
-        log.roll()
+        log.appender.roll()
         await log.flush()
         assert await cleaner_of(log, clock, high_watermark=marker).clean_filthiest() is None
         assert await cleaner_of(log, clock, high_watermark=marker + 1).clean_filthiest() is not None
@@ -336,9 +337,9 @@ def test_segments_are_not_joined_beyond_what_an_index_can_say_or_hold(make_log: 
         log = make_log(**COMPACTED, segment_index_bytes=64, index_interval_bytes=1)
         for number in range(24):
             put(log, (f"key {number}", "x" * 80))
-        before = [each.base_offset for each in log.segments]
+        before = [segment.base_offset for segment in log.segments]
         await clean(log, clock)
-        assert [each.base_offset for each in log.segments][:-1] == before
+        assert [segment.base_offset for segment in log.segments][:-1] == before
 
     asyncio.run(scene())
 
@@ -348,12 +349,12 @@ def test_a_gap_of_two_thousand_million_offsets_is_not_joined(make_log: LogMaker,
         log = make_log(**COMPACTED)
         put(log, ("a", "1"))
         for base_offset in (1 << 31, 1 << 32):
-            log.next_offset = log.log_end_offset = base_offset
-            log.roll()
+            log.appender.next_offset = log.appender.log_end_offset = base_offset
+            log.appender.roll()
             put(log, (f"b {base_offset}", "1"))
-        log.next_offset = log.log_end_offset = (1 << 32) + 1
+        log.appender.next_offset = log.appender.log_end_offset = (1 << 32) + 1
         await clean(log, clock)
-        assert [each.base_offset for each in log.segments][:3] == [0, 1 << 31, 1 << 32]
+        assert [segment.base_offset for segment in log.segments][:3] == [0, 1 << 31, 1 << 32]
 
     asyncio.run(scene())
 
@@ -375,7 +376,9 @@ def test_a_log_is_read_through_its_gaps(make_log: LogMaker, clock: ManualClock) 
             else:
                 assert region is not None
                 data = region.read()
-                found = [each.offset for position, _ in batches(data) for each in read_records(data[position:]) if each.offset >= offset]
+                found = [
+                    record.offset for position, _ in batches(data) for record in read_records(data[position:]) if record.offset >= offset
+                ]
                 assert found[:1] in ([expected], [])  # an empty batch may be all that a segment has
                 assert read_header(data).last_offset >= offset
         for up_to in range(log.log_end_offset):
@@ -395,7 +398,7 @@ def test_times_are_looked_up_in_a_cleaned_log(make_log: LogMaker, clock: ManualC
         await clean(log, clock)
         stored_records = records_of(log)
         for timestamp in range(0, 400, 7):
-            expected = next(((each.offset, each.timestamp) for each in stored_records if each.timestamp >= timestamp), None)
+            expected = next(((record.offset, record.timestamp) for record in stored_records if record.timestamp >= timestamp), None)
             found = await log.offset_for_timestamp(timestamp)
             assert (None if found is None else (found.offset, found.timestamp)) == expected
         newest = await log.offset_of_max_timestamp()
@@ -418,5 +421,26 @@ def test_a_follower_takes_what_a_cleaned_leader_has(make_log: LogMaker, clock: M
             assert region is not None
             append(follower, region.read())
         assert values_of(follower) == values_of(log)
+
+    asyncio.run(scene())
+
+
+def test_a_batch_that_cannot_be_opened_stays_and_the_rest_is_cleaned(
+    make_log: LogMaker, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its checksum is right, so it is what came; a topic may be made compacted after it has."""
+
+    async def scene() -> None:
+        log = make_log(**COMPACTED)
+        put(log, ("a", "1"), ("b", "1"))
+        garbage = seal(read_header(keyed_batch(2, ("c", "1")))._replace(attributes=ZSTD), b"this is no zstd")
+        many = seal(read_header(keyed_batch(3, ("c", "1")))._replace(record_count=2_000_000), b"")
+        append(log, garbage, many)
+        put(log, ("a", "2"))
+        before = stored(log)
+        await clean(log, clock)
+        assert garbage in stored(log) and many in stored(log)
+        assert len(stored(log)) < len(before)
+        assert "2 batches are not opened and stay as they are, the first of them: the batch at offset 2" in caplog.text
 
     asyncio.run(scene())

@@ -125,7 +125,7 @@ class CleaningMachine(RuleBasedStateMachine):
         for records, producer_id, transactional, codec, rolls in appends:
             self._append_records(records, producer_id, transactional, codec)
             if rolls:
-                self.log.roll()
+                self.log.appender.roll()
 
     def _append_records(self, records: list[Keyed], producer_id: int, transactional: bool, codec: int) -> None:
         offset, timestamp = self.log.log_end_offset, self.clock.time_ms()
@@ -213,9 +213,9 @@ class CleaningMachine(RuleBasedStateMachine):
             self._open_after_a_crash()
 
     async def _prepare(self) -> None:
-        self.log.roll()
+        self.log.appender.roll()
         await self.log.flush()
-        await self.log.flush_sealed()
+        await self.log.flusher.flush_sealed()
 
     async def _clean(self, uncommitted: int) -> None:
         high_watermark = max(self.log.log_end_offset - uncommitted, self.committed)
@@ -230,7 +230,7 @@ class CleaningMachine(RuleBasedStateMachine):
         assert self.log.cleaned_up_to >= before
 
     def _open_after_a_crash(self) -> None:
-        self.log.release_files()
+        self.log.files.release()
         self.log = self.open()
 
     @rule(crashes=st.booleans())
@@ -254,13 +254,13 @@ class CleaningMachine(RuleBasedStateMachine):
         asyncio.run(self.log.settle())
         model = Model()
         self.model, old = model, self.model
-        model.batches = [each for each in old.batches if _base_offset(each) < offset]
+        model.batches = [batch for batch in old.batches if _base_offset(batch) < offset]
         model.records = {at: each for at, each in old.records.items() if at < offset}
         self.first_cleaned_ms = {at: each for at, each in self.first_cleaned_ms.items() if at < offset}
         states = _states_of(model.batches, 0)
         for producer_id, producer in self.producers.items():
             state = states.get(producer_id)
-            # The producer goes on where the log ends now; a fresh epoch where the log says nothing of it.
+            # The producer continues where the log ends now; a fresh epoch where the log says nothing of it.
             first = -1 if state is None else state.transaction_first_offset
             producer.in_transaction = first >= 0
             if first >= 0:
@@ -268,7 +268,7 @@ class CleaningMachine(RuleBasedStateMachine):
             producer.next_sequence = 0 if state is None or state.producer_epoch != producer.epoch else state.next_sequence
             if state is not None and state.producer_epoch != producer.epoch and producer.in_transaction:
                 producer.epoch, producer.next_sequence = state.producer_epoch, state.next_sequence
-        kept = {(each.producer_id, each.transaction) for each in model.records.values() if each.transaction is not None}
+        kept = {(record.producer_id, record.transaction) for record in model.records.values() if record.transaction is not None}
         model.outcomes = {key: outcome for key, outcome in old.outcomes.items() if key in kept and model.open.get(key[0]) != key[1]}
 
     # What has to hold.
@@ -369,7 +369,7 @@ def _states_of(history: list[bytes], first: int) -> ProducerStates:
 
 
 def _facts(states: ProducerStates) -> dict[int, tuple[int, int, int]]:
-    return {each.producer_id: (each.producer_epoch, each.next_sequence, each.transaction_first_offset) for each in states}
+    return {state.producer_id: (state.producer_epoch, state.next_sequence, state.transaction_first_offset) for state in states}
 
 
 TestCleaningMachine = CleaningMachine.TestCase

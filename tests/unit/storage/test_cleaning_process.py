@@ -16,16 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla import lifecycle
 from ottla.model import TopicPartition
-from ottla.storage import cleaning_runner
-from ottla.storage.cleaner import LogCleaner
-from ottla.storage.cleaning_job import (
+from ottla.storage.batches import CorruptLog
+from ottla.storage.compaction.cleaner import LogCleaner
+from ottla.storage.compaction.job import (
     CleanedSegment,
     CleaningFailed,
     CleaningInterrupted,
     CleaningJob,
     CleaningResult,
-    CorruptLog,
     LastOfProducer,
     OffsetMapTooSmall,
     SourceSegment,
@@ -35,8 +35,8 @@ from ottla.storage.cleaning_job import (
     error_of,
     failure_of,
 )
-from ottla.storage.cleaning_process import serve
-from ottla.storage.cleaning_runner import ProcessRunner
+from ottla.storage.compaction.process import serve
+from ottla.storage.compaction.runner import ProcessRunner
 from ottla.storage.log import Log
 from ottla.testing import ManualClock
 
@@ -71,7 +71,7 @@ async def filled(make_log: LogMaker, **settings: Any) -> Log:
     log = make_log(**COMPACTED, **settings)
     for number in range(50):
         put(log, (f"key {number % 5}", f"{number}"))
-    log.roll()
+    log.appender.roll()
     await log.flush()
     return log
 
@@ -134,7 +134,7 @@ def test_jobs_are_done_one_after_the_other_until_the_input_ends(make_log: LogMak
         missing = replace(job, directory=job.directory + "-gone")
         serve(io.BytesIO(encode(job) + encode(missing) + encode(job)), answers, clock, os.getppid())
         kinds = [decode(line) for line in answers.getvalue().splitlines()]
-        assert [type(each) for each in kinds] == [CleanedSegment, CleaningResult, CleaningFailed, CleanedSegment, CleaningResult]
+        assert [type(kind) for kind in kinds] == [CleanedSegment, CleaningResult, CleaningFailed, CleanedSegment, CleaningResult]
         assert isinstance(kinds[1], CleaningResult)
         assert (kinds[1].end_offset, kinds[1].records_before, kinds[1].records_after, kinds[1].keys) == (50, 50, 5, 5)
 
@@ -191,7 +191,7 @@ def test_a_process_that_has_died_is_replaced(make_log: LogMaker, clock: ManualCl
         await clean(log, clock, runner=runner)
         dead = runner.process_ids[0]
         os.kill(dead, signal.SIGKILL)
-        await runner._waiting[0].wait()
+        await runner._waiting[0]._process.wait()
         put(log, ("key 0", "new"))
         await clean(log, clock, runner=runner)
         assert runner.process_ids != [dead]
@@ -243,8 +243,8 @@ def test_a_process_that_goes_astray_is_killed_and_the_log_is_tried_again(
 
 
 def test_a_log_that_is_deleted_meanwhile_ends_its_process(make_log: LogMaker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Method: a pace of a few bytes a second, so that the process would go on for minutes."""
-    monkeypatch.setattr("ottla.storage.cleaner.WATCHED_EVERY_SECONDS", 0.05)
+    """Method: a pace of a few bytes a second, so that the process would continue for minutes."""
+    monkeypatch.setattr("ottla.storage.compaction.cleaner.WATCHED_EVERY_SECONDS", 0.05)
 
     async def scene() -> None:
         log = await filled(make_log)
@@ -253,13 +253,13 @@ def test_a_log_that_is_deleted_meanwhile_ends_its_process(make_log: LogMaker, cl
         cleaner = cleaner_of(log, clock, runner, log_cleaner_io_max_bytes_per_second=10.0)
         cleaner._logs = logs  # type: ignore[misc]
         cleaning = asyncio.ensure_future(cleaner.clean_filthiest())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not runner.process_ids:  # noqa: ASYNC110  nothing tells that a process has started
                 await asyncio.sleep(0.01)
         process_id = runner.process_ids[0]
         assert cleaner.under_way == (PARTITION,)
         del logs[PARTITION]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             assert await cleaning is None
         assert not is_alive(process_id)
         assert not file_names(log.directory, ".cleaned")
@@ -274,7 +274,7 @@ def test_a_stop_in_the_middle_of_a_cleaning_leaves_no_process_and_no_file(make_l
         runner = ProcessRunner()
         cleaner = cleaner_of(log, clock, runner, log_cleaner_io_max_bytes_per_second=10.0)
         cleaner.start()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not runner.process_ids:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         process_id = runner.process_ids[0]
@@ -297,8 +297,8 @@ def test_two_logs_are_cleaned_at_a_time_with_two_threads(make_log: LogMaker, clo
         logs = {each.topic_partition: each for each in (first, second)}
         cleaner = LogCleaner(logs, lambda: dict.fromkeys(logs, 50), one._settings, clock, one._offload, runner)
         cleaner.start()
-        async with asyncio.timeout(60):
-            while not all(each.cleaned_up_to == 50 for each in logs.values()):  # noqa: ASYNC110
+        async with asyncio.timeout(120):
+            while not all(log.cleaned_up_to == 50 for log in logs.values()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert len(runner.process_ids) == 2
         await cleaner.close()
@@ -307,4 +307,4 @@ def test_two_logs_are_cleaned_at_a_time_with_two_threads(make_log: LogMaker, clo
 
 
 def test_the_process_imports_the_package_that_the_broker_has() -> None:
-    assert cleaning_runner._environment()["PYTHONPATH"].split(os.pathsep)[0] == str(Path(cleaning_runner.__file__).parents[2])
+    assert lifecycle._environment_of_children()["PYTHONPATH"].split(os.pathsep)[0] == str(Path(lifecycle.__file__).parents[1])

@@ -92,9 +92,9 @@ def test_a_new_segment_does_not_get_the_name_of_one_that_waits_to_be_renamed(mak
         log.truncate_to(second - 4)
         grow(log, second)
         with pytest.raises(KafkaStorageError, match="No space left"):
-            log.roll()
+            log.appender.roll()
         assert log.log_end_offset == second
-    log.roll()
+    log.appender.roll()
     grow(log, second + 3)
     asyncio.run(log.flush())
     assert [segment.base_offset for segment in log.segments] == [0, second]
@@ -108,7 +108,7 @@ def test_a_log_that_begins_again_elsewhere_leaves_no_names_behind(make_log: LogM
         log.truncate_fully_and_start_at(500)
         assert (log.log_start_offset, log.log_end_offset) == (500, 500)
         with pytest.raises(KafkaStorageError, match="No space left"):
-            asyncio.run(log.flush_sealed() if log.owes else log.close())
+            asyncio.run(log.flusher.flush_sealed() if log.flusher.owes else log.close())
     asyncio.run(log.close())
     assert {name for name in names(log) if name.endswith(".log")} == {f"{500:020}.log"}
 

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.lifecycle import offload_nothing
 from ottla.storage.delayed_deletes import DelayedDeletes, rename_to_deleted
-from ottla.storage.periodic import Periodic
+from ottla.storage.log_manager import Periodic
 from ottla.testing import ManualClock
 
 
@@ -90,7 +90,7 @@ def test_a_round_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture
 
 
 def test_a_round_that_is_at_work_is_waited_for_and_is_the_last_one() -> None:
-    """A thread can not be called back: a directory that is given back before it is done would see its writes later."""
+    """A thread cannot be called back: a directory that is given back before it is done would see its writes later."""
 
     async def scene() -> None:
         rounds = Periodic()

@@ -34,12 +34,12 @@ def test_no_more_files_are_open_than_the_budget_allows(tmp_path: Path) -> None:
 
 
 def test_what_is_used_again_and_again_keeps_its_file(tmp_path: Path) -> None:
-    """A clock's second chance: who was used since the hand last passed is passed over."""
+    """A clock's second chance: who was used since the hand last passed is skipped."""
     pool = FilePool(3)
     busy, *others = segments_in(tmp_path, 10)
     file = busy.open(pool)
-    for each in others:
-        each.open(pool)
+    for other in others:
+        other.open(pool)
         busy.open(pool)
     assert busy.file is file
 

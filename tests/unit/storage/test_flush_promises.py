@@ -57,10 +57,10 @@ def test_leader_epochs_and_names_are_on_the_disk_where_a_snapshot_has_to_wait(ma
         assert str(log.directory) in synced
         assert log.recovery_point == log.log_end_offset
         assert read_leader_epochs(log.directory / LEADER_EPOCH_CHECKPOINT) == [(5, 0), (8, 6)]
-        assert log.owes
+        assert log.flusher.owes
         assert log.synced_offset < log.segments[1].base_offset, "a cleaner has to wait for the producers' states"
-        await log.flush_sealed()
-        assert not log.owes
+        await log.flusher.flush_sealed()
+        assert not log.flusher.owes
         assert log.synced_offset == log.log_end_offset
         assert (log.directory / f"{log.segments[1].base_offset:020}.snapshot").exists()
 
@@ -78,10 +78,10 @@ def test_a_flush_that_can_not_bring_everything_moves_nothing_and_is_possible_lat
         name = LEADER_EPOCH_CHECKPOINT + ".tmp" if which == "leader epochs" else "/clicks-0"
         with failing("open", lambda path: path.endswith(name), number), pytest.raises(KafkaStorageError, match=os.strerror(number)):
             await log.flush()
-        assert (log.recovery_point, log.is_offline, log.owes) == (4, False, True)
+        assert (log.recovery_point, log.is_offline, log.flusher.owes) == (4, False, True)
         assert make_log.failures == []
         await log.flush()
-        assert (log.recovery_point, log.owes) == (log.log_end_offset, False)
+        assert (log.recovery_point, log.flusher.owes) == (log.log_end_offset, False)
         assert read_leader_epochs(log.directory / LEADER_EPOCH_CHECKPOINT) == [(1, 0), (3, 4)]
 
     asyncio.run(scene())
@@ -105,7 +105,7 @@ def test_a_segment_whose_indexes_have_no_room_keeps_its_largest_timestamp_over_a
             await log.flush()
         assert failed
         assert log.recovery_point == log.log_end_offset
-        assert log.segments[0].offset_index.position_of(100) > 0, "look-ups go on from memory"
+        assert log.segments[0].offset_index.position_of(100) > 0, "look-ups continue from memory"
         await log.abandon()
         again = make_log(recovery_point=log.recovery_point, **settings)
         assert again.segments[0].max_timestamp == youngest
@@ -153,7 +153,7 @@ def test_what_a_flush_left_undone_is_tried_again_without_an_append(tmp_path: Pat
         await logs.start()
         log = logs.create(CLICKS[2], None)
         fill(log, 3)
-        log.roll()
+        log.appender.roll()
         with failing("open", lambda path: ".snapshot" in path, errno.EMFILE):
             await logs.flush_sealed_segments()
         assert not list(log.directory.glob("*.snapshot"))
@@ -181,7 +181,7 @@ def test_too_many_open_files_in_a_flush_take_no_directory_offline(make_log: LogM
         log = make_log()
         (log.directory / "partition.metadata").write_bytes(b"version: 0\n")
         append(log, *_aborted())
-        log.roll()
+        log.appender.roll()
         fill(log, 1)
         with failing("open", lambda path: path.endswith(name), errno.EMFILE) as failed:
             try:
@@ -191,8 +191,8 @@ def test_too_many_open_files_in_a_flush_take_no_directory_offline(make_log: LogM
         assert failed
         assert make_log.failures == []
         await log.flush()
-        await log.flush_sealed()
-        assert (log.recovery_point, log.owes) == (3, False)
+        await log.flusher.flush_sealed()
+        assert (log.recovery_point, log.flusher.owes) == (3, False)
 
     asyncio.run(scene())
 
@@ -210,9 +210,9 @@ def test_a_failed_fsync_is_final_whatever_its_number(make_log: LogMaker, files: 
     object.__setattr__(make_log.context, "files", Failing())
     log = make_log()
     append(log, *_aborted())
-    log.roll()
+    log.appender.roll()
     with pytest.raises(KafkaStorageError, match="No space left"):
-        asyncio.run(log.flush_sealed())
+        asyncio.run(log.flusher.flush_sealed())
     assert len(make_log.failures) == 1
     assert (log.is_offline, log.recovery_point) == (True, 0)
 
@@ -277,7 +277,7 @@ def test_what_a_recovery_made_of_the_segment_that_rolled_at_the_recovery_point_i
     append(log, *_aborted(base_offset=6))
     asyncio.run(log.flush())
     point = log.recovery_point
-    log.roll()
+    log.appender.roll()
     fill(log, 1, timestamp=8_000)
     asyncio.run(log.abandon())
     again = make_log(recovery_point=point, index_interval_bytes=150)

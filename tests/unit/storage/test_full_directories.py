@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from ottla.errors import KafkaStorageError
-from ottla.storage.full_directories import CALM_SECONDS, TRIAL
+from ottla.storage.log_directory import CALM_SECONDS, TRIAL
 from ottla.storage.log_manager import LogManager
 
 from .brokers import CLICKS, Broker, run
@@ -22,7 +22,7 @@ QUOTA, SPACE, FILES = (OSError(each, os.strerror(each)) for each in (errno.EDQUO
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    return [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "ottla.storage.full_directories"]
+    return [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "ottla.storage.log_directory"]
 
 
 async def started(path: Path) -> tuple[Broker, LogManager]:
@@ -47,8 +47,8 @@ def test_a_full_disk_is_told_once_and_once_more_when_there_is_space(
             with pytest.raises(KafkaStorageError):
                 fill(log, 1)
         assert dict(logs.full_directories) == {path: error.strerror}
-        assert [(each.path == path, each.usable_bytes == 0, each.error) for each in logs.describe_directories()] == [
-            (each == path, each == path, None) for each in broker.directories
+        assert [(directory.path == path, directory.usable_bytes == 0, directory.error) for directory in logs.describe_directories()] == [
+            (directory == path, directory == path, None) for directory in broker.directories
         ]
         await logs._full.look()
         assert logs.full_directories, "the last refusal is not long ago"
@@ -159,7 +159,7 @@ def test_logs_that_a_full_directory_does_not_take_are_logged_once_a_minute_for_e
             return raised
 
         def logged() -> int:
-            return sum("could not be made in" in record.getMessage() for record in caplog.records)
+            return sum("could not be created in" in record.getMessage() for record in caplog.records)
 
         files = (".metadata.tmp", ".log", ".log")
         assert len(await tries(errno.ENOSPC, files)) == 1
@@ -173,5 +173,53 @@ def test_logs_that_a_full_directory_does_not_take_are_logged_once_a_minute_for_e
         await tries(errno.ENOSPC, files)
         assert logged() == 3
         await logs.shutdown(clean=True)
+
+    run(scene)
+
+
+@pytest.mark.parametrize("gives_up", ["delete", "set_aside"])
+def test_a_directory_for_whose_new_name_there_is_no_room_gets_it_later_and_nobody_has_the_old_one_before(
+    tmp_path: Path, gives_up: str
+) -> None:
+    """A full disk is no broken disk: the other logs of the directory continue."""
+
+    async def scene() -> None:
+        _, logs = await started(tmp_path)
+        given_up, other = CLICKS[0], CLICKS[1]
+        directory = logs.logs[given_up].directory
+        with failing("rename", lambda path: path == str(directory)):
+            if gives_up == "delete":
+                await logs.delete(given_up)
+            else:
+                logs.set_aside(given_up)
+            await logs.rename_what_waits()
+            assert (logs.get(given_up), directory.exists(), dict(logs.offline_directories)) == (None, True, {})
+            assert directory.parent in logs.full_directories
+            fill(logs.logs[other], 1)
+            again = logs.create(given_up, UUID(int=5))
+            assert (again.log_end_offset, again.directory.parent) == (0, next(path for path in logs._paths if path != directory.parent))
+        await logs.rename_what_waits()
+        assert not directory.exists()
+        suffix = "-delete" if gives_up == "delete" else "-stray"
+        assert [path.name.endswith(suffix) for path in directory.parent.glob(f"{given_up}.*")] == [True]
+        await logs.shutdown()
+
+    run(scene)
+
+
+def test_a_stop_with_a_directory_that_still_waits_for_its_name_is_no_clean_one(tmp_path: Path) -> None:
+    """A start finds a log there that nobody has closed."""
+
+    async def scene() -> None:
+        broker, logs = await started(tmp_path)
+        directory = logs.logs[CLICKS[0]].directory
+        with failing("rename", lambda path: path == str(directory)):
+            await logs.delete(CLICKS[0])
+            await logs.shutdown()
+        again = broker.manager()
+        await again.start()
+        assert [each.is_clean for each in again._directories.values()] == [path != directory.parent for path in broker.directories]
+        assert CLICKS[0] in again.logs
+        await again.shutdown()
 
     run(scene)

@@ -91,6 +91,35 @@ def test_indexes_that_a_start_has_no_room_for_stay_in_memory(tmp_path: Path, suf
     run(scene)
 
 
+def test_aborted_transactions_before_the_recovery_point_stay_in_the_file_through_starts_without_room(tmp_path: Path) -> None:
+    """Method: what the start walks again is all of the segment, as its index is missing, and at the next start only its end."""
+
+    async def scene() -> None:
+        broker = Broker(tmp_path)
+        logs = broker.manager()
+        await logs.start()
+        log = logs.create(KEY, None)
+        append(log, batch_of(0, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True, size=10))
+        marker = EndTransactionMarker(ControlRecordType.ABORT, 0)
+        append(log, build_marker_batch(marker, base_offset=1, timestamp=1, producer_id=9, producer_epoch=0))
+        fill(log, 80)
+        await log.flush()
+        await logs.write_checkpoints()
+        content, expected = Path(log.segments[0].path(".txnindex")).read_bytes, list(log.segments[0].transaction_index)
+        await logs.shutdown(clean=False)
+        assert not found_in(log.directory, "*.index"), "a kill comes before the indexes are in their files"
+        in_file = content()
+        for has_room in (False, True, True):
+            logs = broker.manager()
+            with ExitStack() if has_room else without_room():
+                await logs.start()
+                assert list(of(logs).segments[0].transaction_index) == expected != []
+            assert content() == in_file, "a kill comes here"
+            await logs.shutdown(clean=False)
+
+    run(scene)
+
+
 def test_a_kill_while_indexes_are_rebuilt_leaves_no_part_of_one(tmp_path: Path) -> None:
     """A start believes what it finds of an index, so it finds all or nothing."""
 
@@ -166,7 +195,7 @@ def test_a_log_without_a_file_waits_for_room_and_takes_nothing_offline(tmp_path:
 
 @pytest.mark.parametrize("refused", ["mkdir", "open"])
 def test_a_log_that_ends_before_its_start_waits_for_room_and_begins_there(tmp_path: Path, refused: str) -> None:
-    """Offsets that DeleteRecords took are not given again, and what lies before them is kept for a person."""
+    """Offsets that DeleteRecords took are not given again, not after another start, and what lies before them is kept for a person."""
 
     async def scene() -> None:
         broker = Broker(tmp_path)
@@ -179,11 +208,14 @@ def test_a_log_that_ends_before_its_start_waits_for_room_and_begins_there(tmp_pa
         path = tmp_path / "clicks-4" / f"{0:020d}.log"
         path.write_bytes(b"".join(filled[:2]))
 
-        logs = broker.manager()
-        with failing(refused, lambda path: "clicks-4" in path and path.endswith(("-stray", "5.log"))):
-            await logs.start()
-            assert not logs.offline_directories
-            assert (logs.get(KEY), logs.clean_shutdown_epoch) == (None, -1), "records are lost, and a replica that has them is to lead"
+        for _ in range(2):
+            await logs.shutdown(clean=False)
+            logs = broker.manager()
+            with failing(refused, lambda path: "clicks-4" in path and path.endswith(("-stray", "5.log"))):
+                await logs.start()
+                assert not logs.offline_directories
+                assert (logs.get(KEY), logs.clean_shutdown_epoch) == (None, -1), "records are lost, and a replica that has them is to lead"
+                await logs.write_checkpoints()
         log = logs.create(KEY, TOPIC, is_new=False)
         assert (log.log_start_offset, log.log_end_offset) == (5, 5)
         kept = [path.read_bytes() for path in found_in(tmp_path, f"clicks-4.*-stray/{0:020d}.log")]

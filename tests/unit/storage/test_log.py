@@ -19,9 +19,9 @@ def test_a_staged_group_is_in_the_log_only_once_it_is_written(make_log: LogMaker
     """Nothing of a batch is visible before its group's writev (architecture, 'One produce request')."""
     log = make_log()
     expected = stage(log, 3) + stage(log, 2)
-    assert (log.next_offset, log.log_end_offset, stored(log)) == (5, 0, b"")
-    log.write_staged()
-    assert (log.next_offset, log.log_end_offset) == (5, 5)
+    assert (log.appender.next_offset, log.log_end_offset, stored(log)) == (5, 0, b"")
+    log.appender.write_staged()
+    assert (log.appender.next_offset, log.log_end_offset) == (5, 5)
     assert stored(log) == expected
     assert offsets_of(stored(log)) == [(0, 2), (3, 4)]
     assert read_header(stored(log)).leader_epoch == 7
@@ -31,10 +31,10 @@ def test_a_group_is_one_system_call_and_a_large_one_as_many_as_iov_max_asks_for(
     """IOV_MAX is 1024 (traps, 'Storage'): two buffers a batch, so 512 batches a call."""
     log = make_log()
     expected = b"".join(stage(log) for _ in range(512))
-    log.write_staged()
+    log.appender.write_staged()
     assert files.writevs == 1
     expected += b"".join(stage(log) for _ in range(1300))
-    log.write_staged()
+    log.appender.write_staged()
     assert files.writevs == 1 + 3
     assert stored(log) == expected
     assert log.log_end_offset == 1812
@@ -46,7 +46,7 @@ def test_a_short_write_is_continued_where_it_stopped(make_log: LogMaker, files: 
     log = make_log()
     files.most_bytes = most_bytes
     expected = b"".join(stage(log) for _ in range(20))
-    log.write_staged()
+    log.appender.write_staged()
     assert stored(log) == expected
 
 
@@ -55,22 +55,22 @@ def test_a_full_disk_takes_the_whole_group_back(make_log: LogMaker, files: Faili
     """ENOSPC leaves half a batch: the file is cut to the last whole batch, offsets and indexes untouched (traps, 'Storage')."""
     log = make_log(index_interval_bytes=100)
     kept = stage(log) + stage(log)
-    log.write_staged()
+    log.appender.write_staged()
     entries = log.segments[0].offset_index.entries()
     files.fail_writev, files.written_before_failing = NO_SPACE, half_written
     for _ in range(5):
         stage(log)
     with pytest.raises(KafkaStorageError, match="No space left"):
-        log.write_staged()
-    assert (log.next_offset, log.log_end_offset) == (2, 2)
+        log.appender.write_staged()
+    assert (log.appender.next_offset, log.log_end_offset) == (2, 2)
     assert stored(log) == kept
     assert log.segments[0].offset_index.entries() == entries
     assert not make_log.failures, "a full disk is not a broken one"
     region = log.read(0, 1 << 20, 2, True)
-    assert region is not None and region.read() == kept, "reads go on"
+    assert region is not None and region.read() == kept, "reads continue"
     files.fail_writev = None
     kept += stage(log)
-    log.write_staged()
+    log.appender.write_staged()
     assert stored(log) == kept
 
 
@@ -115,7 +115,7 @@ def test_a_broken_disk_fails_its_directory(make_log: LogMaker, files: FailingFil
     stage(log)
     files.fail_writev = OSError(errno.EIO, "Input/output error")
     with pytest.raises(KafkaStorageError):
-        log.write_staged()
+        log.appender.write_staged()
     assert len(make_log.failures) == 1
     assert log.is_offline
     with pytest.raises(KafkaStorageError, match="offline"):
@@ -131,12 +131,12 @@ def test_a_file_that_can_not_be_cut_back_fails_its_directory(make_log: LogMaker,
     files.fail_writev, files.written_before_failing = NO_SPACE, 50
     files.fail_ftruncate = OSError(errno.EIO, "Input/output error")
     with pytest.raises(KafkaStorageError):
-        log.write_staged()
+        log.appender.write_staged()
     assert log.is_offline
 
 
 def test_batches_lost_at_a_roll_in_the_middle_of_a_group_are_told_at_its_end(make_log: LogMaker, files: FailingFiles) -> None:
-    """A roll writes what is staged; whoever staged it asks only `write_staged` for the outcome."""
+    """A roll writes what is staged; anyone who staged it asks only `write_staged` for the outcome."""
     log = make_log(segment_bytes=1000)
     for _ in range(5):
         stage(log)
@@ -147,11 +147,11 @@ def test_batches_lost_at_a_roll_in_the_middle_of_a_group_are_told_at_its_end(mak
     with pytest.raises(KafkaStorageError):
         stage(log)  # of the same group: it would be acknowledged with those that are lost
     with pytest.raises(KafkaStorageError, match="No space left"):
-        log.write_staged()
-    log.write_staged()
+        log.appender.write_staged()
+    log.appender.write_staged()
     assert log.log_end_offset == 0
     stage(log)
-    log.write_staged()
+    log.appender.write_staged()
     assert (log.log_end_offset, offsets_of(stored(log))) == (1, [(0, 0)])
 
 
@@ -162,7 +162,7 @@ def test_batches_that_were_received_keep_their_offsets_and_epochs(make_log: LogM
     append(log, received + batch_of(6)[:50])
     assert stored(log) == received
     assert log.leader_epochs.entries == [(2, 0), (5, 5)]
-    assert (log.log_end_offset, log.next_offset) == (6, 6)
+    assert (log.log_end_offset, log.appender.next_offset) == (6, 6)
 
 
 def test_a_received_batch_with_a_wrong_checksum_is_not_stored(make_log: LogMaker) -> None:
@@ -182,10 +182,10 @@ def test_a_received_batch_that_is_refused_leaves_no_hole(make_log: LogMaker) -> 
     log = make_log(segment_bytes=500)
     with pytest.raises(RecordListTooLarge):
         append(log, batch_of(0), batch_of(10, size=600))
-    assert (log.log_end_offset, log.next_offset) == (1, 1)
+    assert (log.log_end_offset, log.appender.next_offset) == (1, 1)
     with pytest.raises(RecordListTooLarge):
         append(log, batch_of(10, size=600))
-    assert (log.log_end_offset, log.next_offset) == (1, 1)
+    assert (log.log_end_offset, log.appender.next_offset) == (1, 1)
 
 
 def test_truncation_cuts_before_the_batch_that_has_the_offset(make_log: LogMaker) -> None:
@@ -193,9 +193,9 @@ def test_truncation_cuts_before_the_batch_that_has_the_offset(make_log: LogMaker
     log = make_log(segment_bytes=700, index_interval_bytes=1)
     filled = fill(log, 12)
     log.truncate_to(7)
-    assert (log.log_end_offset, log.next_offset) == (7, 7)
+    assert (log.log_end_offset, log.appender.next_offset) == (7, 7)
     assert stored(log) == b"".join(filled[:7])
-    assert all(entry[0] + each.base_offset < 7 for each in log.segments for entry in each.offset_index.entries())
+    assert all(entry[0] + segment.base_offset < 7 for segment in log.segments for entry in segment.offset_index.entries())
     again = fill(log, 5, size=50)
     assert stored(log) == b"".join(filled[:7] + again)
     region = log.read(8, 1 << 20, 12, True)
@@ -228,7 +228,7 @@ def test_truncation_forgets_epochs_and_producers_behind_it(make_log: LogMaker) -
         append(log, batch_of(sequence, leader_epoch=sequence, producer_id=9, producer_epoch=0, base_sequence=sequence))
     log.truncate_to(2)
     assert log.leader_epochs.entries == [(0, 0), (1, 1)]
-    assert [each.base_sequence for each in log.producers.remembered_batches(9)] == [0, 1]
+    assert [batch.base_sequence for batch in log.producers.remembered_batches(9)] == [0, 1]
 
 
 def test_truncation_beyond_the_end_does_nothing_and_before_the_start_starts_anew(make_log: LogMaker) -> None:
@@ -239,7 +239,7 @@ def test_truncation_beyond_the_end_does_nothing_and_before_the_start_starts_anew
     assert log.log_end_offset == 13
     log.truncate_to(4)
     assert (log.log_start_offset, log.log_end_offset, log.size) == (4, 4, 0)
-    assert [each.base_offset for each in log.segments] == [4]
+    assert [segment.base_offset for segment in log.segments] == [4]
     fill(log, 1)
     log.truncate_fully_and_start_at(100)
     assert (log.log_start_offset, log.log_end_offset) == (100, 100)
@@ -258,7 +258,7 @@ def test_a_snapshot_from_before_a_truncation_is_not_believed_later(make_log: Log
     for offset in range(1, 6):
         append(log, batch_of(offset, producer_id=8, producer_epoch=0, base_sequence=offset))
     log = make_log()
-    assert [each.base_sequence for each in log.producers.remembered_batches(9)] == [0]
+    assert [batch.base_sequence for batch in log.producers.remembered_batches(9)] == [0]
 
 
 def test_the_log_start_offset_moves_forward_only_and_not_past_the_end(make_log: LogMaker) -> None:

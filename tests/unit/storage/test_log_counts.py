@@ -14,7 +14,7 @@ from ottla.record.control_records import ControlRecordType, EndTransactionMarker
 from ottla.record.records import Record, build_batch
 from ottla.storage.file_names import OFFSET_INDEX_SUFFIX
 from ottla.storage.log import Log
-from ottla.storage.log_counts import LogCounts
+from ottla.storage.log_context import LogCounts
 from ottla.storage.recovery import load_log
 from ottla.storage.time_lookup import SegmentFiles, timestamp_at
 from ottla.testing import ManualClock
@@ -27,7 +27,9 @@ def time_at(log: Log, offset: int) -> int | None:
     """As measuring asks: all segments, of which the first has the offset."""
     segments = list(log.segments)
     first = max((index for index, each in enumerate(segments) if each.base_offset <= offset), default=0)
-    files = [SegmentFiles(each.path(), each.path(OFFSET_INDEX_SUFFIX), each.base_offset, each.size) for each in segments[first:]]
+    files = [
+        SegmentFiles(segment.path(), segment.path(OFFSET_INDEX_SUFFIX), segment.base_offset, segment.size) for segment in segments[first:]
+    ]
     return timestamp_at(files, offset)
 
 
@@ -97,7 +99,7 @@ def test_a_torn_tail_is_no_wrong_checksum(make_log: LogMaker) -> None:
 
 def test_each_flush_is_timed(make_log: LogMaker, clock: ManualClock) -> None:
     log = make_log()
-    counts: LogCounts = log._context.counts
+    counts: LogCounts = log.files.context.counts
 
     async def run() -> None:
         for _ in range(3):
@@ -113,9 +115,9 @@ def test_what_is_cleaned_is_counted(make_log: LogMaker, clock: ManualClock) -> N
         log = make_log(**COMPACTED)
         for number in range(4):
             put(log, ("a", str(number)))
-            log.roll()
+            log.appender.roll()
         await log.flush()
-        size = sum(each.size for each in log.segments)
+        size = sum(segment.size for segment in log.segments)
         cleaner = cleaner_of(log, clock)
         assert await cleaner.clean_filthiest() is not None
         assert cleaner.counts.max_dirty_ratio == 1.0

@@ -11,10 +11,12 @@ import pytest
 
 from ottla.errors import KafkaStorageError
 from ottla.storage import log_directory
+from ottla.storage.checkpoints import CLEANER_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from ottla.storage.log_directory import ForeignLogDirectory, LogDirectoryInUse
 from ottla.storage.meta_properties import read_meta_properties
 
 from .brokers import CLICKS, Broker, run
+from .failing_calls import failing
 from .logs import fill
 
 
@@ -121,7 +123,7 @@ def test_a_start_without_any_usable_directory_is_refused(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("failing", ["writev", "fsync"])
 def test_a_directory_that_fails_later_takes_only_its_own_logs_down(tmp_path: Path, failing: str) -> None:
-    """EIO: its logs raise KafkaStorageError from then on, the others go on, and it is not marked as closed cleanly."""
+    """EIO: its logs raise KafkaStorageError from then on, the others continue, and it is not marked as closed cleanly."""
     broker = Broker(tmp_path / "a", tmp_path / "b")
 
     async def scene() -> None:
@@ -141,14 +143,14 @@ def test_a_directory_that_fails_later_takes_only_its_own_logs_down(tmp_path: Pat
                 await logs.logs[CLICKS[0]].flush()
         broker.files.fail_writev = broker.files.fail_fsync = None
         assert (list(logs.offline_directories), told) == ([bad], [bad])
-        for each in list(logs.logs.values()):
-            if each.directory.parent == bad:
+        for log in list(logs.logs.values()):
+            if log.directory.parent == bad:
                 with pytest.raises(KafkaStorageError, match="offline"):
-                    fill(each, 1)
+                    fill(log, 1)
                 with pytest.raises(KafkaStorageError, match="offline"):
-                    each.read(0, 100, 1, True)
+                    log.read(0, 100, 1, True)
             else:
-                fill(each, 1)
+                fill(log, 1)
         assert logs.create(CLICKS[5], None).directory.parent != bad
         await logs.run_retention_once()
         await logs.write_checkpoints()
@@ -211,3 +213,37 @@ def test_a_container_s_own_file_system_is_warned_of(
 
     run(scene)
     assert "overlay" in caplog.text
+
+
+@pytest.mark.parametrize("name", [RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, CLEANER_CHECKPOINT])
+def test_a_damaged_checkpoint_is_kept_under_another_name_which_the_log_says(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker writes it again soon; what was in it is for a person to look at."""
+
+    async def scene() -> None:
+        broker = Broker(tmp_path)
+        for damage in ("0\n1\n", "no number"):
+            (tmp_path / name).write_text(damage)
+            logs = broker.manager()
+            await logs.start()
+            if CLICKS[0] not in logs.logs:
+                logs.create(CLICKS[0], None)
+            await logs.write_checkpoints()
+            await logs.shutdown()
+        assert [(tmp_path / f"{name}{suffix}").read_text() for suffix in (".damaged", ".2.damaged")] == ["0\n1\n", "no number"]
+        assert f"the file is renamed to {name}.2.damaged" in caplog.text
+
+    run(scene)
+
+
+def test_a_damaged_checkpoint_that_cannot_be_renamed_on_a_full_disk_does_not_keep_a_broker_from_starting(tmp_path: Path) -> None:
+    async def scene() -> None:
+        (tmp_path / RECOVERY_POINT_CHECKPOINT).write_text("no number")
+        logs = Broker(tmp_path).manager()
+        with failing("rename", lambda path: path.endswith(RECOVERY_POINT_CHECKPOINT)) as refused:
+            await logs.start()
+        assert len(refused) == 1 and not logs.offline_directories
+        await logs.shutdown()
+
+    run(scene)

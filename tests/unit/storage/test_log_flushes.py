@@ -93,7 +93,7 @@ def test_a_rolled_segment_is_synced_with_its_indexes(make_log: LogMaker, files: 
     size = len(batch_of(0))
     log = make_log(segment_bytes=3 * size, index_interval_bytes=size)
     fill(log, 4)
-    asyncio.run(log.flush_sealed())
+    asyncio.run(log.flusher.flush_sealed())
     names = ["00000000000000000000.log", "00000000000000000000.index", "00000000000000000000.timeindex"]
     assert [name for name in files.fsyncs if name in names] == names
     assert (make_log.directory / "00000000000000000003.snapshot").exists()
@@ -108,7 +108,7 @@ def test_indexes_of_a_segment_reach_the_disk_even_if_everything_was_flushed_befo
     fill(log, 2)
     asyncio.run(log.flush())
     fill(log, 1)
-    asyncio.run(log.flush_sealed())
+    asyncio.run(log.flusher.flush_sealed())
     assert (make_log.directory / "00000000000000000000.timeindex").stat().st_size == 12
     assert (make_log.directory / "00000000000000000000.index").exists()
 

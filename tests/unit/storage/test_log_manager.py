@@ -40,7 +40,7 @@ def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
         assert logs.was_clean
         assert not any((directory / ".kafka_cleanshutdown").exists() for directory in broker.directories)
         assert {key: each.log_end_offset for key, each in logs.logs.items()} == {key: key.partition + 1 for key in CLICKS[:4]}
-        assert {each.topic_id for each in logs.logs.values()} == {topic_id}
+        assert {log.topic_id for log in logs.logs.values()} == {topic_id}
         assert [logs.recorded_high_watermark(key) for key in CLICKS[2:5]] == [None, 3, None]
         await logs.shutdown(clean=False)
 
@@ -50,7 +50,7 @@ def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
         logs = broker.manager()
         await logs.start()
         assert not logs.was_clean
-        assert sum(each.log_end_offset for each in logs.logs.values()) == 10
+        assert sum(log.log_end_offset for log in logs.logs.values()) == 10
         await logs.shutdown()
 
     run(third)
@@ -67,7 +67,7 @@ def test_a_new_partition_goes_to_the_directory_with_the_fewest(tmp_path: Path) -
         await logs.start()
         for key in CLICKS[:6]:
             logs.create(key, None)
-        homes = [each.directory.parent.name for each in logs.logs.values()]
+        homes = [log.directory.parent.name for log in logs.logs.values()]
         assert (homes.count("a"), homes.count("b")) == (4, 4)
         await logs.shutdown()
 
@@ -219,7 +219,7 @@ def test_sealed_segments_are_synced_in_the_background(tmp_path: Path) -> None:
 
 
 def test_retention_stays_below_the_high_watermark(tmp_path: Path) -> None:
-    """And a log that is offline is passed over."""
+    """And a log that is offline is skipped."""
     broker = Broker(tmp_path)
     broker.overrides = {"segment.bytes": str(2 * len(batch_of(0))), "retention.ms": "1000"}
 
@@ -230,7 +230,7 @@ def test_retention_stays_below_the_high_watermark(tmp_path: Path) -> None:
             fill(logs.create(key, None), 7)
         logs.high_watermarks = lambda: {CLICKS[0]: 4}
         assert await logs.run_retention_once() == 2 + 4
-        assert [each.log_start_offset for each in logs.logs.values()] == [4, 7]
+        assert [log.log_start_offset for log in logs.logs.values()] == [4, 7]
         await logs.shutdown()
 
     run(scene)
@@ -258,7 +258,7 @@ def test_no_file_of_an_idle_partition_is_open(tmp_path: Path) -> None:
 
     def open_logs() -> int:
         links = (each for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
-        return sum(1 for each in links if os.path.realpath(each).startswith(f"{tmp_path}/clicks"))
+        return sum(1 for link in links if os.path.realpath(link).startswith(f"{tmp_path}/clicks"))
 
     async def scene() -> None:
         logs = broker.manager()

@@ -25,8 +25,10 @@ from ottla.storage.log import Log
 from ottla.storage.log_copy import LAST_BYTES, LogCopy, carry_out
 from ottla.storage.log_manager import MOST_WANTED, LogManager
 from ottla.storage.log_moves import LogMoves
+from ottla.storage.log_sync import bring_indexes
 
 from .brokers import CLICKS, Broker, run
+from .failing_calls import failing
 from .logs import batch_of, fill
 
 KEY = CLICKS[0]
@@ -49,7 +51,7 @@ class Gate:
 
     async def wait(self) -> None:
         """Until a round stands before the gate."""
-        await asyncio.wait_for(self.arrived.wait(), 10)
+        await asyncio.wait_for(self.arrived.wait(), 120)
 
     def let_through(self) -> None:
         """One round."""
@@ -82,7 +84,7 @@ class Moving:
 
     async def finish(self) -> None:
         """Lets everything through until nothing moves any more."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while self.moves.ongoing:
                 if self.gate.arrived.is_set():
                     self.gate.let_through()
@@ -208,7 +210,7 @@ def test_producers_are_known_after_the_move(tmp_path: Path) -> None:
         it = await moving(tmp_path, log_segment_bytes="2000")
         for sequence in range(30):
             batch = batch_of(it.log.log_end_offset, producer_id=5, producer_epoch=1, base_sequence=sequence)
-            it.log.append_as_received(memoryview(batch))
+            it.log.appender.append_as_received(memoryview(batch))
         before = it.log.producers.snapshot()
         it.start()
         await it.finish()
@@ -309,7 +311,7 @@ def test_a_broker_that_stops_leaves_no_copy_and_one_that_was_killed_sweeps_it_up
         closing = asyncio.ensure_future(it.moves.close())
         await asyncio.sleep(0)
         it.gate.let_through()
-        await asyncio.wait_for(closing, 10)
+        await asyncio.wait_for(closing, 120)
         assert (it.names(0), it.names(1)) == (["clicks-0"], [])
         await it.logs.shutdown()
 
@@ -327,6 +329,35 @@ def test_a_broker_that_stops_leaves_no_copy_and_one_that_was_killed_sweeps_it_up
     run(scene)
 
 
+def test_a_log_leaves_its_former_directory_as_soon_as_there_is_room_for_its_last_name(tmp_path: Path) -> None:
+    async def scene() -> None:
+        it = await moving(tmp_path)
+        fill(it.log, 3)
+        former, before = it.log.directory, contents(it.log)
+        it.start()
+        with failing("rename", lambda path: path == str(former)):
+            await it.finish()
+            await it.logs.rename_what_waits()
+            assert (it.log.directory.parent, former.exists(), dict(it.logs.offline_directories)) == (it.target, True, {})
+        await it.logs.rename_what_waits()
+        assert not former.exists()
+        assert contents(it.log) == before
+        it.logs.want(KEY, former.parent)
+        await it.logs.delete(KEY)
+        assert it.logs.create(KEY, uuid4()).log_end_offset == 0
+        await it.logs.shutdown()
+        assert all(directory.is_clean for directory in (await _started_again(it.broker))._directories.values())
+
+    run(scene)
+
+
+async def _started_again(broker: Broker) -> LogManager:
+    again = broker.manager()
+    await again.start()
+    await again.shutdown()
+    return again
+
+
 def test_a_full_disk_ends_the_move_and_nothing_else(tmp_path: Path) -> None:
     async def scene() -> None:
         it = await moving(tmp_path)
@@ -340,7 +371,7 @@ def test_a_full_disk_ends_the_move_and_nothing_else(tmp_path: Path) -> None:
 
         moves = LogMoves(it.logs, it.broker.directories, full, lambda *each: it.moved.append(each))
         moves.move(KEY, str(it.target))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while moves.ongoing:
                 await it.pause()
         assert (it.names(0), it.names(1), it.moved) == (["clicks-0"], [], [])
@@ -359,8 +390,8 @@ def test_who_waits_for_a_flush_while_the_log_moves_is_answered(tmp_path: Path) -
         await it.gate.wait()
         flushing = asyncio.ensure_future(source.flush())
         await it.finish()
-        await asyncio.wait_for(flushing, 10)
-        await asyncio.wait_for(source.flush(), 10)
+        await asyncio.wait_for(flushing, 120)
+        await asyncio.wait_for(source.flush(), 120)
         assert it.log.recovery_point == 10
 
     run(scene)
@@ -387,7 +418,7 @@ def test_what_can_not_move_is_refused(tmp_path: Path) -> None:
 
 
 def test_where_partitions_are_wanted_that_never_come_is_forgotten(tmp_path: Path) -> None:
-    """Whoever may alter the cluster can ask for any name; and a topic that is deleted is wanted nowhere."""
+    """Anyone who may alter the cluster can ask for any name; and a topic that is deleted is wanted nowhere."""
 
     async def scene() -> None:
         it = await moving(tmp_path)
@@ -437,7 +468,7 @@ async def _round(it: Moving) -> None:
 async def _move(it: Moving) -> None:
     """To wherever it is not."""
     here = it.log.directory.parent
-    it.moves.move(KEY, str(next(each for each in it.broker.directories if each != here)))
+    it.moves.move(KEY, str(next(directory for directory in it.broker.directories if directory != here)))
 
 
 STEPS: list[Step] = [_append, _append, _round, _round, _round, _move, _cut, _restart_at, _retain, _flush]
@@ -476,12 +507,12 @@ def test_whatever_happens_meanwhile_a_log_that_moves_is_as_one_that_stays(
 
 
 def _facts(log: Log) -> object:
-    segments = [(each.base_offset, each.size) for each in log.segments]
+    segments = [(segment.base_offset, segment.size) for segment in log.segments]
     return log.log_start_offset, log.log_end_offset, contents(log), segments
 
 
 def test_a_segment_that_has_rolled_counts_as_copied_only_with_its_indexes(tmp_path: Path) -> None:
-    """The recovery point of a log that has moved follows from it, and before that no start makes an index anew."""
+    """The recovery point of a log that has moved follows from it, and before that no start makes an index again."""
     broker = Broker(tmp_path / "a", tmp_path / "b", log_index_interval_bytes="1")
 
     async def scene() -> None:
@@ -495,12 +526,43 @@ def test_a_segment_that_has_rolled_counts_as_copied_only_with_its_indexes(tmp_pa
         carry_out(copy.plan(), log.directory, target, synced=True)
         copy.done()
         assert copy.end_offset == 6
-        log.roll()
+        log.appender.roll()
         fill(log, 1)
         assert copy.end_offset == 0
         carry_out(copy.plan(), log.directory, target, synced=True)
         copy.done()
         assert copy.end_offset == 7
+        await logs.shutdown()
+
+    run(scene)
+
+
+@pytest.mark.parametrize("has_files_in_the_end", [False, True])
+def test_indexes_that_a_full_disk_kept_in_memory_go_along_whether_they_get_their_files_meanwhile_or_not(
+    tmp_path: Path, has_files_in_the_end: bool
+) -> None:
+    broker = Broker(tmp_path / "a", tmp_path / "b", log_index_interval_bytes="1")
+
+    async def scene() -> None:
+        logs = broker.manager()
+        await logs.start()
+        log = logs.create(KEY, None)
+        fill(log, 6)
+        log.appender.roll()
+        sealed = log.segments[0]
+        before = list(sealed.offset_index.entries()), list(sealed.time_index.entries())
+        sealed.withdraw_indexes()
+        target = tmp_path / "b" / "copy"
+        target.mkdir()
+        copy = LogCopy(log)
+        for is_last in (False, True):
+            if is_last and has_files_in_the_end:
+                assert bring_indexes(sealed)
+            carry_out(copy.plan(), log.directory, target, synced=True)
+            copy.done()
+        copied = copy.segments_in(target)[0]
+        assert (list(copied.offset_index.entries()), list(copied.time_index.entries())) == before
+        assert before[0] and before[1]
         await logs.shutdown()
 
     run(scene)

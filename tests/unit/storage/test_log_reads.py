@@ -17,7 +17,8 @@ from tests.examples import examples
 from ottla.errors import CorruptMessage, KafkaStorageError, OffsetOutOfRange
 from ottla.record.batch import batches
 from ottla.record.region import FileRegion
-from ottla.storage import batch_scan, log_reader
+from ottla.storage import log_reader
+from ottla.storage.batches import pread_or_refuse
 from ottla.storage.log import Log
 from ottla.testing import ManualClock
 
@@ -29,16 +30,6 @@ def read(log: Log, offset: int, max_bytes: int = 1 << 20, *, up_to: int | None =
     return None if region is None else region.read()
 
 
-def test_a_read_begins_with_the_batch_that_has_the_offset(make_log: LogMaker) -> None:
-    """A consumer that asks for the middle of a batch gets the whole batch and drops what it has (Kafka's fetch)."""
-    log = make_log()
-    append(log, batch_of(0, 5), batch_of(5, 5), batch_of(10, 5))
-    for offset in range(15):
-        data = read(log, offset)
-        assert data is not None
-        assert offsets_of(data)[0][0] == offset - offset % 5
-
-
 def test_nothing_is_read_at_the_end_and_an_error_outside(make_log: LogMaker) -> None:
     """S9: OffsetOutOfRange."""
     log = make_log(log_start_offset=3)
@@ -47,21 +38,6 @@ def test_nothing_is_read_at_the_end_and_an_error_outside(make_log: LogMaker) -> 
     for offset in (2, 6, -1, 1 << 62):
         with pytest.raises(OffsetOutOfRange, match=rf"offset {offset} is not in \[3, 5\)"):
             read(log, offset)
-
-
-def test_a_read_ends_before_up_to(make_log: LogMaker) -> None:
-    """Consumers see no further than the high watermark (R4)."""
-    log = make_log(index_interval_bytes=150)
-    for _ in range(20):
-        append(log, batch_of(log.log_end_offset, 2))
-    for up_to in range(0, 41, 2):
-        for offset in range(41):
-            data = read(log, offset, up_to=up_to)
-            if offset >= up_to:
-                assert data is None
-            else:
-                assert data is not None
-                assert offsets_of(data) == [(first, first + 1) for first in range(offset - offset % 2, up_to, 2)]
 
 
 def test_a_batch_that_is_larger_than_the_limit_is_given_whole_when_one_must_be(make_log: LogMaker) -> None:
@@ -108,9 +84,9 @@ def test_an_offset_that_compaction_took_out_is_answered_with_the_next_one(make_l
     """Also where the gap lies between two segments."""
     log = make_log()
     append(log, batch_of(0), batch_of(10), batch_of(12))
-    log.roll()
+    log.appender.roll()
     append(log, batch_of(20))
-    log.roll()
+    log.appender.roll()
     append(log, batch_of(30))
     assert offsets_of(read(log, 5) or b"")[0] == (10, 10)
     assert offsets_of(read(log, 11) or b"")[0] == (12, 12)
@@ -161,7 +137,7 @@ def test_more_readers_than_are_remembered_still_read_right(make_log: LogMaker) -
 @settings(max_examples=examples(30), deadline=None)
 @given(data=st.data())
 def test_reads_agree_with_a_model(data: st.DataObject) -> None:
-    """Any offset, limit and end, over segments of any size, with and without what was remembered; appends go on between."""
+    """Any offset, limit and end, over segments of any size, with and without what was remembered; appends continue between."""
     interval = data.draw(st.sampled_from([0, 200, 1_000, 4_096]), label="index interval")
     with TemporaryDirectory() as directory:
         maker = log_maker(Path(directory) / "clicks-0", ManualClock(), FailingFiles())
@@ -219,7 +195,7 @@ def test_a_segment_deleted_under_the_log_is_an_error_for_its_reader_only(make_lo
     size = len(batch_of(0))
     log = make_log(segment_bytes=2 * size)
     filled = fill(log, 6)
-    log.release_files()
+    log.files.release()
     (make_log.directory / "00000000000000000002.log").unlink()
     with pytest.raises(KafkaStorageError, match="00000000000000000002"):
         read(log, 2)
@@ -271,9 +247,9 @@ def test_what_is_read_without_waiting_is_whole_or_refused(tmp_path: Path) -> Non
     path.write_bytes(bytes(100))
     with path.open("rb") as file:
         with contextlib.suppress(BlockingIOError):  # always, on a file system that does not know such reads
-            assert batch_scan.pread_or_refuse(file.fileno(), 100, 0) == bytes(100)
+            assert pread_or_refuse(file.fileno(), 100, 0) == bytes(100)
         with pytest.raises(BlockingIOError):
-            batch_scan.pread_or_refuse(file.fileno(), 101, 0)
+            pread_or_refuse(file.fileno(), 101, 0)
 
 
 def test_only_what_was_appended_a_short_while_ago_counts_as_warm(make_log: LogMaker) -> None:
@@ -295,7 +271,7 @@ def test_only_what_was_appended_a_short_while_ago_counts_as_warm(make_log: LogMa
     fill(log, 1)
     log.cool_down()
     assert [warm(offset) for offset in range(5)] == [False, False, False, False, True]
-    log.roll()
+    log.appender.roll()
     fill(log, 1)
     assert [warm(offset) for offset in range(4, 6)] == [False, True]
 

@@ -18,7 +18,7 @@ def test_a_segment_is_rolled_before_an_append_would_take_it_past_its_size(make_l
     size = len(batch_of(0))
     log = make_log(segment_bytes=3 * size)
     fill(log, 7)
-    assert [(each.base_offset, each.size) for each in log.segments] == [(0, 3 * size), (3, 3 * size), (6, size)]
+    assert [(segment.base_offset, segment.size) for segment in log.segments] == [(0, 3 * size), (3, 3 * size), (6, size)]
     assert log.size == 7 * size
 
 
@@ -27,9 +27,9 @@ def test_a_group_may_span_a_roll(make_log: LogMaker) -> None:
     size = len(batch_of(0))
     log = make_log(segment_bytes=3 * size)
     expected = b"".join(stage(log) for _ in range(8))
-    log.write_staged()
+    log.appender.write_staged()
     assert stored(log) == expected
-    assert [each.base_offset for each in log.segments] == [0, 3, 6]
+    assert [segment.base_offset for segment in log.segments] == [0, 3, 6]
 
 
 def test_a_batch_larger_than_a_segment_is_refused(make_log: LogMaker) -> None:
@@ -38,7 +38,7 @@ def test_a_batch_larger_than_a_segment_is_refused(make_log: LogMaker) -> None:
     with pytest.raises(RecordListTooLarge, match="500"):
         stage(log, size=600)
     stage(log)
-    log.write_staged()
+    log.appender.write_staged()
     assert log.log_end_offset == 1
 
 
@@ -49,7 +49,7 @@ def test_a_segment_is_rolled_when_a_batch_is_too_much_younger_than_its_first(mak
     fill(log, 1, timestamp=6_000)
     fill(log, 1, timestamp=6_001)
     fill(log, 1, timestamp=2_000)
-    assert [each.base_offset for each in log.segments] == [0, 2]
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
 def test_the_age_of_a_segment_survives_a_restart(make_log: LogMaker) -> None:
@@ -60,7 +60,7 @@ def test_the_age_of_a_segment_survives_a_restart(make_log: LogMaker) -> None:
     log = make_log(clean=True, segment_ms=1_000)
     fill(log, 1, timestamp=6_000)
     fill(log, 1, timestamp=6_001)
-    assert [each.base_offset for each in log.segments] == [0, 2]
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
 def test_records_without_timestamps_age_by_the_clock(make_log: LogMaker, clock: ManualClock) -> None:
@@ -71,7 +71,7 @@ def test_records_without_timestamps_age_by_the_clock(make_log: LogMaker, clock: 
     fill(log, 1, timestamp=-1)
     clock.advance(milliseconds=1)
     fill(log, 1, timestamp=-1)
-    assert [each.base_offset for each in log.segments] == [0, 2]
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
 def test_jitter_takes_some_time_off_and_not_the_same_for_each_segment(make_log: LogMaker) -> None:
@@ -86,7 +86,7 @@ def test_jitter_takes_some_time_off_and_not_the_same_for_each_segment(make_log: 
             timestamp += 50
             fill(log, 1, timestamp=timestamp)
         rolled_after.append(timestamp - first)
-        log.roll()
+        log.appender.roll()
         timestamp += 5_000
     assert all(age <= 1_050 for age in rolled_after)
     assert len(set(rolled_after)) > 3
@@ -109,7 +109,7 @@ def test_a_segment_is_rolled_before_an_offset_is_too_far_from_its_base(make_log:
     append(log, batch_of((1 << 31) - 1))
     append(log, batch_of(1 << 31))
     append(log, batch_of((1 << 33) + 5))
-    assert [each.base_offset for each in log.segments] == [0, 1 << 31, (1 << 33) + 5]
+    assert [segment.base_offset for segment in log.segments] == [0, 1 << 31, (1 << 33) + 5]
     region = log.read(1 << 32, 1 << 20, log.log_end_offset, True)
     assert region is not None
     assert offsets_of(region.read()) == [((1 << 33) + 5, (1 << 33) + 5)]
@@ -119,7 +119,7 @@ def test_an_empty_log_that_is_filled_from_far_on_starts_there(make_log: LogMaker
     """A follower's first fetch may begin past what 31 bits can say."""
     log = make_log()
     append(log, batch_of(1 << 40))
-    assert [each.base_offset for each in log.segments] == [1 << 40]
+    assert [segment.base_offset for segment in log.segments] == [1 << 40]
     assert not (make_log.directory / "00000000000000000000.log").exists()
 
 
@@ -133,7 +133,7 @@ def test_a_roll_that_can_not_make_files_changes_nothing(make_log: LogMaker, tmp_
     (tmp_path / "elsewhere").rename(make_log.directory)
     assert log.log_end_offset == 1
     more = stage(log)
-    log.write_staged()
+    log.appender.write_staged()
     assert stored(log) == first[0] + more
 
 
@@ -143,4 +143,4 @@ def test_new_settings_count_from_the_next_append_on(make_log: LogMaker) -> None:
     fill(log, 4)
     log.update_settings(make_log(segment_bytes=400).settings)
     fill(log, 4)
-    assert [each.base_offset for each in log.segments] == [0, 4, 6]
+    assert [segment.base_offset for segment in log.segments] == [0, 4, 6]

@@ -52,7 +52,7 @@ def test_a_place_in_an_index_that_was_cut_meanwhile_is_none(make_log: LogMaker) 
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_place_that_was_found_in_what_has_been_cut_is_not_remembered(make_log: LogMaker, before: bool) -> None:
-    """Another batch lies over it by now, so whoever read there would get the middle of something."""
+    """Another batch lies over it by now, so anyone who read there would get the middle of something."""
     log = grown(make_log)
     between(make_log, lambda: cut_and_grow(log), before=before)
     asyncio.run(log.prepare_read(30))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ottla.storage.mounts import file_system_of
+from ottla.storage.log_directory import file_system_of
 
 MOUNTS = """\
 22 1 0:45 / / rw,relatime master:1 - overlay overlay rw,lowerdir=/a:/b

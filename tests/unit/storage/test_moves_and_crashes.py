@@ -235,7 +235,7 @@ def test_of_two_directories_of_a_partition_the_newer_is_kept(tmp_path: Path, new
     assert started(broker) == (kept, OTHER_TOPIC if by == "time of the id" else TOPIC, newer)
     (aside,) = (tmp_path / older).glob("clicks-0.*-stray")
     assert (aside / "00000000000000000000.log").read_bytes() == lost
-    assert any("clicks-0 has two directories" in each.message and each.levelname == "ERROR" for each in caplog.records)
+    assert any("clicks-0 has two directories" in record.message and record.levelname == "ERROR" for record in caplog.records)
     assert started(broker)[2] == newer
 
 
@@ -296,7 +296,7 @@ def test_what_was_deleted_is_not_brought_back(tmp_path: Path, what: str) -> None
         broker = Broker(tmp_path / "a", tmp_path / "b", tmp_path / "c", log_segment_delete_delay_ms="1000")
         logs = broker.manager()
         await logs.start()
-        assert [each.log_end_offset for each in logs.logs.values()] == ([3] if what == "there is a log" else [])
+        assert [log.log_end_offset for log in logs.logs.values()] == ([3] if what == "there is a log" else [])
         broker.clock.advance(seconds=1)
         await logs._deletes.run_due()
         assert not [each for mark in ("delete", "future", "stray") for each in found_in(tmp_path, f"*/*-{mark}")]

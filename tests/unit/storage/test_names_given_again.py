@@ -115,14 +115,14 @@ def test_a_checkpoint_that_is_just_being_written_is_waited_for(tmp_path: Path) -
         logs._checkpoints._offload = slow
         logs.high_watermarks = lambda: {KEY: 89}
         round_ = asyncio.ensure_future(logs.write_high_watermarks())
-        await asyncio.wait_for(entered.wait(), 10)
+        await asyncio.wait_for(entered.wait(), 120)
         await logs.delete(KEY)
         logs.high_watermarks = dict
         making = asyncio.ensure_future(logs.create_all({KEY: NEXT}))
         await asyncio.sleep(0)
         assert KEY not in logs.logs
         held.set()
-        await asyncio.wait_for(asyncio.gather(round_, making), 10)
+        await asyncio.wait_for(asyncio.gather(round_, making), 120)
         assert KEY in logs.logs
         assert entries(tmp_path) == {}
         await logs.shutdown()
@@ -219,7 +219,7 @@ def test_of_a_log_that_is_being_deleted_a_loss_of_power_brings_back_all_or_nothi
         log = logs.create(KEY, FORMER)
         for _ in range(4):
             fill(log, 5)
-            log.roll()
+            log.appender.roll()
         await log.flush()
         await logs.delete(KEY)
         broker.clock.advance(seconds=120)
@@ -230,7 +230,7 @@ def test_of_a_log_that_is_being_deleted_a_loss_of_power_brings_back_all_or_nothi
     async def after() -> None:
         logs = broker_in(Path(disk.root) / "logs").manager()
         await logs.start()
-        assert [(each.log_start_offset, each.log_end_offset) for each in logs.logs.values()] in ([], [(0, 20)])
+        assert [(partition_log.log_start_offset, partition_log.log_end_offset) for partition_log in logs.logs.values()] in ([], [(0, 20)])
         await logs.shutdown(clean=False)
 
     with recording([disk], Random(seed).randbytes):
@@ -243,7 +243,7 @@ def test_a_log_that_a_checkpoint_has_beginning_beyond_its_end_is_kept_aside(tmp_
     """Its records may be those of another topic, made again under a name of which a checkpoint spoke."""
     log = make_log(segment_bytes=1500)
     filled = b"".join(fill(log, 30))
-    segments = [each.base_offset for each in log.segments]
+    segments = [segment.base_offset for segment in log.segments]
     assert len(segments) > 2
     directory = log.directory
     loaded = load_log(directory, index_interval_bytes=4096, log_start_offset=100)
@@ -319,7 +319,7 @@ def test_many_logs_are_spread_as_they_would_be_one_by_one(tmp_path: Path) -> Non
         logs.create(CLICKS[0], FORMER)
         logs.wanted_directories[CLICKS[1]] = tmp_path / "a"
         await logs.create_all(dict.fromkeys(CLICKS[1:], NEXT))
-        homes = [each.directory.parent.name for each in logs.logs.values()]
+        homes = [log.directory.parent.name for log in logs.logs.values()]
         assert (homes.count("a"), homes.count("b")) == (4, 4)
         assert logs.logs[CLICKS[1]].directory.parent.name == "a"
         assert not logs.wanted_directories

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.storage import offset_map
-from ottla.storage.offset_map import NOT_FOUND, SLOT_SIZE, OffsetMap
+from ottla.storage.compaction import offset_map
+from ottla.storage.compaction.offset_map import NOT_FOUND, SLOT_SIZE, OffsetMap
 
 
 @given(st.lists(st.lists(st.binary(max_size=3), max_size=8), max_size=40))

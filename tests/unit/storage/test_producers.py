@@ -34,7 +34,7 @@ def test_sequences_go_up_by_one_a_record() -> None:
     assert append(states, batch(0, 10), 100) is None
     assert append(states, batch(10, 5), 110) is None
     for sequence in (16, 14, 11):
-        with pytest.raises(OutOfOrderSequenceNumber, match=f"sequence {sequence} came, 15 is expected"):
+        with pytest.raises(OutOfOrderSequenceNumber, match=f"sequence {sequence} is out of order, 15 is expected"):
             states.check(batch(sequence))
     assert append(states, batch(15), 115) is None
 
@@ -90,7 +90,7 @@ def test_a_new_epoch_begins_at_zero_and_fences_the_old_one() -> None:
     with pytest.raises(OutOfOrderSequenceNumber, match=r"new epoch 4 \(was 3\) starts at sequence 10"):
         states.check(batch(10, epoch=4))
     assert append(states, batch(0, 10, epoch=4), 10) is None
-    with pytest.raises(InvalidProducerEpoch, match="epoch 3 came, 4 has written"):
+    with pytest.raises(InvalidProducerEpoch, match="epoch 3 is stale, the current one is 4"):
         states.check(batch(10, epoch=3))
     with pytest.raises(InvalidProducerEpoch):
         states.check(batch(0, 10, epoch=3))
@@ -240,7 +240,7 @@ def test_batches_that_could_not_be_written_are_taken_back() -> None:
     with pytest.raises(EarlierBatchNotWritten, match="sequence 20 could not be written, and has to come before 30"):
         states.check(batch(30, 10))
     assert append(states, batch(20, 10), 20) is None
-    with pytest.raises(OutOfOrderSequenceNumber, match="sequence 40 came, 30 is expected"):
+    with pytest.raises(OutOfOrderSequenceNumber, match="sequence 40 is out of order, 30 is expected"):
         states.check(batch(40, 10))
     with pytest.raises(EarlierBatchNotWritten, match="sequence 5 could not be written, and has to come before 15"):
         states.check(batch(15, producer_id=8))

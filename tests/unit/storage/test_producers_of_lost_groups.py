@@ -41,11 +41,11 @@ def lead(log: Log, *group: bytes) -> None:
             log.producers.check_marker(header.producer_id, header.producer_epoch, ending.coordinator_epoch)
         elif header.base_sequence >= 0:
             assert log.producers.check(header) is None
-        log.stage(batch[:PREFIX_SIZE], memoryview(batch)[PREFIX_SIZE:], header.last_offset, header.max_timestamp)
+        log.appender.stage(batch[:PREFIX_SIZE], memoryview(batch)[PREFIX_SIZE:], header.last_offset, header.max_timestamp)
         completed = log.producers.update(header, header.base_offset, header.last_offset, header.max_timestamp, ending)
         if completed is not None:
-            log.transaction_ended(completed)
-    log.write_staged()
+            log.appender.transaction_ended(completed)
+    log.appender.write_staged()
 
 
 def lose(log: Log, files: FailingFiles, appending: Appending, *group: bytes) -> None:

@@ -7,6 +7,7 @@ import shutil
 import struct
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 
 from ottla.record.batch import PREFIX_SIZE, batches
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
-from ottla.storage import batch_walk, recovery
-from ottla.storage.batch_walk import CHUNK
+from ottla.storage import recovery
+from ottla.storage.batches import CHUNK, headers
 from ottla.storage.file_names import is_stray_segment
 from ottla.storage.log import Log
 from ottla.storage.recovery import load_log, rebuild_indexes
@@ -36,7 +37,7 @@ def index_bytes(directory: Path) -> dict[str, bytes]:
 
 
 def check(log: Log, expected: bytes, end_offset: int) -> None:
-    """The log has exactly these bytes, ends there, and goes on."""
+    """The log has exactly these bytes, ends there, and continues."""
     assert log.log_end_offset == end_offset
     assert b"".join(Path(segment.path()).read_bytes() for segment in log.segments) == expected
     more = batch_of(end_offset, 2)
@@ -110,9 +111,9 @@ def test_a_log_ends_where_a_segment_is_missing_that_did_not_reach_the_disk(make_
     """The segments behind it did, which is no reason to believe in a hole: followers would have it for good."""
     log = make_log()
     kept = fill(log, 2)
-    log.roll()
+    log.appender.roll()
     fill(log, 2)
-    log.roll()
+    log.appender.roll()
     fill(log, 2)
     if is_there:
         log_file(log, 1).write_bytes(b"")
@@ -124,9 +125,9 @@ def test_a_log_ends_where_a_segment_is_missing_that_did_not_reach_the_disk(make_
 def test_a_segment_that_was_cut_between_two_batches_ends_the_log(make_log: LogMaker) -> None:
     log = make_log()
     kept = fill(log, 2)
-    log.roll()
+    log.appender.roll()
     torn = fill(log, 2)
-    log.roll()
+    log.appender.roll()
     fill(log, 2)
     log_file(log, 1).write_bytes(torn[0])
     check(make_log(), b"".join([*kept, torn[0]]), 3)
@@ -135,9 +136,9 @@ def test_a_segment_that_was_cut_between_two_batches_ends_the_log(make_log: LogMa
 def test_a_gap_below_the_recovery_point_is_a_compactions(make_log: LogMaker) -> None:
     log = make_log()
     first = fill(log, 2)
-    log.roll()
+    log.appender.roll()
     fill(log, 2)
-    log.roll()
+    log.appender.roll()
     last = fill(log, 2)
     log_file(log, 1).unlink()
     check(make_log(recovery_point=6), b"".join([*first, *last]), 6)
@@ -201,7 +202,7 @@ def test_damage_inside_a_segment_after_a_clean_stop_leaves_the_sound_batches_beh
     region = log.read(6, 1 << 20, 12, True)
     assert region is not None
     assert region.read() == b"".join(filled[6:9])
-    assert [record for record in caplog.records if record.levelname == "ERROR" and "is damaged, and stays as it is" in record.getMessage()]
+    assert [record for record in caplog.records if record.levelname == "ERROR" and "is damaged and left unchanged" in record.getMessage()]
 
 
 def test_segments_that_do_not_join_after_a_clean_stop_are_renamed_and_the_empty_ones_removed(make_log: LogMaker) -> None:
@@ -266,6 +267,21 @@ def test_an_index_that_lies_about_the_recovery_point_is_not_believed(make_log: L
     check(log, b"".join(filled), 20)
 
 
+def test_a_time_index_of_which_half_an_entry_reached_the_disk_is_not_believed(make_log: LogMaker) -> None:
+    """Before the recovery point an offset is all right; none of a batch's ends lies there."""
+    size = len(batch_of(0))
+    log = make_log(index_interval_bytes=size)
+    for timestamp in range(1_000, 1_020):
+        fill(log, 1, timestamp=timestamp, size=3)
+    log.segments[0].write_indexes()
+    good = index_bytes(make_log.directory)
+    time_index = make_log.directory / f"{0:020d}.timeindex"
+    time_index.write_bytes(good[time_index.name][:8] + bytes(4))
+    make_log(recovery_point=50, index_interval_bytes=size)
+    rebuilt = index_bytes(make_log.directory)[time_index.name]
+    assert rebuilt[: len(good[time_index.name])] == good[time_index.name]
+
+
 @pytest.mark.parametrize("interval", [0, 300, 4096])
 def test_rebuilt_indexes_equal_those_that_appending_made(make_log: LogMaker, interval: int) -> None:
     """S4: rebuilt when missing or corrupt, byte for byte."""
@@ -316,12 +332,11 @@ def test_a_clean_stop_is_believed_and_no_batch_is_walked(make_log: LogMaker, mon
     fill(log, 300)
     asyncio.run(log.close())
     passed = []
-    original = batch_walk.headers
 
     def counting(*arguments):  # type: ignore[no-untyped-def]
-        for each in original(*arguments):
-            passed.append(each)
-            yield each
+        for header in headers(*arguments):
+            passed.append(header)
+            yield header
 
     monkeypatch.setattr(recovery, "headers", counting)
     monkeypatch.setattr(recovery, "SoundBatches", None)
@@ -347,9 +362,47 @@ def test_leader_epochs_come_back_from_the_batches(make_log: LogMaker) -> None:
     assert make_log().leader_epochs.entries == [(1, 0), (4, 2), (6, 4)]
     (make_log.directory / "leader-epoch-checkpoint").write_text("nonsense")
     assert make_log().leader_epochs.entries == [(1, 0), (4, 2), (6, 4)]
+    assert (make_log.directory / "leader-epoch-checkpoint.damaged").read_text() == "nonsense"
     log_file(log).write_bytes(log_file(log).read_bytes()[:-1])
     (make_log.directory / "leader-epoch-checkpoint").write_text("0\n3\n1 0\n4 2\n6 4\n")
     assert make_log().leader_epochs.entries == [(1, 0), (4, 2)]
+
+
+def test_leader_epochs_before_the_recovery_point_stay_as_they_are_on_the_disk(make_log: LogMaker) -> None:
+    """A compaction took the batches that began them. A follower of epoch 0 must still hear that it ended at 3 (KIP-101)."""
+    log = make_log(cleanup_policy="compact")
+    append(log, batch_of(0, leader_epoch=0), batch_of(3, leader_epoch=1), batch_of(6, leader_epoch=1))
+    log.appender.roll()
+    append(log, batch_of(7, leader_epoch=2))
+    asyncio.run(log.flush())
+    (make_log.directory / "00000000000000000000.log").write_bytes(batch_of(6, leader_epoch=1))  # as a cleaning leaves it
+    append(log, batch_of(8, leader_epoch=3))
+    for recovery_point in (8, 7, 4):
+        for name in ("00000000000000000000.index", "00000000000000000000.timeindex"):
+            (make_log.directory / name).unlink(missing_ok=True)
+        found = make_log(recovery_point=recovery_point, cleaned_up_to=7, cleanup_policy="compact").leader_epochs
+        assert found.entries == [(0, 0), (1, 3), (2, 7), (3, 8)]
+        assert found.end_offset_for(0, 9) == (0, 3)
+    damaged = make_log.directory / "leader-epoch-checkpoint"
+    for stored in ("", "0\n1\n0 0\n", "0\n2\n0 0\n5 5\n"):
+        damaged.write_text(stored)
+        found = make_log(recovery_point=7, cleaned_up_to=7, cleanup_policy="compact").leader_epochs
+        assert [found.epoch_for_offset(offset) for offset in (6, 7, 8)] == [1, 2, 3], stored
+
+
+@pytest.mark.parametrize("checkpoint", ["recovery_point", "cleaned_up_to"])
+def test_a_log_that_ends_before_what_a_checkpoint_vouches_for_takes_nothing_until_that_is_corrected(
+    make_log: LogMaker, checkpoint: str
+) -> None:
+    """A truncation, and a crash before the checkpoint said so: a second one would take what is appended here for synced, or clean."""
+    fill(make_log(), 3)
+    at_the_end: dict[str, Any] = {checkpoint: 3}
+    behind_it: dict[str, Any] = {checkpoint: 4}
+    assert not make_log(**at_the_end).must_settle
+    log = make_log(**behind_it)
+    assert (log.log_end_offset, log.must_settle) == (3, True)
+    asyncio.run(log.settle())
+    assert not log.must_settle
 
 
 def test_producers_come_back_from_the_newest_snapshot_and_the_batches_after_it(make_log: LogMaker) -> None:
@@ -357,7 +410,7 @@ def test_producers_come_back_from_the_newest_snapshot_and_the_batches_after_it(m
     log = make_log(segment_bytes=1_000)
     for sequence in range(30):
         append(log, batch_of(sequence, producer_id=9, producer_epoch=0, base_sequence=sequence))
-    asyncio.run(log.flush_sealed())
+    asyncio.run(log.flusher.flush_sealed())
     expected = log.producers.remembered_batches(9)
     assert make_log(segment_bytes=1_000).producers.remembered_batches(9)[-1] == expected[-1]
     for path in make_log.directory.glob("*.snapshot"):
@@ -390,7 +443,7 @@ def test_snapshots_that_nobody_will_read_are_removed(make_log: LogMaker) -> None
         asyncio.run(log.close())
         log = make_log(clean=True, segment_bytes=1_000)
     names = sorted(int(path.stem) for path in make_log.directory.glob("*.snapshot"))
-    assert names == sorted({*(each.base_offset for each in log.segments[1:]), log.log_end_offset})
+    assert names == sorted({*(segment.base_offset for segment in log.segments[1:]), log.log_end_offset})
 
 
 def test_what_interrupted_deletions_and_cleanings_left_is_swept(make_log: LogMaker) -> None:
@@ -477,7 +530,7 @@ def test_a_segment_that_was_cut_off_and_came_back_is_renamed(make_log: LogMaker)
     """A rename that was not synced: the segment lies over what was written since at the same offsets."""
     log = make_log()
     fill(log, 2)
-    log.roll()
+    log.appender.roll()
     former = fill(log, 2)
     name = log_file(log).name
     log.truncate_to(1)
@@ -495,7 +548,7 @@ def test_batches_of_an_earlier_leader_epoch_behind_later_ones_are_cut(make_log: 
     """They had been cut off, and lie exactly where the later ones end."""
     log = make_log()
     append(log, batch_of(0, leader_epoch=3))
-    log.roll()
+    log.appender.roll()
     former = batch_of(1, leader_epoch=3)
     append(log, former)
     name = log_file(log).name
@@ -526,15 +579,24 @@ def test_records_of_an_earlier_leader_epoch_are_kept_below_the_high_watermark_an
         assert (log.log_end_offset, log.leader_epochs.entries) == (6, [(4, 2)])
 
 
-def test_a_segment_that_was_cut_is_synced_before_the_next_one_begins(make_log: LogMaker, files: FailingFiles) -> None:
-    """Recovery and flushes begin behind it from then on: what was cut off would be back between the two."""
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_segment_that_was_cut_is_synced_before_the_recovery_point_goes_beyond_it(
+    make_log: LogMaker, files: FailingFiles, is_killed: bool
+) -> None:
+    """A start takes everything before it as it is: what was cut off would be back before what follows. Simulated seed 5311014."""
     log = make_log()
     fill(log, 4)
     log.truncate_to(2)
-    name = log_file(log).name
+    cut = log_file(log).name
+    if is_killed:
+        log = make_log(recovery_point=2)
+    log.appender.roll()
+    fill(log, 1)
     assert files.fsyncs == []
-    log.roll()
-    assert files.fsyncs == [name]
-    fill(log, 2)
-    log.roll()
-    assert files.fsyncs == [name], "one that was not cut waits for its flush"
+    asyncio.run(log.flush())
+    assert log.recovery_point == 3
+    assert files.fsyncs[:2] == [cut, log_file(log).name]
+    fill(log, 1)
+    files.fsyncs.clear()
+    asyncio.run(log.flush())
+    assert cut not in files.fsyncs

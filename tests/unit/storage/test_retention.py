@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from ottla.errors import KafkaStorageError
 from ottla.storage.log import Log
 from ottla.storage.retention import SegmentFacts, SizeRetention, StartOffsetRetention, TimeRetention
+from ottla.storage.segment import Segment
 from ottla.testing import ManualClock
 
-from .logs import LogMaker, append, batch_of, fill
+from .logs import FailingFiles, LogMaker, append, batch_of, fill
 
 SIZE = len(batch_of(0))
 
@@ -20,7 +27,7 @@ def facts(*segments: tuple[int, int]) -> list[SegmentFacts]:
 
 
 def base_offsets(log: Log) -> list[int]:
-    return [each.base_offset for each in log.segments]
+    return [segment.base_offset for segment in log.segments]
 
 
 def test_time_takes_segments_whose_newest_record_is_too_old() -> None:
@@ -50,7 +57,7 @@ def test_old_segments_leave_the_list_and_their_files_are_renamed(make_log: LogMa
     """At once for readers; on the disk after file.delete.delay.ms."""
     log = make_log(segment_bytes=2 * SIZE, retention_ms=1_000, file_delete_delay_ms=60_000)
     fill(log, 5, timestamp=clock.time_ms())
-    asyncio.run(log.flush_sealed())
+    asyncio.run(log.flusher.flush_sealed())
     assert log.delete_old_segments(clock.time_ms() + 1_000) == 0
     fill(log, 1, timestamp=clock.time_ms() + 500)
     assert log.delete_old_segments(clock.time_ms() + 1_001) == 2
@@ -153,3 +160,29 @@ def test_a_flush_that_runs_while_segments_are_deleted_does_not_fail(make_log: Lo
 
     asyncio.run(scene())
     assert make_log(clean=True).log_end_offset == 5
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+@pytest.mark.parametrize(
+    "look",
+    [lambda log: log.delete_old_segments(0), lambda log: log.appender.roll(), lambda log: asyncio.run(log.close())],
+    ids=["age", "roll", "close"],
+)
+def test_an_age_that_cannot_be_looked_up_is_an_error_of_that_log(
+    make_log: LogMaker, files: FailingFiles, monkeypatch: pytest.MonkeyPatch, look: Callable[[Log], object], number: int
+) -> None:
+    """Retention goes round over all logs, and a stop closes all: one without descriptors does not end that for the others."""
+
+    def refuse(segment: Segment) -> None:
+        raise OSError(number, os.strerror(number), segment.path())
+
+    log = make_log()
+    fill(log, 3, timestamp=5_000)
+    files.fail_writev = OSError(errno.ENOSPC, "full")
+    with pytest.raises(KafkaStorageError):
+        fill(log, 1)
+    files.fail_writev = None  # from here on the largest timestamp has to be looked for
+    with monkeypatch.context() as patched, pytest.raises(KafkaStorageError):
+        patched.setattr(Segment, "_load_max_timestamp", refuse)
+        look(log)
+    assert log.is_offline == (number == errno.EIO)

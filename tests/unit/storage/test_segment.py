@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ottla.storage.file_pool import FilePool
-from ottla.storage.segment import Segment
-from ottla.storage.segment_list import SegmentList
+from ottla.storage.segment import Segment, SegmentList
 
 from .logs import batch_of
 
@@ -87,5 +86,5 @@ def test_a_segment_is_found_by_any_of_its_offsets(tmp_path: Path) -> None:
     listed = SegmentList(segments)
     found = {offset: listed.find(offset).base_offset for offset in (0, 5, 9, 10, 19, 20, 1_000)}
     assert found == {0: 5, 5: 5, 9: 5, 10: 10, 19: 10, 20: 20, 1_000: 20}
-    assert [getattr(listed.after(each), "base_offset", None) for each in segments] == [10, 20, None]
+    assert [getattr(listed.after(segment), "base_offset", None) for segment in segments] == [10, 20, None]
     assert [each.base_offset for each in listed.since(12)] == [10, 20]

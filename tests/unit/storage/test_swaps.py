@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from ottla.lifecycle import offload_nothing
-from ottla.storage.cleaning_job import CleanedSegment, CleaningInterrupted, CleaningJob, CleaningResult
-from ottla.storage.cleaning_runner import InlineRunner
+from ottla.storage.compaction.job import CleanedSegment, CleaningInterrupted, CleaningJob, CleaningResult
+from ottla.storage.compaction.runner import InlineRunner
+from ottla.storage.compaction.swap import swap
 from ottla.storage.log import Log
 from ottla.storage.recovery import sweep
-from ottla.storage.swaps import swap
 from ottla.testing import ManualClock
 
 from .cleanings import ABORT, COMPACTED, cleaner_of, end_transaction, file_names, put, values_of
@@ -71,18 +71,18 @@ async def three_segments(make_log: LogMaker) -> Log:
     put(log, ("a", "1"))
     put(log, ("b", "1"))
     put(log, ("c", "old"), ("d", "1"))
-    log.roll()
+    log.appender.roll()
     put(log, ("e", "aborted"), producer_id=3, producer_epoch=0, base_sequence=0, transactional=True)
     end_transaction(log, ABORT, 3)
     put(log, ("a", "2"))
-    log.roll()
+    log.appender.roll()
     put(log, ("c", None))
     put(log, ("b", "2"))
     put(log, ("f", "1"))
-    log.roll()
+    log.appender.roll()
     put(log, ("g", "1"))
     await log.flush()
-    await log.flush_sealed()
+    await log.flusher.flush_sealed()
     return log
 
 
@@ -93,7 +93,7 @@ AFTER = {3: ("d", "1"), 6: ("a", "2"), 7: ("c", None), 8: ("b", "2"), 9: ("f", "
 async def cleaned_copy(make_log: LogMaker, clock: ManualClock, copy: Path) -> Log:
     """The log, and a copy of its directory in which a cleaning has just ended."""
     log = await three_segments(make_log)
-    assert [each.base_offset for each in log.segments] == [*REPLACED, 10]
+    assert [segment.base_offset for segment in log.segments] == [*REPLACED, 10]
     runner = CopyWhatIsCleaned(copy)
     await cleaner_of(log, clock, runner).clean_filthiest()
     assert [each.joined for each in runner.cleaned] == [3]
@@ -254,7 +254,7 @@ def test_a_swap_for_whose_names_there_is_no_room_has_not_happened_and_happens_la
 def test_what_was_cleaned_is_removed_at_once_where_there_is_no_room_for_another_name(make_log: LogMaker, clock: ManualClock) -> None:
     async def scene() -> None:
         log = await three_segments(make_log)
-        with failing("rename", lambda path: path.endswith((".log", ".timeindex")), errno.ENOSPC, after=1) as failed:
+        with failing("rename", lambda path: path.endswith((".log", ".timeindex", ".txnindex")), errno.ENOSPC, after=1) as failed:
             await cleaner_of(log, clock).clean_filthiest()
         assert len(failed) > 3
         assert (make_log.failures, log.is_offline) == ([], False)
@@ -265,7 +265,9 @@ def test_what_was_cleaned_is_removed_at_once_where_there_is_no_room_for_another_
     asyncio.run(scene())
 
 
-@pytest.mark.parametrize(("suffix", "number"), [(".log.swap", errno.ENOSPC), (".log.cleaned", errno.EIO), (".log", errno.EIO)])
+@pytest.mark.parametrize(
+    ("suffix", "number"), [(".log.swap", errno.ENOSPC), (".log.swap", errno.ENOENT), (".log.cleaned", errno.EIO), (".log", errno.EIO)]
+)
 def test_a_swap_that_only_a_start_can_end_takes_the_directory_offline(
     make_log: LogMaker, clock: ManualClock, suffix: str, number: int
 ) -> None:

@@ -17,8 +17,8 @@ SECOND = AbortedTransaction(producer_id=8, first_offset=105, last_offset=120, la
 
 def index_of(path: Path, *entries: AbortedTransaction) -> TransactionIndex:
     index = TransactionIndex(str(path))
-    for each in entries:
-        index.append(each)
+    for entry in entries:
+        index.append(entry)
     return index
 
 
@@ -131,10 +131,10 @@ def test_any_range_of_any_history(
     index = index_of(path, *entries)
     index.write()
     index.truncate(cut)
-    left = [each for each in entries if each.last_offset < cut]
+    left = [entry for entry in entries if entry.last_offset < cut]
     for again in (index, TransactionIndex(str(path))):
         assert list(again) == left
         found, is_complete = collected(again, offset, offset + size)
         assert found == [each for each in left if each.first_offset < offset + size and each.last_offset >= offset]
-        later = [each for each in entries if each.last_offset >= cut]
+        later = [entry for entry in entries if entry.last_offset >= cut]
         assert not is_complete or not any(each.first_offset < offset + size for each in later)

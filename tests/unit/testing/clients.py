@@ -13,7 +13,7 @@ import confluent_kafka
 
 from ottla.testing import EmbeddedCluster
 
-WAIT_SECONDS = 40.0
+WAIT_SECONDS = 120.0
 QUIET: dict[str, Any] = {"log_level": 0, "error_cb": lambda _: None}  # what librdkafka says of a broker that is away
 
 

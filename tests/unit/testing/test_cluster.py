@@ -18,7 +18,7 @@ def publish(cluster: EmbeddedCluster, topic: str, value: bytes) -> None:
 
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers})
     producer.produce(topic, value)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
 
 
 def read_one(cluster: EmbeddedCluster, topic: str) -> bytes | None:
@@ -75,7 +75,7 @@ def test_settings_are_the_brokers_under_kafkas_names() -> None:
     with EmbeddedCluster(settings={"message.max.bytes": "1000"}, topics={"small": 1}) as cluster:
         producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers})
         producer.produce("small", b"x" * 5000, on_delivery=lambda error, _: refused.append(error.code() if error else 0))
-        producer.flush(20)
+        producer.flush(120)
     assert refused == [confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE]
 
 

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from ottla.broker.applying import NoTransactions
-from ottla.broker.controller.changes import SettingsChange
 from ottla.broker.controller.service import ControllerService
+from ottla.broker.controller.settings_watch import SettingsChange
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.interface import Coordination, Operation, Result
@@ -18,6 +18,7 @@ from ottla.errors import FencedLeaderEpoch, RequestTimedOut, StaleBrokerEpoch, S
 from ottla.interbroker.calls import (
     NO_LOG,
     AllReplicas,
+    BrokerControl,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LogEnd,
@@ -37,7 +38,7 @@ REGISTRATION = BrokerRegistration(ONE, (Endpoint("PLAINTEXT", "broker.test", 909
 Wrap = Callable[[EmbeddedSession], Coordination]
 
 
-class FakeBroker(NoTransactions):
+class FakeBroker(NoTransactions, BrokerControl):
     """A broker that does what it is told, and keeps no data: `ottla.interbroker.calls.BrokerControl`.
 
     Attributes:
@@ -78,7 +79,7 @@ class FakeBroker(NoTransactions):
         for key in sorted(self.metadata):
             found.setdefault(key.topic, []).append(self.metadata[key])
         return {
-            name: TopicDescription(name, partitions[0].topic_id, tuple(each.state for each in partitions))
+            name: TopicDescription(name, partitions[0].topic_id, tuple(partition.state for partition in partitions))
             for name, partitions in found.items()
         }
 
@@ -94,16 +95,16 @@ class FakeBroker(NoTransactions):
         self.service.learn_topic_overrides(request.topic_configs)
         refused = {
             key: epoch
-            for each in request.partitions
-            if (epoch := self.written_epochs.get(key := each.topic_partition, -1)) >= each.state.leader_epoch
+            for partition in request.partitions
+            if (epoch := self.written_epochs.get(key := partition.topic_partition, -1)) >= partition.state.leader_epoch
         }
-        for each in request.partitions:
-            if each.topic_partition not in self.errors and each.topic_partition not in refused:
-                self.replicas[each.topic_partition] = each
+        for partition in request.partitions:
+            if partition.topic_partition not in self.errors and partition.topic_partition not in refused:
+                self.replicas[partition.topic_partition] = partition
         if request.all_replicas is not None:
             self.all_replicas.append(request.all_replicas)
             self.replicas = {key: each for key, each in self.replicas.items() if not request.all_replicas.is_stray(key)}
-        errors = {each.topic_partition: self.errors.get(each.topic_partition, 0) for each in request.partitions}
+        errors = {partition.topic_partition: self.errors.get(partition.topic_partition, 0) for partition in request.partitions}
         return LeaderAndIsrResponse({**errors, **dict.fromkeys(refused, FencedLeaderEpoch.code)}, refused)
 
     async def update_metadata(self, request: UpdateMetadataRequest) -> None:
@@ -115,16 +116,18 @@ class FakeBroker(NoTransactions):
             named = {each.topic for each in self.metadata} if request.all_topics is None else set(request.all_topics)
             kept = named.difference(request.deleted_topics)
             self.metadata = {key: each for key, each in self.metadata.items() if key.topic in kept}
-        self.metadata.update((each.topic_partition, each) for each in request.partitions)
-        self.brokers = {each.broker_id: each for each in request.brokers}
+        self.metadata.update((partition.topic_partition, partition) for partition in request.partitions)
+        self.brokers = {broker.broker_id: broker for broker in request.brokers}
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
         self._check(request)
-        for each in request.partitions:
-            if each.topic_partition not in self.errors:
-                self.replicas.pop(each.topic_partition, None)
-                self.stopped.append((each.topic_partition, each.delete))
-        return StopReplicaResponse({each.topic_partition: self.errors.get(each.topic_partition, 0) for each in request.partitions})
+        for partition in request.partitions:
+            if partition.topic_partition not in self.errors:
+                self.replicas.pop(partition.topic_partition, None)
+                self.stopped.append((partition.topic_partition, partition.delete))
+        return StopReplicaResponse(
+            {partition.topic_partition: self.errors.get(partition.topic_partition, 0) for partition in request.partitions}
+        )
 
     async def log_ends(self, request: LogEndsRequest) -> Mapping[TopicPartition, LogEnd]:
         if self.is_deaf:
@@ -156,7 +159,7 @@ class Cluster:
     def __init__(self, **properties: str) -> None:
         self.clock = ManualClock()
         self.zookeeper = EmbeddedZooKeeper(None, self.clock)
-        self.hub = LocalControl(timeout_seconds=5)
+        self.hub = LocalControl(timeout_seconds=60)
         self.properties = properties
         self.changes: list[SettingsChange] = []
         self.session: EmbeddedSession
@@ -208,13 +211,13 @@ class Cluster:
     async def start_three(self) -> list[ControllerService]:
         """Brokers 1, 2 and 3; the first is the controller and knows of the others."""
         services = [await self.start(each) for each in (ONE, TWO, THREE)]
-        await until(lambda: all(set(each.brokers) == {1, 2, 3} for each in self.brokers.values()))
+        await until(lambda: all(set(broker.brokers) == {1, 2, 3} for broker in self.brokers.values()))
         return services
 
     @property
     def controller(self) -> ControllerService:
         """The broker that is the controller."""
-        (active,) = [each for each in self.services.values() if each.is_active]
+        (active,) = [service for service in self.services.values() if service.is_active]
         return active
 
     async def settled(self, *leaders: int) -> None:
@@ -277,7 +280,7 @@ def run(scenario: Callable[[Cluster], Awaitable[None]], **properties: str) -> No
     async def main() -> None:
         cluster = Cluster(**{name.replace("_", "."): value for name, value in properties.items()})
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await scenario(cluster)
         finally:
             await cluster.close()
@@ -286,7 +289,7 @@ def run(scenario: Callable[[Cluster], Awaitable[None]], **properties: str) -> No
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Waits for something to come true; whoever runs this bounds it."""
+    """Waits for something to come true; anyone who runs this bounds it."""
     while not holds():  # noqa: ASYNC110 - what comes true does not say so
         await asyncio.sleep(0.001)
 
@@ -318,7 +321,7 @@ class MortalSession:
         return getattr(self._session, name)
 
     async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
-        if any(self._dies_at in repr(each) for each in operations):
+        if any(self._dies_at in repr(operation) for operation in operations):
             self._is_dead = True
             if self._takes_place:
                 await self._session.transaction(operations)

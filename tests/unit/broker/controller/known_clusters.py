@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from ottla.broker.controller import decisions
+from ottla.broker.controller import decisions, isr_changes
 from ottla.broker.controller.effects import Decision
 from ottla.broker.controller.state import ClusterState, KnownPartition, KnownTopic
 from ottla.config.broker import BrokerSettings
@@ -47,7 +47,7 @@ class KnownCluster:
         return self.change((), broker_ids)
 
     def bounce(self, *broker_ids: int, clean: bool = True) -> list[Decision]:
-        """Brokers register anew before their absence was noticed."""
+        """Brokers register again before their absence was noticed."""
         return self.change(broker_ids, broker_ids, clean)
 
     def change(self, came: Iterable[int], went: Iterable[int], clean: bool = True) -> list[Decision]:
@@ -64,14 +64,14 @@ class KnownCluster:
 
     def topic(self, name: str, *assignments: tuple[int, ...], **overrides: str) -> None:
         """A new topic, with its first states."""
-        replicas = [ids(*each) for each in assignments]
+        replicas = [ids(*assignment) for assignment in assignments]
         states = decisions.new_topic_states(self.state, replicas)
-        partitions = [KnownPartition(each, 0) for each in states]
+        partitions = [KnownPartition(state, 0) for state in states]
         self.put(name, partitions, overrides)
 
     def found(self, name: str, *assignments: tuple[int, ...], **overrides: str) -> list[Decision]:
         """A topic that another tool wrote: nothing but its assignment."""
-        self.put(name, [KnownPartition.without_state(ids(*each)) for each in assignments], overrides)
+        self.put(name, [KnownPartition.without_state(ids(*assignment)) for assignment in assignments], overrides)
         return self.perform(decisions.topics_found(self.state, [name]))
 
     def put(self, name: str, partitions: list[KnownPartition], overrides: Mapping[str, str]) -> None:
@@ -81,7 +81,7 @@ class KnownCluster:
     def set_isr(self, name: str, *isr: int) -> None:
         """The leader has changed its ISR."""
         response = self.alter_isr(name, *isr)
-        assert [each.error for each in response.partitions.values()] == [0]
+        assert [partition.error for partition in response.partitions.values()] == [0]
 
     def alter_isr(
         self,
@@ -108,7 +108,7 @@ class KnownCluster:
             members,
         )
         epoch = self.state.brokers[leader].broker_epoch if sender_epoch is None else sender_epoch
-        decision, response = decisions.alter_partition(self.state, AlterPartitionRequest(leader, epoch, (asked,)))
+        decision, response = isr_changes.altered(self.state, AlterPartitionRequest(leader, epoch, (asked,)))
         self.perform([decision])
         return response
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from ottla.broker.controller.changes import BrokerConfigChanged, TopicConfigChanged
-from ottla.broker.controller.config_operations import CONFIG_CHANGE_LIFETIME_MS
 from ottla.broker.controller.configs import ConfigChange, ConfigOperation
+from ottla.broker.controller.operations import CONFIG_CHANGE_LIFETIME_MS
+from ottla.broker.controller.settings_watch import BrokerConfigChanged, TopicConfigChanged
 from ottla.errors import (
     CoordinatorNotAvailable,
     InvalidConfig,
@@ -33,7 +33,7 @@ def test_a_topics_settings_are_replaced_and_changed() -> None:
         assert await cluster.data("/config/topics/a") == b'{"version":1,"config":{"cleanup.policy":"delete,compact"}}'
         assert cluster.changes[-1] == TopicConfigChanged("a", controller.topic_settings("a"))
         assert controller.topic_settings("a").is_compacted
-        assert [await cluster.data(each) for each in await cluster.paths("/config/changes")] == [
+        assert [await cluster.data(path) for path in await cluster.paths("/config/changes")] == [
             b'{"version":2,"entity_path":"topics/a"}'
         ] * 2
 

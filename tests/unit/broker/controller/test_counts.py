@@ -3,37 +3,60 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from pathlib import Path
 
-from ottla.broker.controller import active
-from ottla.broker.controller.counts import ControllerCounts, event_of
-from ottla.broker.controller.turns import Turns
+from ottla.broker.controller.event_queue import ControllerCounts, ControllerEvent, EventQueue
+from ottla.interbroker.calls import OPERATIONS, ListPartitionReassignmentsRequest
+
+from .clusters import Cluster, run
 
 
-def test_every_operation_of_the_controller_has_a_kind() -> None:
-    """Method: the sentences that `active` takes turns with. One that is added must get a kind, or it is counted as 'other'."""
-    source = Path(active.__file__).read_text(encoding="utf-8")
-    sentences = re.findall(r'(?:take|take_beside)\(\s*f?"([^"]+)"', source) + re.findall(r'what = f"([^"]+)"', source)
-    sentences += [f"looking for {each}" for each in ("brokers", "topics", "log directories")]
-    sentences.remove("looking for {what}")
-    assert len(sentences) > 12
-    assert not [each for each in sentences if event_of(each) == "other"]
-    assert event_of("dancing") == "other"
+def test_the_labels_of_events_are_those_that_dashboards_have() -> None:
+    assert {event.value for event in ControllerEvent} == {
+        "alter_partition",
+        "alter_settings",
+        "answers",
+        "brokers",
+        "controlled_shutdown",
+        "create_partitions",
+        "create_topic",
+        "delete_topic",
+        "elect_leaders",
+        "log_directories",
+        "offline_replicas",
+        "producer_ids",
+        "reassign",
+        "rebalance",
+        "resign",
+        "settings",
+        "take_over",
+        "topics",
+        "undrain",
+    }
+
+
+def test_the_controller_answers_every_request_that_there_is() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start()
+        active = cluster.controller.active
+        assert active is not None
+        requests = {operation.request for operation in OPERATIONS.values() if operation.is_for_controller}
+        assert active._requests.keys() == requests - {ListPartitionReassignmentsRequest}, "which is no event"
+
+    run(scenario)
 
 
 def test_the_name_of_a_topic_makes_no_kind_of_its_own() -> None:
-    async def run() -> None:
+    async def main() -> None:
         counts = ControllerCounts()
-        turns = Turns(lambda _: None, counts)
+        queue = EventQueue(lambda _: None, counts)
 
         async def nothing() -> None:
-            assert turns.length
+            assert queue.length
 
         for name in ("clicks", "orders"):
-            await turns.take(f"creating topic {name}", nothing)
+            await queue.submit(ControllerEvent.CREATE_TOPIC, f"creating topic {name}", nothing)
         await asyncio.sleep(0)
         assert counts.events == {"create_topic": 2}
-        assert turns.length == 0
+        assert queue.length == 0
 
-    asyncio.run(run())
+    asyncio.run(main())

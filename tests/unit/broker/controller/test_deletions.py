@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.broker.controller import decisions
+from ottla.broker.controller import decisions, deletions, reassignments
 from ottla.broker.controller.deletions import SLICE
 from ottla.broker.controller.effects import EPOCH_DURING_DELETE, Decision, ReplicaStop, TopicGone
-from ottla.broker.controller.transitions import ReplicaPhase
+from ottla.broker.controller.state import ReplicaPhase
 from ottla.errors import KafkaStorageError, UnknownTopicOrPartition
 from ottla.interbroker.calls import PartitionToStop
 from ottla.model import BrokerId, TopicPartition
@@ -23,7 +23,7 @@ def cluster() -> KnownCluster:
 
 
 def delete(cluster: KnownCluster) -> list[Decision]:
-    return cluster.perform(decisions.delete_topic(cluster.state, "a"))
+    return cluster.perform(deletions.begun(cluster.state, cluster.state.topic("a")))
 
 
 def asked(performed: list[Decision]) -> list[tuple[int, str]]:
@@ -37,7 +37,7 @@ def asked(performed: list[Decision]) -> list[tuple[int, str]]:
 def answer(cluster: KnownCluster, broker_id: int, **errors: int) -> list[Decision]:
     """`a0=0`: partition a-0 was deleted."""
     found = {TopicPartition(key[:-1], int(key[-1])): error for key, error in errors.items()}
-    return cluster.perform([decisions.replicas_stopped(cluster.state, BrokerId(broker_id), found)])
+    return cluster.perform([deletions.replicas_stopped(cluster.state, BrokerId(broker_id), found)])
 
 
 def test_every_replica_is_asked_to_go_and_the_topic_is_gone_with_the_last(cluster: KnownCluster) -> None:
@@ -57,13 +57,13 @@ def test_a_topic_of_many_partitions_goes_in_slices_that_hold_nobody_up(cluster: 
     """10,000 partitions in one decision were 70 ms in which the broker did nothing else."""
     count = 2 * SLICE + 1
     cluster.topic("b", *([(1, 2)] * count))
-    performed = cluster.perform(decisions.delete_topic(cluster.state, "b"))
+    performed = cluster.perform(deletions.begun(cluster.state, cluster.state.topic("b")))
     assert [len(each.stops) for each in performed] == [2 * SLICE, 2 * SLICE, 2]
     assert len(set(asked(performed))) == 2 * count
     assert cluster.state.deletions["b"].remaining == 2 * count
     for broker_id in (1, 2):
         errors = {TopicPartition("b", index): 0 for index in range(count)}
-        last = cluster.perform([decisions.replicas_stopped(cluster.state, BrokerId(broker_id), errors)])
+        last = cluster.perform([deletions.replicas_stopped(cluster.state, BrokerId(broker_id), errors)])
     assert last[0].gone == (TopicGone("b"),)
 
 
@@ -138,9 +138,9 @@ def test_a_new_controller_begins_every_deletion_anew(cluster: KnownCluster) -> N
 def test_a_reassignment_on_the_way_does_not_hold_it_up_and_all_its_replicas_go(cluster: KnownCluster) -> None:
     """As ReplicationControlManager does it; TopicDeletionManager would wait for its end."""
     cluster.join(3)
-    cluster.perform([decisions.alter_reassignments(cluster.state, {partition_of("a-0"): ids(3)})])
+    cluster.perform([reassignments.altered(cluster.state, {partition_of("a-0"): ids(3)})])
     assert asked(delete(cluster)) == [(1, "a-0"), (1, "a-1"), (2, "a-0"), (2, "a-1"), (3, "a-0")]
-    assert decisions.ongoing_reassignments(cluster.state, None) == {}
+    assert reassignments.ongoing(cluster.state, None) == {}
     assert cluster.perform(decisions.rebalance(cluster.state)) == []
 
 

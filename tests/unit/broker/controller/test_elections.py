@@ -258,7 +258,7 @@ def test_a_found_partition_of_which_nobody_lives_waits_for_its_first_state() -> 
     assert cluster.found("a", (2, 3)) == []
     assert cluster.known("a-0") == KnownPartition(PartitionState(NO_LEADER, 0, (), ids(2, 3)), -1)
     performed = cluster.join(3)
-    assert [each.is_new for decision in performed for each in decision.changes] == [True]
+    assert [change.is_new for decision in performed for change in decision.changes] == [True]
     assert cluster.leader_and_isr("a-0") == (3, (3,))
 
 

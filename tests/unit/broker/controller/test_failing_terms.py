@@ -1,4 +1,4 @@
-"""Terms that fail one upon the other, because the coordination service can not write."""
+"""Terms that fail one upon the other, because the coordination service cannot write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .clusters import Cluster, run, until
 
 
 class FullDisk:
-    """A session whose service can not write for a while, and goes on reading."""
+    """A session whose service cannot write for a while, and continues reading."""
 
     def __init__(self, session: EmbeddedSession) -> None:
         self._session = session
@@ -41,7 +41,7 @@ class FullDisk:
 def test_terms_that_fail_one_upon_the_other_are_begun_with_pauses_and_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A failed log directory on the same disk is taken in at each beginning, and that can not be written."""
+    """A failed log directory on the same disk is taken in at each beginning, and that cannot be written."""
     monkeypatch.setattr(election, "_PAUSE_SECONDS", 0.1)
     monkeypatch.setattr(election, "_LONGEST_PAUSE_SECONDS", 0.4)
     disks: list[FullDisk] = []
@@ -55,11 +55,11 @@ def test_terms_that_fail_one_upon_the_other_are_begun_with_pauses_and_told_once(
         await controller.create_topic(NewTopic("a"))
         cluster.broker.errors[TopicPartition("a", 0)] = KafkaStorageError.code
         disks[0].is_full = True
+        began = asyncio.get_running_loop().time()
         with pytest.raises(OttlaError):
             await controller.create_topic(NewTopic("b"))
-        await asyncio.sleep(1.5)
-        # At once, and after 0.1, 0.2 and 0.4 s, and so on. Without pauses it is hundreds.
-        assert 3 <= disks[0].refused <= 9
+        await until(lambda: disks[0].refused >= 6)  # at once, and after 0.1, 0.2, 0.4 and 0.4 s
+        assert asyncio.get_running_loop().time() - began >= 1.0
         disks[0].is_full = False
         await until(lambda: controller.is_active)
         await controller.create_topic(NewTopic("b"))
@@ -84,7 +84,7 @@ def test_a_term_that_fails_alone_is_begun_again_at_once(monkeypatch: pytest.Monk
         with pytest.raises(OttlaError):
             await controller.create_topic(NewTopic("b"))
         disks[0].is_full = False
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             await until(lambda: controller.is_active)
             await controller.create_topic(NewTopic("b"))
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.controller import active, news
+from ottla.broker.controller import active, request_batch
 from ottla.coordination import znodes
 from ottla.errors import (
     BrokerNotAvailable,
@@ -49,7 +49,7 @@ def test_the_brokers_agree_on_one_controller_and_are_told_the_same() -> None:
         assert [each.is_active for each in (one, two, three)] == [True, False, False]
         assert {each.controller_id for each in (one, two, three)} == {1}
         topic = await three.create_topic(NewTopic("a", assignments=EVERYWHERE))
-        assert all(each.topics() == {"a": topic} for each in cluster.brokers.values()), "it is told when the answer is given"
+        assert all(broker.topics() == {"a": topic} for broker in cluster.brokers.values()), "it is told when the answer is given"
         assert cluster.brokers[TWO].leads() == [TopicPartition("a", 1), TopicPartition("a", 4)]
         assert len(cluster.brokers[TWO].replicas) == 6
 
@@ -62,13 +62,13 @@ def test_when_the_controller_dies_another_reads_everything_and_elects_leaders() 
         topic = await cluster.services[TWO].create_topic(NewTopic("a", assignments=EVERYWHERE, configs={"retention.ms": "5"}))
         await cluster.kill(ONE)
         await cluster.settled(2, 3)
-        assert {each.controller_epoch for each in cluster.services.values()} == {2}
+        assert {service.controller_epoch for service in cluster.services.values()} == {2}
         described = cluster.brokers[TWO].topics()["a"]
         assert described.topic_id == topic.topic_id
-        assert [(each.leader, each.leader_epoch, 1 in each.isr) for each in described.partitions] == [
+        assert [(partition.leader, partition.leader_epoch, 1 in partition.isr) for partition in described.partitions] == [
             (leader, 1, False) for leader in (2, 2, 3, 2, 2, 3)
         ]
-        assert all(set(each.brokers) == {2, 3} for each in cluster.brokers.values())
+        assert all(set(broker.brokers) == {2, 3} for broker in cluster.brokers.values())
         assert cluster.services[THREE].topic_settings("a").retention_ms == 5
         # What nobody but the dead one led is as it was, in ZooKeeper too.
         path = "/brokers/topics/a/partitions/0/state"
@@ -105,7 +105,7 @@ def test_a_broker_that_comes_back_is_told_everything_and_leads_again_when_that_i
             )
             assert leader.registration is not None
             response = await leader.alter_partition(AlterPartitionRequest(leader_id, leader.registration.broker_epoch, changes))
-            assert {each.error for each in response.partitions.values()} == {0}
+            assert {partition.error for partition in response.partitions.values()} == {0}
         outcomes = await two.elect_leaders(ElectionType.PREFERRED, everything)
         assert [outcomes[each].error for each in everything] == [84, 0, 84, 84, 0, 84]
         await cluster.settled(1, 2, 3)
@@ -122,7 +122,7 @@ def test_a_broker_that_comes_back_hears_all_that_clients_ask_for_before_it_hears
         for name in ("a", "b"):
             await cluster.controller.create_topic(NewTopic(name, 15, 2))
         await cluster.kill(TWO)
-        monkeypatch.setattr(news, "AT_ONCE", 10)
+        monkeypatch.setattr(request_batch, "AT_ONCE", 10)
         await cluster.start(TWO)
         await until(lambda: bool(cluster.brokers[TWO].all_replicas))
         first = cluster.brokers[TWO].heard.index("leader_and_isr")
@@ -167,10 +167,10 @@ def test_a_controller_that_lost_its_session_decides_nothing_more_and_rejoins_as_
         assert (one.is_active, one.controller_id, cluster.brokers[ONE].controllers[-1]) == (False, NO_LEADER, NO_LEADER)
         with pytest.raises(NotController):
             await deciding
-        told = sum(each.requests for each in cluster.brokers.values())
+        told = sum(broker.requests for broker in cluster.brokers.values())
         await cluster.zookeeper.expire(cluster.sessions[ONE])
         await until(lambda: cluster.services[TWO].is_active or cluster.services[THREE].is_active)
-        assert told <= sum(each.requests for each in cluster.brokers.values())
+        assert told <= sum(broker.requests for broker in cluster.brokers.values())
         cluster.sessions[ONE] = await cluster.zookeeper.session()
         registration = await one.rejoin(cluster.sessions[ONE])
         assert registration.previous_broker_epoch == former.broker_epoch < registration.broker_epoch
@@ -193,7 +193,9 @@ def test_a_controller_whose_znode_is_removed_by_hand_makes_way() -> None:
         await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
         tool = await cluster.zookeeper.session()
         await tool.delete("/controller")
-        await until(lambda: all(each.controller_epoch == 2 and each.controller_id != NO_LEADER for each in cluster.services.values()))
+        await until(
+            lambda: all(service.controller_epoch == 2 and service.controller_id != NO_LEADER for service in cluster.services.values())
+        )
         await cluster.controller.create_partitions("a", 7)
         await cluster.settled(1, 2, 3)
 
@@ -232,8 +234,8 @@ def test_what_a_broker_could_not_hear_it_is_told_later_and_nobody_waits_for_it()
         deaf.is_deaf = False
         await cluster.settled(1, 2, 3)
         await until(lambda: sorted(key for key, _ in deaf.stopped) == [TopicPartition("b", index) for index in range(6)])
-        assert {each.topic for each in deaf.replicas} == {"a"}
-        await until(lambda: all(list(each.topics()) == ["a"] for each in cluster.brokers.values()))
+        assert {replica.topic for replica in deaf.replicas} == {"a"}
+        await until(lambda: all(list(broker.topics()) == ["a"] for broker in cluster.brokers.values()))
 
     run(scenario)
 
@@ -274,10 +276,10 @@ def test_a_deletion_that_an_older_controller_could_not_name_is_performed_by_the_
 
             async def answer(request: StopReplicaRequest) -> StopReplicaResponse:
                 if request.controller_id != ONE:
-                    named.update(each.topic_id for each in request.partitions)
+                    named.update(partition.topic_id for partition in request.partitions)
                     return await stop_replica(request)
                 refused[broker_id] += len(request.partitions)  # as if it had named no topic
-                return StopReplicaResponse({each.topic_partition: InconsistentTopicId.code for each in request.partitions})
+                return StopReplicaResponse({partition.topic_partition: InconsistentTopicId.code for partition in request.partitions})
 
             return answer
 
@@ -305,13 +307,13 @@ def test_a_broker_that_stops_hands_over_first_and_then_leaves_at_once() -> None:
         await one.create_topic(NewTopic("a", assignments=EVERYWHERE))
         await two.controlled_shutdown()
         await cluster.settled(1, 3)
-        assert [each.leader_epoch for each in cluster.brokers[ONE].topics()["a"].partitions] == [1] * 6
+        assert [partition.leader_epoch for partition in cluster.brokers[ONE].topics()["a"].partitions] == [1] * 6
         await one.controlled_shutdown()  # the controller itself
         await cluster.settled(3)
         await one.close()
         del cluster.services[ONE], cluster.brokers[ONE]
-        await until(lambda: any(each.is_active for each in cluster.services.values()))
-        await until(lambda: all(set(each.brokers) == {2, 3} for each in cluster.brokers.values()))
+        await until(lambda: any(service.is_active for service in cluster.services.values()))
+        await until(lambda: all(set(broker.brokers) == {2, 3} for broker in cluster.brokers.values()))
         await two.close()
         del cluster.services[TWO], cluster.brokers[TWO]
         await until(lambda: cluster.services[THREE].is_active and set(cluster.brokers[THREE].brokers) == {3})
@@ -330,13 +332,13 @@ def test_a_broker_that_is_drained_stays_so_under_the_next_controller_until_it_ta
         await cluster.settled(1, 3)
         keys = set(cluster.brokers[TWO].metadata)
         await cluster.kill(ONE)
-        await until(lambda: any(each.is_active for each in cluster.services.values()))
-        await until(lambda: TWO in cluster.controller._active._state.shutting_down)  # type: ignore[union-attr]
+        await until(lambda: any(service.is_active for service in cluster.services.values()))
+        await until(lambda: TWO in cluster.controller.active._state.shutting_down)  # type: ignore[union-attr]
         await cluster.settled(3)
         cluster.brokers[TWO].replicas.clear()
         await cluster.brokers[TWO].undrain()
         await until(lambda: set(cluster.brokers[TWO].replicas) == keys)
-        assert TWO in cluster.controller._active._state.living()  # type: ignore[union-attr]
+        assert TWO in cluster.controller.active._state.living()  # type: ignore[union-attr]
         known = cluster.brokers[THREE].brokers
         for key, each in cluster.brokers[THREE].replicas.items():
             members = tuple(IsrMember(broker_id, known[broker_id].broker_epoch) for broker_id in (THREE, TWO))
@@ -515,7 +517,7 @@ def test_replicas_move_to_other_brokers_and_are_given_up_where_they_were() -> No
 @pytest.mark.parametrize("request_arrives", [True, False])
 @pytest.mark.parametrize("step", range(1, 14))
 def test_an_answer_of_zookeeper_that_is_lost_at_a_failure_costs_no_leader(step: int, request_arrives: bool) -> None:
-    """We lose each answer in turn while the controller deals with a death. What is doubtful is read again, by a term begun anew."""
+    """We lose each answer in turn while the controller deals with a death. What is doubtful is read again, by a term begun again."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.start_three()
@@ -570,6 +572,6 @@ def test_a_call_that_is_repeated_by_the_network_does_no_harm() -> None:
         await one.create_topic(NewTopic("a", assignments=EVERYWHERE))
         await one.delete_topic("a")
         assert await cluster.paths("/brokers/topics") == []
-        assert all(each.replicas == each.metadata == {} for each in cluster.brokers.values())
+        assert all(broker.replicas == broker.metadata == {} for broker in cluster.brokers.values())
 
     run(scenario)

@@ -1,4 +1,4 @@
-"""Requests that go on to the next controller: what was done although nobody said so counts as done, and as nothing else."""
+"""Requests that continue to the next controller: what was done although nobody said so counts as done, and as nothing else."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_topic_is_made_once_though_the_controller_died_over_it(error: type[Api
         topic = await three.create_topic(NewTopic("a", 4, 2, configs={"retention.ms": "5"}))
         assert (network.calls, len(topic.partitions)) == (2, 4)
         await cluster.settled(2, 3)
-        assert {each.topics()["a"].topic_id for each in cluster.brokers.values()} == {topic.topic_id}
+        assert {broker.topics()["a"].topic_id for broker in cluster.brokers.values()} == {topic.topic_id}
 
     run(scenario)
 
@@ -113,7 +113,7 @@ def test_an_extension_and_a_deletion_that_were_done_are_done() -> None:
         more = await three.create_partitions("a", 3)
         assert len(more.partitions) == 3
         await until(lambda: cluster.services[TWO].is_active or cluster.services[THREE].is_active)
-        asking = next(each for each in cluster.services.values() if not each.is_active)
+        asking = next(service for service in cluster.services.values() if not service.is_active)
         with pytest.raises(InvalidPartitions):
             await asking.create_partitions("a", 3)
         Loses(cluster, "delete_topic")
@@ -142,10 +142,10 @@ def test_settings_and_producer_ids_come_through() -> None:
     async def scenario(cluster: Cluster) -> None:
         _, _, three = await cluster.start_three()
         await three.create_topic(NewTopic("a", assignments={0: (TWO, THREE)}, configs={"cleanup.policy": "delete"}))
-        Loses(cluster, "incremental_alter_topic_configs")
+        Loses(cluster, "incremental_alter_configs")
         await three.incremental_alter_topic_configs("a", [ConfigChange("cleanup.policy", ConfigOperation.APPEND, "compact")])
         assert three.topic_overrides("a") == {"cleanup.policy": "delete,compact"}
-        blocks = await asyncio.gather(*(each.allocate_producer_ids() for each in cluster.services.values() for _ in range(2)))
+        blocks = await asyncio.gather(*(service.allocate_producer_ids() for service in cluster.services.values() for _ in range(2)))
         assert sorted(block.start for block in blocks) == [0, 1_000, 2_000, 3_000]
 
     run(scenario)

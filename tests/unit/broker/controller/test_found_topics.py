@@ -42,7 +42,7 @@ def test_a_topic_that_another_tool_writes_takes_effect_at_once() -> None:
         await looked_again(controller)
         await until(lambda: "theirs" in cluster.broker.topics())
         topic = cluster.broker.topics()["theirs"]
-        assert [each.leader for each in topic.partitions] == [1, 1]
+        assert [partition.leader for partition in topic.partitions] == [1, 1]
         assert len(cluster.broker.leads()) == 2
         assert controller.topic_overrides("theirs") == {"retention.ms": "9"}
         written = znodes.decode_topic("", await cluster.data("/brokers/topics/theirs"))

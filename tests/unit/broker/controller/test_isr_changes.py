@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from ottla.broker.controller import decisions
+from ottla.broker.controller import decisions, isr_changes
 from ottla.broker.controller.isr_changes import without_absent, without_unclean
 from ottla.errors import (
     FencedLeaderEpoch,
@@ -68,7 +68,7 @@ def test_a_request_of_a_broker_that_registered_anew_since_is_refused_as_a_whole(
         ((2, 3), {}, InvalidRequest),  # without its leader
         ((1, 2, 2), {}, InvalidRequest),
         ((), {}, InvalidRequest),
-        ((1, 3), {"member_epochs": {3: 1}}, IneligibleReplica),  # as it was before it registered anew (KIP-903)
+        ((1, 3), {"member_epochs": {3: 1}}, IneligibleReplica),  # as it was before it registered again (KIP-903)
         ((1, 3), {"member_epochs": {1: 1}}, IneligibleReplica),
     ],
 )
@@ -119,9 +119,9 @@ def test_an_unknown_partition_and_one_under_deletion_are_unknown(cluster: KnownC
     cluster.state.topics["a"].is_deleting = True
     epoch = cluster.state.brokers[BrokerId(1)].broker_epoch
     asked = tuple(IsrChange(each, 0, 0, (IsrMember(BrokerId(1), epoch),)) for each in (partition_of("a-0"), TopicPartition("b", 7)))
-    decision, response = decisions.alter_partition(cluster.state, AlterPartitionRequest(BrokerId(1), epoch, asked))
+    decision, response = isr_changes.altered(cluster.state, AlterPartitionRequest(BrokerId(1), epoch, asked))
     assert not decision
-    assert [each.error for each in response.partitions.values()] == [UnknownTopicOrPartition.code] * 2
+    assert [partition.error for partition in response.partitions.values()] == [UnknownTopicOrPartition.code] * 2
 
 
 def test_one_partition_that_is_refused_does_not_hold_up_the_others() -> None:
@@ -130,9 +130,9 @@ def test_one_partition_that_is_refused_does_not_hold_up_the_others() -> None:
     epoch = cluster.state.brokers[BrokerId(1)].broker_epoch
     members = (IsrMember(BrokerId(1), epoch),)
     asked = (IsrChange(partition_of("a-0"), 7, 0, members), IsrChange(partition_of("a-1"), 0, 0, members))
-    decision, response = decisions.alter_partition(cluster.state, AlterPartitionRequest(BrokerId(1), epoch, asked))
-    assert [each.topic_partition for each in decision.changes] == [partition_of("a-1")]
-    assert [each.error for each in response.partitions.values()] == [NotController.code, 0]
+    decision, response = isr_changes.altered(cluster.state, AlterPartitionRequest(BrokerId(1), epoch, asked))
+    assert [change.topic_partition for change in decision.changes] == [partition_of("a-1")]
+    assert [partition.error for partition in response.partitions.values()] == [NotController.code, 0]
 
 
 def test_nobody_leaves_an_isr_that_would_be_empty() -> None:

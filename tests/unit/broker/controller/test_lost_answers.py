@@ -12,8 +12,8 @@ from random import Random
 import pytest
 
 from ottla.broker.controller.active import ActiveController
+from ottla.broker.controller.membership import ControllerTerm
 from ottla.broker.controller.service import ControllerService
-from ottla.broker.controller.terms import ControllerTerm
 from ottla.coordination.embedded import EmbeddedSession
 from ottla.coordination.errors import ConnectionLoss, NoNode
 from ottla.coordination.interface import Coordination, Create, Operation, Result
@@ -29,7 +29,7 @@ from .clusters import ONE, Cluster, looked_again, run, until
 
 
 def test_one_who_is_no_longer_the_controller_can_not_write() -> None:
-    """traps.md: every controller write is a multi with a check of /controller_epoch's version: a zombie can not write."""
+    """traps.md: every controller write is a multi with a check of /controller_epoch's version: a zombie cannot write."""
 
     async def scenario(cluster: Cluster) -> None:
         service = await cluster.start()
@@ -40,7 +40,7 @@ def test_one_who_is_no_longer_the_controller_can_not_write() -> None:
         term = ControllerTerm(ONE, 1, stat.version)
         zombie = ActiveController(term, session, cluster.settings(), cluster.clock, Random(1), transport, failures.append)
         await zombie.start()
-        assert await zombie.told_all()
+        assert await zombie.wait_acknowledged()
         # It sleeps; another takes the next epoch; it wakes and its session, oddly, lives.
         await session.set("/controller_epoch", b"2")
         before, told = await cluster.paths(), cluster.broker.requests
@@ -55,7 +55,7 @@ def test_one_who_is_no_longer_the_controller_can_not_write() -> None:
         ):
             with pytest.raises(NotController, match="another broker is the controller"):
                 await attempt
-        assert failures and all("another broker is the controller" in each for each in failures)
+        assert failures and all("another broker is the controller" in failure for failure in failures)
         assert await cluster.paths() == before
         assert cluster.broker.requests == told
         zombie.resign()
@@ -117,7 +117,7 @@ def test_a_write_whose_answer_is_lost_takes_place_once(operation: str, request_a
 
 
 def test_a_service_that_never_answers_is_not_waited_for_for_ever() -> None:
-    """Whoever asked is told that the outcome is unknown; when the connection is back the controller finds out."""
+    """Anyone who asked is told that the outcome is unknown; when the connection is back the controller finds out."""
 
     async def scenario(cluster: Cluster) -> None:
         class Unreachable:
@@ -130,7 +130,7 @@ def test_a_service_that_never_answers_is_not_waited_for_for_ever() -> None:
 
             async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
                 if self.is_unreachable:
-                    if any(isinstance(each, Create) for each in operations):
+                    if any(isinstance(operation, Create) for operation in operations):
                         await self._session.transaction(operations)  # it takes place, and no answer comes
                     raise ConnectionLoss("no answer within 10 s")
                 return await self._session.transaction(operations)

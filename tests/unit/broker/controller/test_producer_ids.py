@@ -1,10 +1,10 @@
-"""Blocks of producer ids: no id is given twice, whoever asks (KIP-98, `ProducerIdManager`)."""
+"""Blocks of producer ids: no id is given twice, no matter who asks (KIP-98, `ProducerIdManager`)."""
 
 from __future__ import annotations
 
 import pytest
 
-from ottla.broker.controller.producer_ids import BLOCK_SIZE, next_block
+from ottla.broker.controller.decisions import BLOCK_SIZE, next_block
 from ottla.coordination.znodes import ProducerIdBlock
 from ottla.errors import UnknownServerError
 from ottla.model import BrokerId

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ottla.broker.controller import decisions
+from ottla.broker.controller import deletions, isr_changes, reassignments
 from ottla.broker.controller.effects import AssignmentChange, Decision, ReplicaStop
 from ottla.broker.controller.reassignments import Assignment, toward
 from ottla.broker.controller.state import KnownPartition
@@ -21,7 +21,7 @@ A0 = partition_of("a-0")
 
 def reassign(cluster: KnownCluster, target: Sequence[int] | None, name: str = "a-0") -> list[Decision]:
     asked = {partition_of(name): None if target is None else ids(*target)}
-    return cluster.perform([decisions.alter_reassignments(cluster.state, asked)])
+    return cluster.perform([reassignments.altered(cluster.state, asked)])
 
 
 def stops(performed: list[Decision]) -> list[ReplicaStop]:
@@ -74,7 +74,7 @@ def test_replicas_that_are_removed_are_deleted_where_their_broker_lives(cluster:
     assert known.is_being_reassigned
     members = tuple(IsrMember(each) for each in ids(1, 2, 4))
     asked = IsrChange(A0, known.state.leader_epoch, known.partition_epoch, members)
-    decision, _ = decisions.alter_partition(cluster.state, AlterPartitionRequest(BrokerId(1), epoch, (asked,)))
+    decision, _ = isr_changes.altered(cluster.state, AlterPartitionRequest(BrokerId(1), epoch, (asked,)))
     performed = cluster.perform([decision])
     assert stops(performed) == [ReplicaStop(BrokerId(2), PartitionToStop(A0, cluster.of("a-0").leader_epoch, delete=True))]
     assert cluster.of("a-0").isr == (1, 4)
@@ -90,7 +90,7 @@ def test_a_leader_that_stays_keeps_leading_in_a_new_epoch(cluster: KnownCluster)
 def test_fewer_replicas_that_are_in_sync_need_no_phase_a(cluster: KnownCluster) -> None:
     (performed,) = reassign(cluster, (3, 2))
     assert cluster.known("a-0") == KnownPartition(PartitionState(BrokerId(3), 1, ids(2, 3), ids(3, 2), 1), 1)
-    assert [each.broker_id for each in performed.stops] == [1]
+    assert [stop.broker_id for stop in performed.stops] == [1]
 
 
 def test_another_order_only_makes_another_replica_the_preferred_one(cluster: KnownCluster) -> None:
@@ -149,7 +149,7 @@ def test_another_target_on_the_way_drops_only_what_it_does_not_need(cluster: Kno
     reassign(cluster, (4, 5))
     cluster.set_isr("a-0", 1, 2, 3, 4)
     performed = reassign(cluster, (5, 6))
-    assert [each.broker_id for each in stops(performed)] == [4]
+    assert [stop.broker_id for stop in stops(performed)] == [4]
     assert cluster.known("a-0") == KnownPartition(
         PartitionState(BrokerId(1), 2, ids(1, 2, 3), ids(5, 6, 1, 2, 3), 1), 3, ids(5, 6), ids(1, 2, 3)
     )
@@ -243,7 +243,7 @@ def test_an_old_replica_may_be_away(cluster: KnownCluster) -> None:
 def test_partitions_that_are_not_there_or_on_their_way_out_are_refused(cluster: KnownCluster) -> None:
     reassign(cluster, (4,), "b-0")
     reassign(cluster, (4,), "a-1")
-    cluster.perform(decisions.delete_topic(cluster.state, "a"))
+    cluster.perform(deletions.begun(cluster.state, cluster.state.topic("a")))
     reassign(cluster, None)
     assert {type(each) for each in cluster.refused.values()} == {UnknownTopicOrPartition}
     assert len(cluster.refused) == 3
@@ -253,9 +253,9 @@ def test_those_under_way_are_listed_of_those_named_or_of_all(cluster: KnownClust
     cluster.topic("b", (1, 2))
     reassign(cluster, (4, 1))
     expected = {A0: OngoingReassignment(ids(4, 1, 2, 3), ids(4), ids(2, 3))}
-    assert decisions.ongoing_reassignments(cluster.state, None) == expected
-    assert decisions.ongoing_reassignments(cluster.state, [A0, partition_of("b-0"), partition_of("c-0")]) == expected
-    assert decisions.ongoing_reassignments(cluster.state, []) == {}
+    assert reassignments.ongoing(cluster.state, None) == expected
+    assert reassignments.ongoing(cluster.state, [A0, partition_of("b-0"), partition_of("c-0")]) == expected
+    assert reassignments.ongoing(cluster.state, []) == {}
 
 
 def test_an_isr_that_is_away_stays_when_a_reassignment_is_cancelled(cluster: KnownCluster) -> None:

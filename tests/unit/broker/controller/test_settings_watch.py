@@ -1,8 +1,8 @@
-"""Settings as every broker knows them: read at the start, again at each notice, whoever left it."""
+"""Settings as every broker knows them: read at the start, again at each notice, no matter who left it."""
 
 from __future__ import annotations
 
-from ottla.broker.controller.changes import BrokerConfigChanged, TopicConfigChanged
+from ottla.broker.controller.settings_watch import BrokerConfigChanged, TopicConfigChanged
 from ottla.interbroker.calls import NewTopic
 
 from .clusters import ONE, THREE, TWO, Cluster, run, until
@@ -12,19 +12,19 @@ def test_what_one_broker_alters_all_of_them_know() -> None:
     async def scenario(cluster: Cluster) -> None:
         _, two, three = await cluster.start_three()
         await two.create_topic(NewTopic("a", 1, 3, configs={"segment.bytes": "100"}))
-        assert [each.topic_settings("a").segment_bytes for each in cluster.services.values()] == [100] * 3
+        assert [service.topic_settings("a").segment_bytes for service in cluster.services.values()] == [100] * 3
         cluster.changes.clear()
         await two.alter_topic_configs("a", {"retention.ms": "7"})
         assert two.topic_settings("a").retention_ms == 7, "who altered it sees it at once"
-        await until(lambda: all(each.topic_overrides("a") == {"retention.ms": "7"} for each in cluster.services.values()))
+        await until(lambda: all(service.topic_overrides("a") == {"retention.ms": "7"} for service in cluster.services.values()))
         assert cluster.changes == [TopicConfigChanged("a", three.topic_settings("a"))]
         await two.alter_broker_configs(None, {"log.retention.ms": "77"})
-        await until(lambda: all(each.settings.log_retention_ms == 77 for each in cluster.services.values()))
+        await until(lambda: all(service.settings.log_retention_ms == 77 for service in cluster.services.values()))
         await three.alter_broker_configs(THREE, {"log.retention.ms": "88"})
         assert [cluster.services[each].settings.log_retention_ms for each in (ONE, TWO, THREE)] == [77, 77, 88]
-        assert [type(each) for each in cluster.changes[1:]] == [BrokerConfigChanged, BrokerConfigChanged]
+        assert [type(change) for change in cluster.changes[1:]] == [BrokerConfigChanged, BrokerConfigChanged]
         await two.delete_topic("a")
-        assert [each.topic_overrides("a") for each in cluster.services.values()] == [{}] * 3
+        assert [service.topic_overrides("a") for service in cluster.services.values()] == [{}] * 3
 
     run(scenario)
 
@@ -38,7 +38,7 @@ def test_what_another_tool_writes_is_read_at_its_notice_by_brokers_and_controlle
         tool = await cluster.zookeeper.session()
         await tool.set("/config/topics/a", b'{"version":1,"config":{"retention.ms":"9","no.such":"1"}}')
         await tool.create("/config/changes/config_change_", b'{"version":1,"entity_type":"topics","entity_name":"a"}', sequential=True)
-        await until(lambda: all(each.topic_overrides("a") == {"retention.ms": "9"} for each in cluster.services.values()))
+        await until(lambda: all(service.topic_overrides("a") == {"retention.ms": "9"} for service in cluster.services.values()))
         await tool.create("/config/changes/config_change_", b"{nonsense", sequential=True)
         await tool.create("/config/brokers/3", b'{"version":1,"config":{"log.retention.ms":"99"}}')
         await tool.create("/config/changes/config_change_", b'{"version":2,"entity_path":"brokers/3"}', sequential=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.broker.controller import decisions
+from ottla.broker.controller import decisions, deletions
 from ottla.broker.controller.effects import Decision, ReplicaStop
 from ottla.interbroker.calls import PartitionToStop
 from ottla.model import BrokerId, PartitionState
@@ -16,7 +16,7 @@ def shut_down(cluster: KnownCluster, broker_id: int) -> list[Decision]:
 
 
 def remaining(cluster: KnownCluster, broker_id: int) -> list[str]:
-    return [str(each) for each in decisions.remaining_leaderships(cluster.state, BrokerId(broker_id))]
+    return [str(leadership) for leadership in decisions.remaining_leaderships(cluster.state, BrokerId(broker_id))]
 
 
 def test_leaderships_move_and_the_broker_leaves_every_isr_with_others_in_it() -> None:
@@ -105,6 +105,6 @@ def test_once_it_is_gone_and_back_it_is_a_broker_as_any() -> None:
 def test_a_topic_on_its_way_out_is_left_alone() -> None:
     cluster = KnownCluster(1, 2)
     cluster.topic("a", (1, 2))
-    cluster.perform(decisions.delete_topic(cluster.state, "a"))
+    cluster.perform(deletions.begun(cluster.state, cluster.state.topic("a")))
     assert shut_down(cluster, 1) == []
     assert remaining(cluster, 1) == []

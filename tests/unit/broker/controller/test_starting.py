@@ -9,15 +9,14 @@ import asyncio
 from typing import cast
 
 import pytest
+from tests.loops import LoopClock
 
 from ottla.broker.controller import membership
 from ottla.coordination import znodes
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.errors import ConnectionLoss, SessionExpired
 from ottla.coordination.interface import Coordination, SessionEvent, SessionListener
-from ottla.errors import (
-    ConfigurationError,
-)
+from ottla.errors import ConfigurationError
 from ottla.interbroker.calls import NewTopic
 
 from .clusters import ONE, REGISTRATION, Cluster, run, until
@@ -53,7 +52,7 @@ def test_a_restart_keeps_the_cluster_and_its_topics_and_takes_the_next_epoch() -
         second = await cluster.start()
         assert second.cluster_id == first.cluster_id
         assert second.controller_epoch == 2
-        assert [each.leader_epoch for each in cluster.broker.topics()["a"].partitions] == [1, 1]
+        assert [partition.leader_epoch for partition in cluster.broker.topics()["a"].partitions] == [1, 1]
         assert cluster.broker.topics()["a"].topic_id == topic.topic_id
         assert second.topic_settings("a").retention_ms == 7
         assert second.topic_overrides("a") == {"retention.ms": "7"}
@@ -76,15 +75,14 @@ def test_settings_are_known_before_the_start_for_the_logs_to_open_with() -> None
     run(scenario)
 
 
-def test_a_broker_that_is_back_before_its_old_session_ends_waits_for_that() -> None:
+def test_a_broker_that_is_back_before_its_old_session_ends_waits_for_that(caplog: pytest.LogCaptureFixture) -> None:
     """traps.md: kill -9, back in 0.3 s, session 6 s: wait up to the session timeout, refuse if it is still there then."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.start()
         dead = cluster.session
-        starting = asyncio.ensure_future(cluster.start())
-        await asyncio.sleep(0.02)
-        assert not starting.done()
+        starting = asyncio.ensure_future(cluster.start(timeout=60))
+        await until_it_waits(caplog)
         await cluster.zookeeper.expire(dead)
         await starting
         await until(lambda: cluster.services[ONE].controller_epoch == 2)
@@ -106,9 +104,10 @@ def test_a_second_broker_with_the_same_id_is_refused() -> None:
 class Shaky:
     """A session whose connection breaks, and comes back, at will."""
 
-    def __init__(self, session: EmbeddedSession) -> None:
+    def __init__(self, session: EmbeddedSession, sessions: list[Shaky]) -> None:
         self._session = session
         self.listeners: list[SessionListener] = []
+        sessions.append(self)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._session, name)
@@ -118,25 +117,28 @@ class Shaky:
         self._session.on_session_event(listener)
 
     def tell(self, event: SessionEvent) -> None:
-        for each in self.listeners:
-            each(event)
+        for listener in self.listeners:
+            listener(event)
 
 
-def test_a_zookeeper_that_was_away_is_given_the_whole_wait_again() -> None:
+async def until_it_waits(caplog: pytest.LogCaptureFixture) -> None:
+    """A start has found its former self."""
+    await until(lambda: "is still there, of session" in caplog.text)
+
+
+def test_a_zookeeper_that_was_away_is_given_the_whole_wait_again(caplog: pytest.LogCaptureFixture) -> None:
     """It restarts every session's timeout when it is back, that of the former self too. Found by chaos: kill -9 beside its restart."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.start()
         dead = cluster.session
         sessions: list[Shaky] = []
-
-        def shaky(session: EmbeddedSession) -> Coordination:
-            sessions.append(Shaky(session))
-            return cast("Coordination", sessions[-1])
-
-        starting = asyncio.ensure_future(cluster.start(wrapped=shaky, timeout=0.5))
-        for _ in range(6):  # 0.75 s altogether
-            await asyncio.sleep(0.125)
+        clock = LoopClock()
+        starting = asyncio.ensure_future(cluster.start(wrapped=lambda session: cast("Coordination", Shaky(session, sessions)), timeout=10))
+        await until_it_waits(caplog)
+        for _ in range(6):
+            clock.put_forward(seconds=5)
+            await asyncio.sleep(0.001)
             sessions[-1].tell(SessionEvent.SUSPENDED)
             sessions[-1].tell(SessionEvent.CONNECTED)
         assert not starting.done()
@@ -146,31 +148,28 @@ def test_a_zookeeper_that_was_away_is_given_the_whole_wait_again() -> None:
     run(scenario)
 
 
-def test_while_zookeeper_is_away_nobody_is_told_that_the_id_is_taken() -> None:
+def test_while_zookeeper_is_away_nobody_is_told_that_the_id_is_taken(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.start()
         sessions: list[Shaky] = []
-
-        def shaky(session: EmbeddedSession) -> Coordination:
-            sessions.append(Shaky(session))
-            return cast("Coordination", sessions[-1])
-
-        starting = asyncio.ensure_future(cluster.start(wrapped=shaky, timeout=0.05))
-        await asyncio.sleep(0.02)
+        clock = LoopClock()
+        starting = asyncio.ensure_future(cluster.start(wrapped=lambda session: cast("Coordination", Shaky(session, sessions)), timeout=10))
+        await until_it_waits(caplog)
         sessions[-1].tell(SessionEvent.SUSPENDED)
+        clock.put_forward(seconds=10)
         with pytest.raises(ConnectionLoss, match="/brokers/ids/1: no connection"):
             await starting
 
     run(scenario)
 
 
-def test_a_session_that_ends_while_it_waits_for_the_former_one_is_noticed() -> None:
+def test_a_session_that_ends_while_it_waits_for_the_former_one_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
     """Its watch never fires, and the former self may be gone for long."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.start()
         starting = asyncio.ensure_future(cluster.start(timeout=30))
-        await asyncio.sleep(0.02)
+        await until_it_waits(caplog)
         await cluster.zookeeper.expire(cluster.session)
         with pytest.raises(SessionExpired):
             await starting

@@ -11,9 +11,9 @@ from .clusters import ONE, THREE, TWO, Cluster, run, until
 def test_every_broker_is_told_all_that_it_has_when_it_registers_and_by_a_new_controller() -> None:
     async def scenario(cluster: Cluster) -> None:
         controller, *_ = await cluster.start_three()
-        await until(lambda: all(each.all_replicas == [AllReplicas({})] for each in cluster.brokers.values()))
+        await until(lambda: all(broker.all_replicas == [AllReplicas({})] for broker in cluster.brokers.values()))
         await controller.create_topic(NewTopic("a", assignments={0: [ONE, TWO], 1: [TWO, THREE]}))
-        assert all(len(each.all_replicas) == 1 for each in cluster.brokers.values())
+        assert all(len(broker.all_replicas) == 1 for broker in cluster.brokers.values())
         await cluster.kill(TWO)
         await cluster.start(TWO)
         await until(lambda: bool(cluster.brokers[TWO].all_replicas))

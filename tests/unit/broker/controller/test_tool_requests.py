@@ -76,11 +76,11 @@ async def three_with_a_topic(cluster: Cluster) -> Coordination:
 
 async def all_join(cluster: Cluster, key: TopicPartition, *isr: BrokerId) -> None:
     """The leader of a partition says that these are in sync."""
-    await until(lambda: all(key in cluster.brokers[each].replicas for each in isr))
+    await until(lambda: all(key in cluster.brokers[replica].replicas for replica in isr))
     known = cluster.brokers[ONE].brokers
     leader = cluster.brokers[ONE].metadata[key].state.leader
     assigned = cluster.brokers[leader].replicas[key]
-    members = tuple(IsrMember(each, known[each].broker_epoch) for each in isr)
+    members = tuple(IsrMember(replica, known[replica].broker_epoch) for replica in isr)
     change = IsrChange(key, assigned.state.leader_epoch, assigned.partition_epoch, members)
     response = await cluster.controller.alter_partition(AlterPartitionRequest(leader, known[leader].broker_epoch, (change,)))
     assert response.partitions[key].error == 0
@@ -99,7 +99,7 @@ def test_partitions_that_are_added_to_a_topics_znode_are_led(run: Run) -> None:
         written = znodes.decode_topic("", await cluster.data("/brokers/topics/a"))
         assert written.topic_id == topic_id != UUID(int=0)
         assert znodes.decode_partition_state("", await cluster.data("/brokers/topics/a/partitions/3/state"), (THREE, ONE)).isr == (3, 1)
-        # The controller goes on with the topic as it is now.
+        # The controller continues with the topic as it is now.
         assert len((await cluster.controller.create_partitions("a", 5)).partitions) == 5
         await tool.set("/brokers/topics/a", (await cluster.data("/brokers/topics/a")).replace(b'"4":', b'"5":[2],"4":'))
         await until(lambda: len(cluster.brokers[TWO].topics()["a"].partitions) == 6)
@@ -113,7 +113,7 @@ def test_what_a_topics_znode_says_of_partitions_that_are_there_is_passed_over(ru
         data = await cluster.data("/brokers/topics/a")
         await tool.set("/brokers/topics/a", data.replace(b'"0":[1,2]', b'"0":[3]').replace(b'"1":[2,1]', b'"1":[2,1],"2":[3]'))
         await until(lambda: len(cluster.brokers[TWO].topics()["a"].partitions) == 3)
-        assert "topic a: another tool has written other replicas" in caplog.text
+        assert "topic a: another tool has changed the replicas" in caplog.text
         assert cluster.brokers[TWO].metadata[A0].state.replicas == (1, 2)
         await tool.set("/brokers/topics/a", b"{")
         await until(lambda: "/brokers/topics/a: " in caplog.text)
@@ -127,7 +127,7 @@ def test_a_topic_that_could_not_be_read_is_there_once_it_is_mended(run: Run) -> 
     async def scenario(cluster: Cluster) -> None:
         tool = await three_with_a_topic(cluster)
         await tool.create("/brokers/topics/b", b"{")
-        await until(lambda: "b" in cluster.controller._active._state.unread_topics)  # type: ignore[union-attr]
+        await until(lambda: "b" in cluster.controller.active._state.unread_topics)  # type: ignore[union-attr]
         await tool.set("/brokers/topics/b", b'{"version":1,"partitions":{"0":[3]}}')
         await until(lambda: "b" in cluster.brokers[TWO].topics())
 
@@ -166,7 +166,7 @@ def test_a_new_controller_goes_on_with_what_a_tool_wrote(run: Run) -> None:
         await tool.create(REASSIGNMENT, znodes.encode_reassignment({A1: (TWO, THREE)}))
         await until(lambda: THREE in cluster.brokers[TWO].metadata[A1].state.replicas)
         await cluster.kill(ONE)
-        await until(lambda: any(each.is_active for each in cluster.services.values()))
+        await until(lambda: any(service.is_active for service in cluster.services.values()))
         await until(lambda: cluster.brokers[TWO].metadata[A1].state.isr == (2,))
         await cluster.start(ONE)
         await until(lambda: set(cluster.brokers[ONE].brokers) == {1, 2, 3} and A1 in cluster.brokers[ONE].metadata)

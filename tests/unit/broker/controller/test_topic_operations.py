@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ottla.broker.controller import topic_znodes
+from ottla.broker.controller import znode_writes
 from ottla.coordination import znodes
 from ottla.coordination.embedded import EmbeddedSession
 from ottla.coordination.interface import Operation, Result
@@ -96,7 +96,7 @@ def test_topics_asked_for_at_once_are_made_one_after_the_other() -> None:
     async def scenario(cluster: Cluster) -> None:
         controller = await cluster.start()
         results = await asyncio.gather(*(controller.create_topic(NewTopic("same")) for _ in range(5)), return_exceptions=True)
-        assert sorted(type(each).__name__ for each in results) == ["TopicAlreadyExists"] * 4 + ["TopicDescription"]
+        assert sorted(type(result).__name__ for result in results) == ["TopicAlreadyExists"] * 4 + ["TopicDescription"]
         await asyncio.gather(*(controller.create_topic(NewTopic(f"t{index}")) for index in range(50)))
         assert len(cluster.broker.topics()) == 51
 
@@ -140,10 +140,10 @@ def test_a_topic_too_large_for_one_request_is_made_in_several() -> None:
 def test_a_topic_whose_znode_would_be_too_large_is_refused_before_anything_is_written() -> None:
     """A topic is one znode, and a znode is written by one request."""
     partitions = (PartitionState(ONE, 0, (ONE,), (ONE,), 1),) * 90_000
-    with pytest.raises(InvalidPartitions, match=r"can not have 90000 partitions: its znode would have \d+ bytes of 1048575"):
-        topic_znodes.creation(TopicDescription("a", ZERO_TOPIC_ID, partitions), {}, False)
-    with pytest.raises(InvalidPartitions, match="can not have 90000 partitions"):
-        topic_znodes.extension(TopicDescription("a", ZERO_TOPIC_ID, partitions), 80_000, 0)
+    with pytest.raises(InvalidPartitions, match=r"cannot have 90000 partitions: its znode would have \d+ bytes of 1048575"):
+        znode_writes.topic_creation(TopicDescription("a", ZERO_TOPIC_ID, partitions), {}, False)
+    with pytest.raises(InvalidPartitions, match="cannot have 90000 partitions"):
+        znode_writes.topic_extension(TopicDescription("a", ZERO_TOPIC_ID, partitions), 80_000, 0)
 
 
 def test_more_partitions_are_written_and_told_with_the_old_ones() -> None:

@@ -42,7 +42,7 @@ def ids(*values: int) -> tuple[BrokerId, ...]:
 
 
 def states(*replicas: tuple[int, ...]) -> list[PartitionState]:
-    return [PartitionState(BrokerId(each[0]), 0, ids(*each), ids(*each), 1) for each in replicas]
+    return [PartitionState(BrokerId(replica[0]), 0, ids(*replica), ids(*replica), 1) for replica in replicas]
 
 
 @pytest.mark.parametrize(
@@ -121,14 +121,14 @@ def test_any_placement_is_even(racks: dict[int, str], with_racks: bool, partitio
         assert len(set(replicas)) == len(replicas) == factor
         assert set(replicas) <= set(racks)
         if with_racks:
-            used = {racks[each] for each in replicas}
+            used = {racks[replica] for replica in replicas}
             assert len(used) == min(factor, len(set(racks.values())))
 
 
 @given(st.integers(1, 7), st.integers(1, 30))
 def test_all_replicas_together_are_even_when_leaders_are(broker_count: int, rounds: int) -> None:
     placed = assign_replicas(brokers(*range(broker_count)), broker_count * rounds, min(3, broker_count), start=0)
-    assert len(set(Counter(each for replicas in placed for each in replicas).values())) == 1
+    assert len(set(Counter(replica for replicas in placed for replica in replicas).values())) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,17 @@ from itertools import product
 
 import pytest
 
-from ottla.broker.controller import decisions
+from ottla.broker.controller import deletions
 from ottla.broker.controller.effects import Decision, DeletionProgress, PartitionChange
-from ottla.broker.controller.state import ClusterState, KnownPartition
-from ottla.broker.controller.transitions import IllegalTransition, PartitionPhase, ReplicaPhase, check_partition, check_replica
+from ottla.broker.controller.state import (
+    ClusterState,
+    IllegalTransition,
+    KnownPartition,
+    PartitionPhase,
+    ReplicaPhase,
+    check_partition,
+    check_replica,
+)
 from ottla.model import BrokerId
 
 from .known_clusters import KnownCluster, ids, partition_of
@@ -33,7 +40,7 @@ def test_a_partition_goes_only_where_kafkas_may(before: PartitionPhase, after: P
     if (before.value, after.value) in LEGAL_FOR_PARTITIONS:
         check_partition("a-0", before, after)
     else:
-        with pytest.raises(IllegalTransition, match=rf"partition a-0 can not become {after.value}: it is {before.value}"):
+        with pytest.raises(IllegalTransition, match=rf"partition a-0 cannot become {after.value}: it is {before.value}"):
             check_partition("a-0", before, after)
 
 
@@ -42,7 +49,7 @@ def test_a_replica_goes_only_where_kafkas_may(before: ReplicaPhase, after: Repli
     if (before.value, after.value) in LEGAL_FOR_REPLICAS:
         check_replica("a-0", before, after)
     else:
-        with pytest.raises(IllegalTransition, match=rf"replica a-0 can not become {after.value}: it is {before.value}"):
+        with pytest.raises(IllegalTransition, match=rf"replica a-0 cannot become {after.value}: it is {before.value}"):
             check_replica("a-0", before, after)
 
 
@@ -51,8 +58,8 @@ def test_a_replica_that_was_never_asked_to_go_can_not_be_gone() -> None:
     cluster = KnownCluster(1, 2)
     cluster.topic("a", (1, 2))
     cluster.leave(2)
-    cluster.perform(decisions.delete_topic(cluster.state, "a"))
-    with pytest.raises(IllegalTransition, match="replica a-0 can not become deletion successful: it is deletion ineligible"):
+    cluster.perform(deletions.begun(cluster.state, cluster.state.topic("a")))
+    with pytest.raises(IllegalTransition, match="replica a-0 cannot become deletion successful: it is deletion ineligible"):
         cluster.state.deletions["a"].take_in(DeletionProgress("a", BrokerId(2), deleted=(0,)))
     with pytest.raises(IllegalTransition):
         cluster.state.deletions["a"].take_in(DeletionProgress("a", BrokerId(1), started=(0,)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.broker.controller import decisions
+from ottla.broker.controller import decisions, deletions, reassignments
 from ottla.broker.controller.state import KnownPartition
 from ottla.errors import ElectionNotNeeded, EligibleLeadersNotAvailable, InvalidTopic, PreferredLeaderNotAvailable, UnknownTopicOrPartition
 from ottla.interbroker.calls import ElectionType
@@ -18,7 +18,7 @@ PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN
 def elect(cluster: KnownCluster, election_type: ElectionType, *names: str) -> dict[str, type[Exception]]:
     """Those that were refused, of those named or of all."""
     cluster.refused = {}
-    cluster.perform(decisions.elect_leaders(cluster.state, election_type, [partition_of(each) for each in names] or None))
+    cluster.perform(decisions.elect_leaders(cluster.state, election_type, [partition_of(name) for name in names] or None))
     return {str(partition): type(error) for partition, error in cluster.refused.items()}
 
 
@@ -70,7 +70,7 @@ def test_where_nobody_lives_nobody_is_elected(cluster: KnownCluster) -> None:
 
 def test_partitions_that_are_not_there_or_on_their_way_out_are_refused(cluster: KnownCluster) -> None:
     cluster.topic("gone", (1,))
-    cluster.perform(decisions.delete_topic(cluster.state, "gone"))
+    cluster.perform(deletions.begun(cluster.state, cluster.state.topic("gone")))
     assert elect(cluster, PREFERRED, "b-0", "a-2", "gone-0") == {
         "b-0": UnknownTopicOrPartition,
         "a-2": UnknownTopicOrPartition,
@@ -105,7 +105,7 @@ def off_balance(lacking: int, total: int, **properties: str) -> KnownCluster:
 
 
 def led_by_one(cluster: KnownCluster) -> int:
-    return sum(each.state.leader == 1 for each in cluster.state.topics["a"].partitions)
+    return sum(partition.state.leader == 1 for partition in cluster.state.topics["a"].partitions)
 
 
 @pytest.mark.parametrize(("lacking", "are_led_after"), [(0, 20), (1, 19), (2, 18), (3, 20), (20, 20)])
@@ -137,7 +137,7 @@ def test_nothing_is_balanced_while_a_reassignment_is_under_way() -> None:
     cluster = off_balance(4, 4)
     cluster.topic("b", (1, 2))
     cluster.join(3)
-    cluster.perform([decisions.alter_reassignments(cluster.state, {partition_of("b-0"): ids(3)})])
+    cluster.perform([reassignments.altered(cluster.state, {partition_of("b-0"): ids(3)})])
     assert cluster.perform(decisions.rebalance(cluster.state)) == []
     cluster.set_isr("b-0", 1, 3)
     assert cluster.perform(decisions.rebalance(cluster.state)) != []

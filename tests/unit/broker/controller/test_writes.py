@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import cast
 
-from ottla.broker.controller.writes import ControllerWrites
+from ottla.broker.controller.znode_writes import ControllerWrites
 from ottla.coordination.interface import Check, Coordination, Create, Operation
 from ottla.coordination.requests import MAX_REQUEST_SIZE, validate_operations
 

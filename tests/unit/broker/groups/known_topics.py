@@ -13,6 +13,7 @@ class KnownTopics:
 
     def __init__(self, **partition_counts: int) -> None:
         self._topics: dict[str, TopicDescription] = {}
+        self.names_ever: dict[UUID, str] = {}
         self._ids = itertools.count(1)
         for name, count in partition_counts.items():
             self.make(name, count)
@@ -21,6 +22,7 @@ class KnownTopics:
         """Makes a topic, or adds to its partitions."""
         known = self._topics.get(name)
         topic_id = UUID(int=next(self._ids)) if known is None else known.topic_id
+        self.names_ever[topic_id] = name
         state = PartitionState(NO_LEADER, 0, (), ())
         self._topics[name] = TopicDescription(name, topic_id, (state,) * partitions)
         return topic_id

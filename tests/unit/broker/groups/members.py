@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Iterable
 from uuid import UUID
 
-from ottla.broker.groups import joining, membership, rebalancing
-from ottla.broker.groups.effects import Effect, Joined, StoreGroup, Synced
-from ottla.broker.groups.group import Group, GroupLimits
-from ottla.broker.groups.joining import Join
-from ottla.broker.groups.member import Protocol
-from ottla.broker.groups.membership import Sync
+from ottla.broker.groups.classic import joining, membership, rebalancing
+from ottla.broker.groups.classic.effects import Effect, Joined, StoreGroup, Synced
+from ottla.broker.groups.classic.group import Group, GroupLimits
+from ottla.broker.groups.classic.joining import Join
+from ottla.broker.groups.classic.member import Protocol
+from ottla.broker.groups.classic.membership import Sync
 from ottla.errors import ApiError
 
 RANGE = Protocol("range", b"range-subscription")
@@ -91,18 +91,18 @@ class Coordinator:
         self.now_ms = end
 
     def perform(self, effects: list[Effect]) -> None:
-        for each in effects:
-            match each:
+        for effect in effects:
+            match effect:
                 case Joined():
-                    assert each.token not in self.joined, "answered twice"
-                    self.joined[each.token] = each
+                    assert effect.token not in self.joined, "answered twice"
+                    self.joined[effect.token] = effect
                 case Synced():
-                    assert each.token not in self.synced, "answered twice"
-                    self.synced[each.token] = each
+                    assert effect.token not in self.synced, "answered twice"
+                    self.synced[effect.token] = effect
                 case StoreGroup() if self.held is not None:
-                    self.held.append(each)
+                    self.held.append(effect)
                 case StoreGroup():
-                    self.store(each)
+                    self.store(effect)
 
     def store(self, effect: StoreGroup, error: ApiError | None = None) -> None:
         if error is None:
@@ -115,7 +115,7 @@ class Coordinator:
         tokens = [self.join(**keywords) for _ in ids[1:]]  # type: ignore[arg-type]
         if ids[1:]:
             tokens.insert(0, self.join(ids[0], **keywords))  # type: ignore[arg-type]
-            answers = [self.joined[each] for each in tokens]
+            answers = [self.joined[token] for token in tokens]
         else:
             answers = [next(iter(self.joined.values()))]
         assignments = {each.member_id: f"part of {each.member_id}".encode() for each in answers}

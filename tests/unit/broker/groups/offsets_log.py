@@ -10,8 +10,8 @@ from uuid import UUID
 
 from tests.unit.broker.groups.known_topics import KnownTopics
 
+from ottla.broker.groups.classic.group import GroupLimits
 from ottla.broker.groups.entries import ShardSettings
-from ottla.broker.groups.group import GroupLimits
 from ottla.broker.groups.shard import OffsetsPartition
 from ottla.errors import ApiError, NotLeaderOrFollower
 from ottla.lifecycle import offload_nothing
@@ -69,7 +69,7 @@ class OffsetsLog:
         return base, self
 
     def append_marker(self, producer_id: int, producer_epoch: int, control_type: ControlRecordType) -> None:
-        """As whoever writes markers does; the shard is told by that one too."""
+        """As anyone who writes markers does; the shard is told by that one too."""
         marker = EndTransactionMarker(control_type, 0)
         self.batches.append(
             build_marker_batch(marker, base_offset=self.end_offset, timestamp=0, producer_id=producer_id, producer_epoch=producer_epoch)
@@ -89,10 +89,10 @@ class OffsetsLog:
             raise NotLeaderOrFollower(f"{key} is led elsewhere")
 
     async def chunks(
-        self, key: TopicPartition, leader_epoch: int, chunk_bytes: int, passed_over: Callable[[int], None]
+        self, key: TopicPartition, leader_epoch: int, chunk_bytes: int, skipped: Callable[[int], None]
     ) -> AsyncIterator[bytes]:
-        for each in list(self.batches):
-            yield each
+        for batch in list(self.batches):
+            yield batch
 
 
 def shard_of(

@@ -22,7 +22,7 @@ PRODUCER = 12
 
 def run(test: Callable[[OffsetsLog, ManualClock], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await test(OffsetsLog(), ManualClock())
 
     asyncio.run(bounded())

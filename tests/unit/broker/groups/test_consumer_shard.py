@@ -7,23 +7,24 @@ import struct
 from dataclasses import replace
 
 import pytest
+from tests.loops import in_a_loop
 from tests.unit.broker.groups.consumer.clients import subscription
 from tests.unit.broker.groups.known_topics import KnownTopics
 from tests.unit.broker.groups.offsets_log import KEY, SETTINGS, OffsetsLog, loaded
-from tests.unit.broker.groups.test_shard import CLICKS, VIEWS, join_request, one_member, run
+from tests.unit.broker.groups.test_shard import CLICKS, VIEWS, join_request, one_member
 
+from ottla.broker.groups.classic.group import Group
+from ottla.broker.groups.classic.joining import Join
+from ottla.broker.groups.classic.member import Protocol
+from ottla.broker.groups.classic.membership import Leaver, Sync
+from ottla.broker.groups.classic.transitions import GroupState
 from ottla.broker.groups.consumer.assignment import Assignment, count
 from ottla.broker.groups.consumer.embedded import read_assignment, write_assignment
 from ottla.broker.groups.consumer.group import ConsumerGroup, ConsumerLimits
 from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer
 from ottla.broker.groups.consumer.states import ConsumerGroupState
-from ottla.broker.groups.group import Group
-from ottla.broker.groups.joining import Join
-from ottla.broker.groups.member import Protocol
-from ottla.broker.groups.membership import Leaver, Sync
-from ottla.broker.groups.records import CommittedOffset, encode_group_key
+from ottla.broker.groups.records import CommittedOffset, encode_group_key, encode_offset
 from ottla.broker.groups.shard import OffsetsPartition
-from ottla.broker.groups.transitions import GroupState
 from ottla.errors import (
     CoordinatorNotAvailable,
     GroupIdNotFound,
@@ -39,6 +40,7 @@ from ottla.errors import (
     StaleMemberEpoch,
     UnknownMemberId,
 )
+from ottla.model import TopicPartition
 from ottla.record.records import Record, build_batch
 from ottla.testing.clock import ManualClock
 
@@ -78,204 +80,186 @@ async def classic_member(shard: OffsetsPartition) -> str:
     return joined.member_id
 
 
-def test_an_answer_waits_until_what_it_says_is_committed() -> None:
-    async def test() -> None:
-        log = OffsetsLog()
-        shard = await loaded(log, topics=TOPICS)
-        log.commits.clear()
-        waiting = asyncio.ensure_future(shard.consumer_heartbeat("g", beat("a")))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        log.commits.set()
-        answer = await waiting
-        assert answer.assignment is not None
-        assert (answer.member_epoch, count(answer.assignment)) == (1, 4)
-
-    run(test)
+@in_a_loop
+async def test_an_answer_waits_until_what_it_says_is_committed() -> None:
+    log = OffsetsLog()
+    shard = await loaded(log, topics=TOPICS)
+    log.commits.clear()
+    waiting = asyncio.ensure_future(shard.consumer_heartbeat("g", beat("a")))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    log.commits.set()
+    answer = await waiting
+    assert answer.assignment is not None
+    assert (answer.member_epoch, count(answer.assignment)) == (1, 4)
 
 
-def test_a_log_that_refuses_has_nothing_happen() -> None:
-    async def test() -> None:
-        log = OffsetsLog()
-        shard = await loaded(log, topics=TOPICS)
-        log.refusal = NotEnoughReplicas("1 of 2")
-        with pytest.raises(CoordinatorNotAvailable):
-            await shard.consumer_heartbeat("g", beat("a"))
-        assert shard.group("g") is None
-        log.refusal = None
+@in_a_loop
+async def test_a_log_that_refuses_has_nothing_happen() -> None:
+    log = OffsetsLog()
+    shard = await loaded(log, topics=TOPICS)
+    log.refusal = NotEnoughReplicas("1 of 2")
+    with pytest.raises(CoordinatorNotAvailable):
         await shard.consumer_heartbeat("g", beat("a"))
-        log.refusal = NotEnoughReplicas("1 of 2")
-        with pytest.raises(CoordinatorNotAvailable):
-            await shard.consumer_heartbeat("g", beat("b"))
-        assert set(consumer_group(shard).members) == {"a"}
-
-    run(test)
-
-
-def test_a_group_goes_on_at_another_coordinator_where_it_was() -> None:
-    async def test() -> None:
-        log = OffsetsLog()
-        first = await loaded(log, topics=TOPICS)
-        answer = await first.consumer_heartbeat("g", beat("a", regex="v.*"))
-        await first.consumer_heartbeat("g", beat("b"))
-        assert await first.commit("g", 1, "a", None, {CLICKS: CommittedOffset(7)}, knows_epochs=True) == {CLICKS: None}
-        before = consumer_group(first)
-        first.close()
-        second = await loaded(log, epoch=1, topics=TOPICS)
-        after = consumer_group(second)
-        assert (after.epoch, after.members, after.targets) == (before.epoch, before.members, before.targets)
-        again = await second.consumer_heartbeat("g", beat("a", answer.member_epoch, answer.assignment))
-        assert again.assignment is not None
-        assert count(again.assignment) == 3, "it is asked to give up some, as it would have been by the other"
-        assert second.offsets("g", "a", 1).get(CLICKS) == CommittedOffset(7)
-
-    run(test)
+    assert shard.group("g") is None
+    log.refusal = None
+    await shard.consumer_heartbeat("g", beat("a"))
+    log.refusal = NotEnoughReplicas("1 of 2")
+    with pytest.raises(CoordinatorNotAvailable):
+        await shard.consumer_heartbeat("g", beat("b"))
+    assert set(consumer_group(shard).members) == {"a"}
 
 
-def test_sessions_end_without_anybody_asking() -> None:
-    async def test() -> None:
-        log, clock = OffsetsLog(), ManualClock()
-        shard = await loaded(log, clock, topics=TOPICS)
-        await shard.consumer_heartbeat("g", beat("a"))
-        clock.advance(seconds=45)
-        entry = shard._groups.get("g")
-        assert entry is not None
-        shard._tick(entry)
-        assert consumer_group(shard).state is ConsumerGroupState.EMPTY
-        assert consumer_group(await loaded(log, clock, epoch=1, topics=TOPICS)).state is ConsumerGroupState.EMPTY
-
-    run(test)
-
-
-def test_offsets_are_committed_at_the_members_epoch() -> None:
-    async def test() -> None:
-        shard = await loaded(OffsetsLog(), topics=TOPICS)
-        offsets = {CLICKS: CommittedOffset(1)}
-        with pytest.raises(GroupIdNotFound):
-            await shard.commit("g", 1, "a", None, offsets, knows_epochs=True)
-        with pytest.raises(IllegalGeneration):
-            await shard.commit("g", 1, "a", None, offsets)
-        await shard.consumer_heartbeat("g", beat("a"))
-        with pytest.raises(StaleMemberEpoch):
-            await shard.commit("g", 0, "a", None, offsets, knows_epochs=True)
-        with pytest.raises(IllegalGeneration):
-            await shard.commit_in_transaction("g", 1, 0, 0, "a", None, offsets)
-        with pytest.raises(StaleMemberEpoch):
-            shard.offsets("g", "a", 7)
-        outcomes = await shard.commit("g", 1, "a", None, {CLICKS: CommittedOffset(1), VIEWS: CommittedOffset(2)}, knows_epochs=True)
-        assert set(outcomes.values()) == {None}
-        refused = await shard.delete_offsets("g", [CLICKS, VIEWS])
-        assert isinstance(refused[CLICKS], GroupSubscribedToTopic)
-        assert refused[VIEWS] is None
-
-    run(test)
+@in_a_loop
+async def test_a_group_goes_on_at_another_coordinator_where_it_was() -> None:
+    log = OffsetsLog()
+    first = await loaded(log, topics=TOPICS)
+    answer = await first.consumer_heartbeat("g", beat("a", regex="v.*"))
+    await first.consumer_heartbeat("g", beat("b"))
+    assert await first.commit("g", 1, "a", None, {CLICKS: CommittedOffset(7)}, knows_epochs=True) == {CLICKS: None}
+    before = consumer_group(first)
+    first.close()
+    second = await loaded(log, epoch=1, topics=TOPICS)
+    after = consumer_group(second)
+    assert (after.epoch, after.members, after.targets) == (before.epoch, before.members, before.targets)
+    again = await second.consumer_heartbeat("g", beat("a", answer.member_epoch, answer.assignment))
+    assert again.assignment is not None
+    assert count(again.assignment) == 3, "it is asked to give up some, as it would have been by the other"
+    assert second.offsets("g", "a", 1).get(CLICKS) == CommittedOffset(7)
 
 
-def test_a_consumer_group_is_deleted_when_it_is_empty_and_expires() -> None:
-    async def test() -> None:
-        log, clock = OffsetsLog(), ManualClock()
-        shard = await loaded(log, clock, topics=TOPICS)
-        await shard.consumer_heartbeat("g", beat("a"))
-        with pytest.raises(NonEmptyGroup):
-            await shard.delete("g")
-        await shard.consumer_heartbeat("g", Heartbeat("a", -1))
+@in_a_loop
+async def test_sessions_end_without_anybody_asking() -> None:
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock, topics=TOPICS)
+    await shard.consumer_heartbeat("g", beat("a"))
+    clock.advance(seconds=45)
+    entry = shard._groups.get("g")
+    assert entry is not None
+    shard._tick(entry)
+    assert consumer_group(shard).state is ConsumerGroupState.EMPTY
+    assert consumer_group(await loaded(log, clock, epoch=1, topics=TOPICS)).state is ConsumerGroupState.EMPTY
+
+
+@in_a_loop
+async def test_offsets_are_committed_at_the_members_epoch() -> None:
+    shard = await loaded(OffsetsLog(), topics=TOPICS)
+    offsets = {CLICKS: CommittedOffset(1)}
+    with pytest.raises(GroupIdNotFound):
+        await shard.commit("g", 1, "a", None, offsets, knows_epochs=True)
+    with pytest.raises(IllegalGeneration):
+        await shard.commit("g", 1, "a", None, offsets)
+    await shard.consumer_heartbeat("g", beat("a"))
+    with pytest.raises(StaleMemberEpoch):
+        await shard.commit("g", 0, "a", None, offsets, knows_epochs=True)
+    with pytest.raises(IllegalGeneration):
+        await shard.commit_in_transaction("g", 1, 0, 0, "a", None, offsets)
+    with pytest.raises(StaleMemberEpoch):
+        shard.offsets("g", "a", 7)
+    outcomes = await shard.commit("g", 1, "a", None, {CLICKS: CommittedOffset(1), VIEWS: CommittedOffset(2)}, knows_epochs=True)
+    assert set(outcomes.values()) == {None}
+    refused = await shard.delete_offsets("g", [CLICKS, VIEWS])
+    assert isinstance(refused[CLICKS], GroupSubscribedToTopic)
+    assert refused[VIEWS] is None
+
+
+@in_a_loop
+async def test_a_consumer_group_is_deleted_when_it_is_empty_and_expires() -> None:
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock, topics=TOPICS)
+    await shard.consumer_heartbeat("g", beat("a"))
+    with pytest.raises(NonEmptyGroup):
         await shard.delete("g")
-        assert list((await loaded(log, epoch=1, topics=TOPICS)).groups()) == []
-        await shard.consumer_heartbeat("g", beat("a"))
-        await shard.commit("g", 1, "a", None, {CLICKS: CommittedOffset(1, commit_timestamp=clock.time_ms())}, knows_epochs=True)
-        await shard.consumer_heartbeat("g", Heartbeat("a", -1))
-        clock.advance(seconds=999)
-        shard.expire()
-        assert len(shard.offsets("g")) == 1
-        clock.advance(seconds=2)
-        shard.expire()
-        assert shard.group("g") is None
-        assert list((await loaded(log, epoch=2, topics=TOPICS)).groups()) == []
-
-    run(test)
+    await shard.consumer_heartbeat("g", Heartbeat("a", -1))
+    await shard.delete("g")
+    assert list((await loaded(log, epoch=1, topics=TOPICS)).groups()) == []
+    await shard.consumer_heartbeat("g", beat("a"))
+    await shard.commit("g", 1, "a", None, {CLICKS: CommittedOffset(1, commit_timestamp=clock.time_ms())}, knows_epochs=True)
+    await shard.consumer_heartbeat("g", Heartbeat("a", -1))
+    clock.advance(seconds=999)
+    shard.expire()
+    assert len(shard.offsets("g")) == 1
+    clock.advance(seconds=2)
+    shard.expire()
+    assert shard.group("g") is None
+    assert list((await loaded(log, epoch=2, topics=TOPICS)).groups()) == []
 
 
 # Conversion.
 
 
-def test_an_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets() -> None:
-    async def test() -> None:
-        log = OffsetsLog()
-        shard = await loaded(log, topics=TOPICS)
-        joined = await one_member(shard)
-        await shard.commit("g", 1, joined.member_id, None, {CLICKS: CommittedOffset(5)})
-        shard.leave("g", [Leaver(joined.member_id)])
-        await shard.consumer_heartbeat("g", beat("a"))
-        for each in (shard, await loaded(log, epoch=1, topics=TOPICS)):
-            assert set(consumer_group(each).members) == {"a"}
-            assert each.offsets("g").get(CLICKS) == CommittedOffset(5)
-        await shard.consumer_heartbeat("g", Heartbeat("a", -1))
-        back = await shard.join("g", join_request())
-        assert back.error is None
-        assert classic_group(shard).protocol_type == "consumer"
-        assert shard.offsets("g").get(CLICKS) == CommittedOffset(5)
-
-    run(test)
+@in_a_loop
+async def test_an_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets() -> None:
+    log = OffsetsLog()
+    shard = await loaded(log, topics=TOPICS)
+    joined = await one_member(shard)
+    await shard.commit("g", 1, joined.member_id, None, {CLICKS: CommittedOffset(5)})
+    shard.leave("g", [Leaver(joined.member_id)])
+    await shard.consumer_heartbeat("g", beat("a"))
+    for each in (shard, await loaded(log, epoch=1, topics=TOPICS)):
+        assert set(consumer_group(each).members) == {"a"}
+        assert each.offsets("g").get(CLICKS) == CommittedOffset(5)
+    await shard.consumer_heartbeat("g", Heartbeat("a", -1))
+    back = await shard.join("g", join_request())
+    assert back.error is None
+    assert classic_group(shard).protocol_type == "consumer"
+    assert shard.offsets("g").get(CLICKS) == CommittedOffset(5)
 
 
-def test_a_live_classic_group_is_upgraded_and_goes_down_again() -> None:
-    """KIP-848, online migration: the classic member goes on by JoinGroup, SyncGroup and Heartbeat."""
+@in_a_loop
+async def test_a_live_classic_group_is_upgraded_and_goes_down_again() -> None:
+    """KIP-848, online migration: the classic member continues by JoinGroup, SyncGroup and Heartbeat."""
 
-    async def test() -> None:
-        log = OffsetsLog()
-        shard = await loaded(log, topics=TOPICS)
-        old = await classic_member(shard)
-        new = await shard.consumer_heartbeat("g", beat("new"))
-        group = consumer_group(shard)
-        assert (new.member_epoch, new.assignment) == (2, {}), "everything is the old one's, until it gives up"
-        assert (group.epoch, group.classic_count) == (2, 1)
-        with pytest.raises(RebalanceInProgress):
-            shard.heartbeat("g", old, None, 1)
-        owned = group.get(old).position.assigned
-        joined = await shard.join("g", classic_join(old, owned))
-        assert (joined.error, joined.generation_id, joined.protocol_name) == (None, 1, "cooperative-sticky")
-        synced = await shard.sync("g", Sync(old, None, 1, "consumer", "cooperative-sticky"))
-        kept = read_assignment(synced.assignment)["clicks"]
-        assert len(kept) == 2
-        with pytest.raises(RebalanceInProgress):
-            shard.heartbeat("g", old, None, 1)
-        topic = TOPICS.topic("clicks")
-        assert topic is not None
-        joined = await shard.join("g", classic_join(old, {topic.topic_id: kept}))
-        assert joined.generation_id == 2
-        await shard.sync("g", Sync(old, None, 2))
+    log = OffsetsLog()
+    shard = await loaded(log, topics=TOPICS)
+    old = await classic_member(shard)
+    new = await shard.consumer_heartbeat("g", beat("new"))
+    group = consumer_group(shard)
+    assert (new.member_epoch, new.assignment) == (2, {}), "everything is the old one's, until it gives up"
+    assert (group.epoch, group.classic_count) == (2, 1)
+    with pytest.raises(RebalanceInProgress):
+        shard.heartbeat("g", old, None, 1)
+    owned = group.get(old).position.assigned
+    joined = await shard.join("g", classic_join(old, owned))
+    assert (joined.error, joined.generation_id, joined.protocol_name) == (None, 1, "cooperative-sticky")
+    synced = await shard.sync("g", Sync(old, None, 1, "consumer", "cooperative-sticky"))
+    kept = read_assignment(synced.assignment)["clicks"]
+    assert len(kept) == 2
+    with pytest.raises(RebalanceInProgress):
+        shard.heartbeat("g", old, None, 1)
+    topic = TOPICS.topic("clicks")
+    assert topic is not None
+    joined = await shard.join("g", classic_join(old, {topic.topic_id: kept}))
+    assert joined.generation_id == 2
+    await shard.sync("g", Sync(old, None, 2))
+    shard.heartbeat("g", old, None, 2)
+    assert await shard.commit("g", 2, old, None, {CLICKS: CommittedOffset(1)}) == {CLICKS: None}
+    new = await shard.consumer_heartbeat("g", beat("new", 2, {}))
+    assert new.assignment == {topic.topic_id: frozenset(range(4)) - kept}
+    assert group.state is ConsumerGroupState.STABLE
+    reloaded = await loaded(log, epoch=1, topics=TOPICS)
+    assert consumer_group(reloaded).classic_count == 1
+
+    await shard.consumer_heartbeat("g", Heartbeat("new", -1))
+    classic = classic_group(shard)
+    assert (classic.generation_id, set(classic.members), classic.state) == (2, {old}, GroupState.PREPARING_REBALANCE)
+    with pytest.raises(RebalanceInProgress):
         shard.heartbeat("g", old, None, 2)
-        assert await shard.commit("g", 2, old, None, {CLICKS: CommittedOffset(1)}) == {CLICKS: None}
-        new = await shard.consumer_heartbeat("g", beat("new", 2, {}))
-        assert new.assignment == {topic.topic_id: frozenset(range(4)) - kept}
-        assert group.state is ConsumerGroupState.STABLE
-        reloaded = await loaded(log, epoch=1, topics=TOPICS)
-        assert consumer_group(reloaded).classic_count == 1
-
-        await shard.consumer_heartbeat("g", Heartbeat("new", -1))
-        classic = classic_group(shard)
-        assert (classic.generation_id, set(classic.members), classic.state) == (2, {old}, GroupState.PREPARING_REBALANCE)
-        with pytest.raises(RebalanceInProgress):
-            shard.heartbeat("g", old, None, 2)
-        joined = await shard.join("g", classic_join(old, {topic.topic_id: kept}))
-        assert (joined.generation_id, joined.leader) == (3, old)
-        assert classic_group(await loaded(log, epoch=2, topics=TOPICS)).generation_id == 2
-        assert shard.offsets("g").get(CLICKS) == CommittedOffset(1)
-
-    run(test)
+    joined = await shard.join("g", classic_join(old, {topic.topic_id: kept}))
+    assert (joined.generation_id, joined.leader) == (3, old)
+    assert classic_group(await loaded(log, epoch=2, topics=TOPICS)).generation_id == 2
+    assert shard.offsets("g").get(CLICKS) == CommittedOffset(1)
 
 
-def test_whoever_waits_in_a_classic_group_that_is_upgraded_joins_again() -> None:
-    async def test() -> None:
-        shard = await loaded(OffsetsLog(), topics=TOPICS)
-        old = await classic_member(shard)
-        second = shard.join("g", classic_join())
-        await asyncio.sleep(0)
-        await shard.consumer_heartbeat("g", beat("new"))
-        assert isinstance((await second).error, RebalanceInProgress)
-        assert old in consumer_group(shard).members
-
-    run(test)
+@in_a_loop
+async def test_whoever_waits_in_a_classic_group_that_is_upgraded_joins_again() -> None:
+    shard = await loaded(OffsetsLog(), topics=TOPICS)
+    old = await classic_member(shard)
+    second = shard.join("g", classic_join())
+    await asyncio.sleep(0)
+    await shard.consumer_heartbeat("g", beat("new"))
+    assert isinstance((await second).error, RebalanceInProgress)
+    assert old in consumer_group(shard).members
 
 
 @pytest.mark.parametrize(
@@ -288,155 +272,153 @@ def test_whoever_waits_in_a_classic_group_that_is_upgraded_joins_again() -> None
     ],
     ids=["policy", "size", "connect", "malformed"],
 )
-def test_a_group_that_can_not_be_upgraded_stays_what_it_is(
+@in_a_loop
+async def test_a_group_that_can_not_be_upgraded_stays_what_it_is(
     limits: ConsumerLimits, protocol_type: str, data: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        monkeypatch.setattr("tests.unit.broker.groups.offsets_log.SETTINGS", replace(SETTINGS, consumer_limits=limits))
-        shard = await loaded(OffsetsLog(), topics=TOPICS)
-        request = classic_join()
-        protocols = request.protocols if data is None else (Protocol("range", data),)
-        await shard.join("g", replace(request, protocol_type=protocol_type, protocols=protocols))
-        with pytest.raises(GroupIdNotFound):
-            await shard.consumer_heartbeat("g", beat("new"))
-        assert len(classic_group(shard)) == 1
-
-    run(test)
-
-
-def test_a_group_that_may_not_be_downgraded_stays_a_consumer_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        limits = ConsumerLimits(can_downgrade=False)
-        monkeypatch.setattr("tests.unit.broker.groups.offsets_log.SETTINGS", replace(SETTINGS, consumer_limits=limits))
-        shard = await loaded(OffsetsLog(), topics=TOPICS)
+    monkeypatch.setattr("tests.unit.broker.groups.offsets_log.SETTINGS", replace(SETTINGS, consumer_limits=limits))
+    shard = await loaded(OffsetsLog(), topics=TOPICS)
+    request = classic_join()
+    protocols = request.protocols if data is None else (Protocol("range", data),)
+    await shard.join("g", replace(request, protocol_type=protocol_type, protocols=protocols))
+    with pytest.raises(GroupIdNotFound):
         await shard.consumer_heartbeat("g", beat("new"))
-        joined = await shard.join("g", classic_join())
-        await shard.consumer_heartbeat("g", Heartbeat("new", -1))
-        assert set(consumer_group(shard).members) == {joined.member_id}
-
-    run(test)
+    assert len(classic_group(shard)) == 1
 
 
-def test_a_static_member_that_comes_back_with_the_classic_protocol_takes_the_group_with_it() -> None:
-    async def test() -> None:
-        log = OffsetsLog()
-        shard = await loaded(log, topics=TOPICS)
-        answer = await shard.consumer_heartbeat("g", beat("new", instance_id="i"))
-        await shard.consumer_heartbeat("g", Heartbeat("new", -2, instance_id="i"))
-        joined = await shard.join("g", classic_join(instance_id="i"))
-        assert joined.error is None
-        for each in (shard, await loaded(log, epoch=1, topics=TOPICS)):
-            classic = classic_group(each)
-            assert set(classic.members) == {joined.member_id}
-            assert read_assignment(classic.get(joined.member_id).assignment)["clicks"] == frozenset(range(4))
-        assert answer.assignment is not None
-
-    run(test)
+@in_a_loop
+async def test_a_group_that_may_not_be_downgraded_stays_a_consumer_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = ConsumerLimits(can_downgrade=False)
+    monkeypatch.setattr("tests.unit.broker.groups.offsets_log.SETTINGS", replace(SETTINGS, consumer_limits=limits))
+    shard = await loaded(OffsetsLog(), topics=TOPICS)
+    await shard.consumer_heartbeat("g", beat("new"))
+    joined = await shard.join("g", classic_join())
+    await shard.consumer_heartbeat("g", Heartbeat("new", -1))
+    assert set(consumer_group(shard).members) == {joined.member_id}
 
 
-def test_members_that_speak_the_classic_protocol_are_judged_as_in_a_classic_group() -> None:
-    async def test() -> None:
-        shard = await loaded(OffsetsLog(), topics=TOPICS)
-        await shard.consumer_heartbeat("g", beat("new"))
-        with pytest.raises(InconsistentGroupProtocol):
-            shard.join("g", replace(classic_join(), protocol_type="connect"))
-        with pytest.raises(InconsistentGroupProtocol):
-            shard.join("g", replace(classic_join(), protocols=(Protocol("range", b"\0"),)))
-        with pytest.raises(InvalidSessionTimeout):
-            shard.join("g", replace(classic_join(), session_timeout_ms=5_999))
-        with pytest.raises(InvalidRequest):
-            shard.join("g", replace(classic_join(), instance_id="i" * 40_000))
-        required = await shard.join("g", classic_join(known=True))
-        assert isinstance(required.error, MemberIdRequired)
-        joined = await shard.join("g", classic_join(required.member_id))
-        assert joined.error is None
-        with pytest.raises(UnknownMemberId):
-            shard.join("g", classic_join("unheard-of", {next(iter(consumer_group(shard).topics.values())).topic_id: frozenset({1})}))
-        with pytest.raises(UnknownMemberId):
-            shard.heartbeat("g", "new", None, 2)
-        with pytest.raises(IllegalGeneration):
-            shard.heartbeat("g", joined.member_id, None, 99)
-        with pytest.raises(InconsistentGroupProtocol):
-            shard.sync("g", Sync(joined.member_id, None, joined.generation_id, "consumer", "range"))
-        outcomes = shard.leave("g", [Leaver("new"), Leaver(joined.member_id), Leaver("", "nobody")])
-        assert [type(each) for each in outcomes] == [UnknownMemberId, type(None), UnknownMemberId]
-        assert set(consumer_group(shard).members) == {"new"}
+@in_a_loop
+async def test_a_static_member_that_comes_back_with_the_classic_protocol_takes_the_group_with_it() -> None:
+    log = OffsetsLog()
+    shard = await loaded(log, topics=TOPICS)
+    answer = await shard.consumer_heartbeat("g", beat("new", instance_id="i"))
+    await shard.consumer_heartbeat("g", Heartbeat("new", -2, instance_id="i"))
+    joined = await shard.join("g", classic_join(instance_id="i"))
+    assert joined.error is None
+    for each in (shard, await loaded(log, epoch=1, topics=TOPICS)):
+        classic = classic_group(each)
+        assert set(classic.members) == {joined.member_id}
+        assert read_assignment(classic.get(joined.member_id).assignment)["clicks"] == frozenset(range(4))
+    assert answer.assignment is not None
 
-    run(test)
+
+@in_a_loop
+async def test_members_that_speak_the_classic_protocol_are_judged_as_in_a_classic_group() -> None:
+    shard = await loaded(OffsetsLog(), topics=TOPICS)
+    await shard.consumer_heartbeat("g", beat("new"))
+    with pytest.raises(InconsistentGroupProtocol):
+        shard.join("g", replace(classic_join(), protocol_type="connect"))
+    with pytest.raises(InconsistentGroupProtocol):
+        shard.join("g", replace(classic_join(), protocols=(Protocol("range", b"\0"),)))
+    with pytest.raises(InvalidSessionTimeout):
+        shard.join("g", replace(classic_join(), session_timeout_ms=5_999))
+    with pytest.raises(InvalidRequest):
+        shard.join("g", replace(classic_join(), instance_id="i" * 40_000))
+    required = await shard.join("g", classic_join(known=True))
+    assert isinstance(required.error, MemberIdRequired)
+    joined = await shard.join("g", classic_join(required.member_id))
+    assert joined.error is None
+    with pytest.raises(UnknownMemberId):
+        shard.join("g", classic_join("unheard-of", {next(iter(consumer_group(shard).topics.values())).topic_id: frozenset({1})}))
+    with pytest.raises(UnknownMemberId):
+        shard.heartbeat("g", "new", None, 2)
+    with pytest.raises(IllegalGeneration):
+        shard.heartbeat("g", joined.member_id, None, 99)
+    with pytest.raises(InconsistentGroupProtocol):
+        shard.sync("g", Sync(joined.member_id, None, joined.generation_id, "consumer", "range"))
+    outcomes = shard.leave("g", [Leaver("new"), Leaver(joined.member_id), Leaver("", "nobody")])
+    assert [type(outcome) for outcome in outcomes] == [UnknownMemberId, type(None), UnknownMemberId]
+    assert set(consumer_group(shard).members) == {"new"}
 
 
 # Corrupt records.
 
 
-def test_a_corrupt_record_is_counted_and_costs_only_what_it_said() -> None:
+@in_a_loop
+async def test_a_corrupt_record_is_counted_and_costs_only_what_it_said() -> None:
     """One bad record must not keep a thousand groups from their offsets, nor the coordinator from coming up."""
 
-    async def test() -> None:
-        log = OffsetsLog()
-        shard = await loaded(log, topics=TOPICS)
-        await shard.consumer_heartbeat("g", beat("a"))
-        await shard.commit("h", -1, "", None, {CLICKS: CommittedOffset(7)})
-        bad: list[tuple[bytes, bytes]] = [
-            (b"", b"x"),
-            (b"\0", b"x"),
-            (b"\0\1\0\5ab", b"x"),  # a key that ends within a string
-            (b"\0\1\0\1x\0\1t\0\0\0\0", b"\0\x09"),  # a value of a version of the future
-            (b"\0\1\0\1x\0\1t\0\0\0\0"[:-1] + b"\1", b"\0\3"),
-            (b"\0\2\0\1\xff", b"\0\3"),  # not UTF-8
-            (encode_group_key("broken"), b"\0\3" + b"\xff" * 40),
-            (struct.pack(">hh", 3, 1) + b"b", b"\0\0\0"),
-            (struct.pack(">hh", 5, 1) + b"b\0\1m", b"\0\0" + b"\x7f" * 5),
-            (struct.pack(">hh", 8, 1) + b"b\0\1m", b"\0\0\0\0\0\1\0\0\0\1\x55\1\1\0"),
-        ]
-        log.append(KEY, bad)
-        torn = bytearray(build_batch([Record(log.end_offset, 0, b"k", b"v")], base_offset=log.end_offset))
-        torn[-3] ^= 0xFF
-        log.batches.append(bytes(torn))
-        log.batches += [
-            build_batch([Record(log.end_offset + 1, 0, b"\0\1\0\1y\0\1t\0\0\0\0", b"\0\3" + b"\0" * 22)], base_offset=log.end_offset + 1)
-        ]
-        again = await loaded(log, epoch=1, topics=TOPICS)
-        assert again.corrupt_records == len(bad) + 1
-        assert set(consumer_group(again).members) == {"a"}
-        assert again.offsets("h").get(CLICKS) == CommittedOffset(7)
-        assert len(again.offsets("y")) == 1, "what follows a bad batch is read"
-
-    run(test)
+    log = OffsetsLog()
+    shard = await loaded(log, topics=TOPICS)
+    await shard.consumer_heartbeat("g", beat("a"))
+    await shard.commit("h", -1, "", None, {CLICKS: CommittedOffset(7)})
+    bad: list[tuple[bytes, bytes]] = [
+        (b"", b"x"),
+        (b"\0", b"x"),
+        (b"\0\1\0\5ab", b"x"),  # a key that ends within a string
+        (b"\0\1\0\1x\0\1t\0\0\0\0", b"\0\x09"),  # a value of a version of the future
+        (b"\0\1\0\1x\0\1t\0\0\0\0"[:-1] + b"\1", b"\0\3"),
+        (b"\0\2\0\1\xff", b"\0\3"),  # not UTF-8
+        (encode_group_key("broken"), b"\0\3" + b"\xff" * 40),
+        (struct.pack(">hh", 3, 1) + b"b", b"\0\0\0"),
+        (struct.pack(">hh", 5, 1) + b"b\0\1m", b"\0\0" + b"\x7f" * 5),
+        (struct.pack(">hh", 8, 1) + b"b\0\1m", b"\0\0\0\0\0\1\0\0\0\1\x55\1\1\0"),
+    ]
+    log.append(KEY, bad)
+    torn = bytearray(build_batch([Record(log.end_offset, 0, b"k", b"v")], base_offset=log.end_offset))
+    torn[-3] ^= 0xFF
+    log.batches.append(bytes(torn))
+    log.batches += [
+        build_batch([Record(log.end_offset + 1, 0, b"\0\1\0\1y\0\1t\0\0\0\0", b"\0\3" + b"\0" * 22)], base_offset=log.end_offset + 1)
+    ]
+    again = await loaded(log, epoch=1, topics=TOPICS)
+    assert again.corrupt_records == len(bad) + 1
+    assert set(consumer_group(again).members) == {"a"}
+    assert again.offsets("h").get(CLICKS) == CommittedOffset(7)
+    assert len(again.offsets("y")) == 1, "what follows a bad batch is read"
 
 
-def test_what_makes_no_group_costs_its_members_a_join() -> None:
+@in_a_loop
+async def test_what_compaction_has_left_of_a_batch_is_read() -> None:
+    """A cleaned batch keeps its last offset and has fewer records than offsets (KIP-98), which makes none of the others corrupt."""
+
+    log = OffsetsLog()
+    survivor = Record(0, 0, b"\0\1\0\1g\0\1t\0\0\0\0", encode_offset(CommittedOffset(7)))
+    log.batches += [build_batch([survivor], last_offset_delta=2), build_batch([], base_offset=3)]
+    shard = await loaded(log, topics=TOPICS)
+    assert shard.offsets("g").get(TopicPartition("t", 0)) == CommittedOffset(7)
+    assert shard.corrupt_records == 0
+
+
+@in_a_loop
+async def test_what_makes_no_group_costs_its_members_a_join() -> None:
     """Each record can be read, and together they contradict themselves: two members of one id."""
 
-    async def test() -> None:
-        log = OffsetsLog()
-        shard = await loaded(log, topics=TOPICS)
-        joined = await one_member(shard)
-        await shard.commit("g", 1, joined.member_id, None, {CLICKS: CommittedOffset(7)})
-        member = struct.pack(">h", 1) + b"m" + b"\xff\xff" + b"\0\1c\0\1h" + struct.pack(">iiii", 1, 1, 0, 0)
-        value = b"\0\3\0\x08consumer\0\0\0\1\0\5range\0\1m" + struct.pack(">qi", 0, 2) + member * 2
-        log.append(KEY, [(encode_group_key("g"), value)])
-        again = await loaded(log, epoch=1, topics=TOPICS)
-        assert again.corrupt_records == 1
-        assert again.offsets("g").get(CLICKS) == CommittedOffset(7)
-        assert (await again.join("g", join_request())).error is None
-
-    run(test)
+    log = OffsetsLog()
+    shard = await loaded(log, topics=TOPICS)
+    joined = await one_member(shard)
+    await shard.commit("g", 1, joined.member_id, None, {CLICKS: CommittedOffset(7)})
+    member = struct.pack(">h", 1) + b"m" + b"\xff\xff" + b"\0\1c\0\1h" + struct.pack(">iiii", 1, 1, 0, 0)
+    value = b"\0\3\0\x08consumer\0\0\0\1\0\5range\0\1m" + struct.pack(">qi", 0, 2) + member * 2
+    log.append(KEY, [(encode_group_key("g"), value)])
+    again = await loaded(log, epoch=1, topics=TOPICS)
+    assert again.corrupt_records == 1
+    assert again.offsets("g").get(CLICKS) == CommittedOffset(7)
+    assert (await again.join("g", join_request())).error is None
 
 
-def test_the_answer_of_a_heartbeat_without_changes_is_not_ahead_of_the_log() -> None:
+@in_a_loop
+async def test_the_answer_of_a_heartbeat_without_changes_is_not_ahead_of_the_log() -> None:
     """A second heartbeat sees what the first one wrote, and must not be answered before it is committed."""
 
-    async def test() -> None:
-        log = OffsetsLog()
-        shard = await loaded(log, topics=TOPICS)
-        log.commits.clear()
-        first = asyncio.ensure_future(shard.consumer_heartbeat("g", beat("a")))
-        await asyncio.sleep(0)
-        second = asyncio.ensure_future(shard.consumer_heartbeat("g", beat("a")))
-        await asyncio.sleep(0)
-        assert not second.done()
-        log.commits.set()
-        answers: list[HeartbeatAnswer] = [await first, await second]
-        assert answers[0] == answers[1]
-
-    run(test)
+    log = OffsetsLog()
+    shard = await loaded(log, topics=TOPICS)
+    log.commits.clear()
+    first = asyncio.ensure_future(shard.consumer_heartbeat("g", beat("a")))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(shard.consumer_heartbeat("g", beat("a")))
+    await asyncio.sleep(0)
+    assert not second.done()
+    log.commits.set()
+    answers: list[HeartbeatAnswer] = [await first, await second]
+    assert answers[0] == answers[1]

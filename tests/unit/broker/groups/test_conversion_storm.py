@@ -17,15 +17,15 @@ from tests.unit.broker.groups.consumer.clients import subscription
 from tests.unit.broker.groups.known_topics import KnownTopics
 from tests.unit.broker.groups.offsets_log import OffsetsLog, loaded
 
+from ottla.broker.groups.classic.effects import Joined
+from ottla.broker.groups.classic.group import Group
+from ottla.broker.groups.classic.joining import Join
+from ottla.broker.groups.classic.member import Protocol
+from ottla.broker.groups.classic.membership import Leaver, Sync
 from ottla.broker.groups.consumer.assignment import assignment_of, partitions_of
 from ottla.broker.groups.consumer.embedded import read_assignment, write_assignment
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.heartbeat import Heartbeat
-from ottla.broker.groups.effects import Joined
-from ottla.broker.groups.group import Group
-from ottla.broker.groups.joining import Join
-from ottla.broker.groups.member import Protocol
-from ottla.broker.groups.membership import Leaver, Sync
 from ottla.broker.groups.shard import OffsetsPartition
 from ottla.errors import (
     ApiError,
@@ -142,7 +142,7 @@ class OldClient:
                 self._refused(answer.error)
         elif isinstance(answer, Joined):
             self.member_id, self._generation = answer.member_id, answer.generation_id
-            assignments = self._dealt([each.member_id for each in answer.members]) if answer.leader == self.member_id else {}
+            assignments = self._dealt([member.member_id for member in answer.members]) if answer.leader == self.member_id else {}
             try:
                 self._waiting = self._storm.shard.sync("g", Sync(self.member_id, None, self._generation, assignments=assignments))
             except ApiError as error:
@@ -194,16 +194,16 @@ async def storm_of(seed: int) -> list[str]:
     if not clients:
         clients.append(NewClient(storm, "last"))
     for _ in range(60):
-        for each in clients:
-            await each.step()
+        for client in clients:
+            await client.step()
         await storm.pass_time(2)
     storm.note_kind()
-    found = [partition for each in clients for _, partition in each.owned]
+    found = [partition for client in clients for _, partition in client.owned]
     group = storm.shard.group("g")
     assert isinstance(group, (Group, ConsumerGroup))
-    assert sorted(found) == list(range(PARTITIONS)), f"{group.state} with {set(group.members)}: {[each.owned for each in clients]}"
+    assert sorted(found) == list(range(PARTITIONS)), f"{group.state} with {set(group.members)}: {[client.owned for client in clients]}"
     assert len(group) == len(clients)
-    assert isinstance(group, ConsumerGroup) == any(isinstance(each, NewClient) for each in clients)
+    assert isinstance(group, ConsumerGroup) == any(isinstance(client, NewClient) for client in clients)
     storm.shard.close()
     await settle()
     return storm.kinds
@@ -217,6 +217,6 @@ def test_a_storm_of_both_protocols_ends_with_every_partition_read_once(seed: int
 def test_the_storms_turn_groups_into_the_other_kind() -> None:
     """That the storms are worth something: live groups went both ways."""
     kinds = [asyncio.run(storm_of(seed)) for seed in range(12)]
-    steps = [step for each in kinds for step in itertools.pairwise(each)]
+    steps = [step for kind in kinds for step in itertools.pairwise(kind)]
     assert ("classic", "consumer") in steps
     assert ("consumer", "classic") in steps

@@ -8,10 +8,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.examples import examples
 from tests.unit.broker.groups.members import RANGE, ROUND_ROBIN, SESSION_MS, Coordinator
 
-from ottla.broker.groups import rebalancing
-from ottla.broker.groups.effects import Joined
-from ottla.broker.groups.group import NEVER_MS, GroupLimits
-from ottla.broker.groups.transitions import GroupState
+from ottla.broker.groups.classic import rebalancing
+from ottla.broker.groups.classic.effects import Joined
+from ottla.broker.groups.classic.group import NEVER_MS, GroupLimits
+from ottla.broker.groups.classic.transitions import GroupState
 from ottla.errors import NotEnoughReplicas
 
 PROTOCOLS = [(RANGE,), (RANGE, ROUND_ROBIN), (ROUND_ROBIN, RANGE), (ROUND_ROBIN,)]
@@ -43,7 +43,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def sync(self, data: st.DataObject) -> None:
         answer = data.draw(st.sampled_from(self._known()))
-        self.syncs.add(self.coordinator.sync(answer, {each.member_id: each.member_id.encode() for each in answer.members}))
+        self.syncs.add(self.coordinator.sync(answer, {member.member_id: member.member_id.encode() for member in answer.members}))
 
     @precondition(lambda self: self._known())
     @rule(data=st.data())
@@ -69,15 +69,15 @@ class GroupMachine(RuleBasedStateMachine):
     @invariant()
     def the_counts_are_right(self) -> None:
         group = self.coordinator.group
-        assert group.awaiting_join_count == sum(each.is_awaiting_join for each in group.members.values())
+        assert group.awaiting_join_count == sum(member.is_awaiting_join for member in group.members.values())
         assert all(member_id == each.member_id for member_id, each in group.members.items())
         if group.members:
             assert group.leader_id in group.members
             group.selected_protocol()  # there is always one that all support
         assert (group.state is GroupState.EMPTY) <= (not group.members)
-        for each in group.members.values():
-            if each.instance_id is not None:
-                assert group.static_member(each.instance_id) == each.member_id
+        for member in group.members.values():
+            if member.instance_id is not None:
+                assert group.static_member(member.instance_id) == member.member_id
 
     @invariant()
     def generations_only_go_up(self) -> None:
@@ -101,7 +101,7 @@ class GroupMachine(RuleBasedStateMachine):
             each.reason.token for each in self.coordinator.held or [] if each.reason is not None and hasattr(each.reason, "token")
         }
         if group.state is GroupState.STABLE:
-            assert not any(each.is_awaiting_sync or each.is_awaiting_join for each in group.members.values())
+            assert not any(member.is_awaiting_sync or member.is_awaiting_join for member in group.members.values())
             assert self.joins - self.coordinator.joined.keys() <= waits_for_storing
 
     def teardown(self) -> None:

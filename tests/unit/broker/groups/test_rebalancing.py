@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from tests.unit.broker.groups.members import RANGE, REBALANCE_MS, ROUND_ROBIN, SESSION_MS, Coordinator, error_of
 
-from ottla.broker.groups import rebalancing
-from ottla.broker.groups.group import GroupLimits
-from ottla.broker.groups.member import Protocol
-from ottla.broker.groups.transitions import LEGAL_PREDECESSORS, GroupState, table
-from ottla.broker.groups.validation import check_commit
+from ottla.broker.groups.classic import rebalancing
+from ottla.broker.groups.classic.group import GroupLimits
+from ottla.broker.groups.classic.member import Protocol
+from ottla.broker.groups.classic.transitions import LEGAL_PREDECESSORS, GroupState, table
+from ottla.broker.groups.classic.validation import check_commit
 from ottla.errors import (
     CoordinatorNotAvailable,
     FencedInstanceId,
@@ -36,7 +36,7 @@ def coordinator() -> Coordinator:
 def test_a_single_member_is_leader_of_the_first_generation_and_gets_what_it_assigned(coordinator: Coordinator) -> None:
     answer = coordinator.joined[coordinator.join()]
     assert (answer.generation_id, answer.leader, answer.protocol_name) == (1, answer.member_id, "range")
-    assert [each.member_id for each in answer.members] == [answer.member_id]
+    assert [member.member_id for member in answer.members] == [answer.member_id]
     token = coordinator.sync(answer, {answer.member_id: b"all"})
     assert coordinator.synced[token].assignment == b"all"
     assert coordinator.group.state is GroupState.STABLE
@@ -50,7 +50,7 @@ def test_a_second_member_makes_everybody_join_again_and_only_the_leader_is_told_
     again = coordinator.joined[coordinator.join(first.member_id)]
     second = coordinator.joined[second_token]
     assert again.generation_id == second.generation_id == 2
-    assert {each.member_id for each in again.members} == {first.member_id, second.member_id}
+    assert {member.member_id for member in again.members} == {first.member_id, second.member_id}
     assert second.members == ()
 
 
@@ -64,7 +64,7 @@ def test_followers_wait_for_the_leaders_assignment_until_it_is_stored(coordinato
     leader_sync = coordinator.sync(leader, {leader.member_id: b"1", follower.member_id: b"2"})
     assert not {follower_sync, leader_sync} & coordinator.synced.keys()
     (effect,) = coordinator.held
-    assert {each.member_id: each.assignment for each in effect.members} == {leader.member_id: b"1", follower.member_id: b"2"}
+    assert {member.member_id: member.assignment for member in effect.members} == {leader.member_id: b"1", follower.member_id: b"2"}
     coordinator.store(effect)
     assert coordinator.synced[follower_sync].assignment == b"2"
     assert coordinator.synced[leader_sync].assignment == b"1"
@@ -136,7 +136,7 @@ def test_a_member_that_does_not_join_again_in_time_is_out(coordinator: Coordinat
         coordinator.heartbeat(lost.member_id, lost.generation_id)  # it lives, but does not come
     assert token not in coordinator.joined
     coordinator.wait(5_000)
-    assert [each.member_id for each in coordinator.joined[token].members] == [leader.member_id]
+    assert [member.member_id for member in coordinator.joined[token].members] == [leader.member_id]
     assert coordinator.heartbeat(lost.member_id, 3) is UnknownMemberId
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.groups.effects import StoredMember, StoreGroup
+from ottla.broker.groups.classic.effects import StoredMember, StoreGroup
 from ottla.broker.groups.records import (
     CommittedOffset,
     GroupKey,

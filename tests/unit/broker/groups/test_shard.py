@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.loops import in_a_loop
 from tests.unit.broker.groups.offsets_log import OffsetsLog, loaded, shard_of
 
-from ottla.broker.groups.effects import Joined
-from ottla.broker.groups.joining import Join
-from ottla.broker.groups.member import Protocol
-from ottla.broker.groups.membership import Leaver, Sync
+from ottla.broker.groups.classic.effects import Joined
+from ottla.broker.groups.classic.joining import Join
+from ottla.broker.groups.classic.member import Protocol
+from ottla.broker.groups.classic.membership import Leaver, Sync
+from ottla.broker.groups.classic.transitions import GroupState
 from ottla.broker.groups.records import CommittedOffset
 from ottla.broker.groups.shard import OffsetsPartition
-from ottla.broker.groups.transitions import GroupState
 from ottla.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -53,78 +53,62 @@ async def one_member(shard: OffsetsPartition, instance_id: str | None = None) ->
     return joined
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(20):
-            await test()
-
-    asyncio.run(bounded())
-
-
-def test_a_group_goes_on_at_another_coordinator_where_it_was() -> None:
-    async def test() -> None:
-        log = OffsetsLog()
-        first = await loaded(log)
-        joined = await one_member(first)
-        await first.commit("g", joined.generation_id, joined.member_id, None, {CLICKS: CommittedOffset(7, 3, "note", 1)})
-        first.close()
-        second = await loaded(log, epoch=1)
-        second.heartbeat("g", joined.member_id, None, joined.generation_id)
-        assert second.offsets("g").get(CLICKS) == CommittedOffset(7, 3, "note", 1)
-        group = second.group("g")
-        assert group is not None
-        assert group.state is GroupState.STABLE
-        assert group.get(joined.member_id).assignment == b"all"
-        again = await second.sync("g", Sync(joined.member_id, None, joined.generation_id))
-        assert again.assignment == b"all"
-
-    run(test)
+@in_a_loop
+async def test_a_group_goes_on_at_another_coordinator_where_it_was() -> None:
+    log = OffsetsLog()
+    first = await loaded(log)
+    joined = await one_member(first)
+    await first.commit("g", joined.generation_id, joined.member_id, None, {CLICKS: CommittedOffset(7, 3, "note", 1)})
+    first.close()
+    second = await loaded(log, epoch=1)
+    second.heartbeat("g", joined.member_id, None, joined.generation_id)
+    assert second.offsets("g").get(CLICKS) == CommittedOffset(7, 3, "note", 1)
+    group = second.group("g")
+    assert group is not None
+    assert group.state is GroupState.STABLE
+    assert group.get(joined.member_id).assignment == b"all"
+    again = await second.sync("g", Sync(joined.member_id, None, joined.generation_id))
+    assert again.assignment == b"all"
 
 
-def test_members_that_are_gone_when_a_coordinator_takes_over_time_out_there() -> None:
-    async def test() -> None:
-        log, clock = OffsetsLog(), ManualClock()
-        await one_member(await loaded(log, clock))
-        second = await loaded(log, clock, epoch=1)
-        group = second.group("g")
-        assert group is not None
-        assert group.next_deadline_ms == int(clock.monotonic() * 1000) + 10_000
-
-    run(test)
+@in_a_loop
+async def test_members_that_are_gone_when_a_coordinator_takes_over_time_out_there() -> None:
+    log, clock = OffsetsLog(), ManualClock()
+    await one_member(await loaded(log, clock))
+    second = await loaded(log, clock, epoch=1)
+    group = second.group("g")
+    assert group is not None
+    assert group.next_deadline_ms == int(clock.monotonic() * 1000) + 10_000
 
 
-def test_nothing_is_served_before_the_partition_is_read_nor_after_it_is_given_up() -> None:
-    async def test() -> None:
-        shard = shard_of(OffsetsLog())
-        with pytest.raises(CoordinatorLoadInProgress):
-            shard.heartbeat("g", "m", None, 1)
-        shard = await loaded(OffsetsLog())
-        waiting = shard.join("g", join_request())
-        leader = await waiting
-        second = shard.join("g", join_request())
-        shard.close()
-        error = (await second).error
-        assert isinstance(error, NotCoordinator)
-        with pytest.raises(NotCoordinator):
-            shard.heartbeat("g", leader.member_id, None, 1)
-
-    run(test)
+@in_a_loop
+async def test_nothing_is_served_before_the_partition_is_read_nor_after_it_is_given_up() -> None:
+    shard = shard_of(OffsetsLog())
+    with pytest.raises(CoordinatorLoadInProgress):
+        shard.heartbeat("g", "m", None, 1)
+    shard = await loaded(OffsetsLog())
+    waiting = shard.join("g", join_request())
+    leader = await waiting
+    second = shard.join("g", join_request())
+    shard.close()
+    error = (await second).error
+    assert isinstance(error, NotCoordinator)
+    with pytest.raises(NotCoordinator):
+        shard.heartbeat("g", leader.member_id, None, 1)
 
 
-def test_a_commit_is_seen_and_answered_when_it_is_committed() -> None:
-    async def test() -> None:
-        log = OffsetsLog()
-        shard = await loaded(log)
-        log.commits.clear()
-        committing = asyncio.ensure_future(shard.commit("g", -1, "", None, {CLICKS: CommittedOffset(1)}))
-        await asyncio.sleep(0)
-        assert not committing.done()
-        assert shard.offsets("g").get(CLICKS) is None
-        log.commits.set()
-        assert await committing == {CLICKS: None}
-        assert shard.offsets("g").get(CLICKS) == CommittedOffset(1)
-
-    run(test)
+@in_a_loop
+async def test_a_commit_is_seen_and_answered_when_it_is_committed() -> None:
+    log = OffsetsLog()
+    shard = await loaded(log)
+    log.commits.clear()
+    committing = asyncio.ensure_future(shard.commit("g", -1, "", None, {CLICKS: CommittedOffset(1)}))
+    await asyncio.sleep(0)
+    assert not committing.done()
+    assert shard.offsets("g").get(CLICKS) is None
+    log.commits.set()
+    assert await committing == {CLICKS: None}
+    assert shard.offsets("g").get(CLICKS) == CommittedOffset(1)
 
 
 @pytest.mark.parametrize(
@@ -135,139 +119,121 @@ def test_a_commit_is_seen_and_answered_when_it_is_committed() -> None:
         (MessageTooLarge(""), InvalidCommitOffsetSize),
     ],
 )
-def test_a_commit_that_can_not_be_written_is_answered_as_kafka_does(error: Exception, answer: type[Exception]) -> None:
-    async def test() -> None:
-        log = OffsetsLog()
-        shard = await loaded(log)
-        log.refusal = error  # type: ignore[assignment]
-        outcome = (await shard.commit("g", -1, "", None, {CLICKS: CommittedOffset(1)}))[CLICKS]
-        assert type(outcome) is answer
-        assert shard.offsets("g").get(CLICKS) is None
-
-    run(test)
+@in_a_loop
+async def test_a_commit_that_can_not_be_written_is_answered_as_kafka_does(error: Exception, answer: type[Exception]) -> None:
+    log = OffsetsLog()
+    shard = await loaded(log)
+    log.refusal = error  # type: ignore[assignment]
+    outcome = (await shard.commit("g", -1, "", None, {CLICKS: CommittedOffset(1)}))[CLICKS]
+    assert type(outcome) is answer
+    assert shard.offsets("g").get(CLICKS) is None
 
 
-def test_metadata_that_is_too_long_refuses_its_partition_only() -> None:
-    async def test() -> None:
-        shard = await loaded(OffsetsLog())
-        offsets = {CLICKS: CommittedOffset(1, metadata="x" * 11), VIEWS: CommittedOffset(2, metadata="x" * 10)}
-        outcomes = await shard.commit("g", -1, "", None, offsets)
-        assert isinstance(outcomes[CLICKS], OffsetMetadataTooLarge)
-        assert outcomes[VIEWS] is None
-        assert shard.offsets("g").get(VIEWS) == CommittedOffset(2, metadata="x" * 10)
-
-    run(test)
+@in_a_loop
+async def test_metadata_that_is_too_long_refuses_its_partition_only() -> None:
+    shard = await loaded(OffsetsLog())
+    offsets = {CLICKS: CommittedOffset(1, metadata="x" * 11), VIEWS: CommittedOffset(2, metadata="x" * 10)}
+    outcomes = await shard.commit("g", -1, "", None, offsets)
+    assert isinstance(outcomes[CLICKS], OffsetMetadataTooLarge)
+    assert outcomes[VIEWS] is None
+    assert shard.offsets("g").get(VIEWS) == CommittedOffset(2, metadata="x" * 10)
 
 
-def test_commits_are_refused_to_whoever_is_no_member() -> None:
-    async def test() -> None:
-        shard = await loaded(OffsetsLog())
-        with pytest.raises(IllegalGeneration):
-            await shard.commit("g", 1, "m", None, {CLICKS: CommittedOffset(1)})
-        joined = await one_member(shard)
-        with pytest.raises(UnknownMemberId):
-            await shard.commit("g", -1, "", None, {CLICKS: CommittedOffset(1)})
-        shard.join("g", join_request(joined.member_id))
-        with pytest.raises((RebalanceInProgress, IllegalGeneration)):
-            await shard.commit("g", joined.generation_id, joined.member_id, None, {CLICKS: CommittedOffset(1)})
-
-    run(test)
-
-
-def test_an_assignment_that_can_not_be_written_is_given_to_nobody() -> None:
-    async def test() -> None:
-        log = OffsetsLog()
-        shard = await loaded(log)
-        joined = await shard.join("g", join_request())
-        log.refusal = NotEnoughReplicas("1 of 2")
-        synced = await shard.sync("g", Sync(joined.member_id, None, 1, assignments={joined.member_id: b"all"}))
-        assert isinstance(synced.error, CoordinatorNotAvailable)
-
-    run(test)
-
-
-def test_a_group_that_is_deleted_is_not_found_again() -> None:
-    async def test() -> None:
-        log = OffsetsLog()
-        shard = await loaded(log)
-        joined = await one_member(shard)
+@in_a_loop
+async def test_commits_are_refused_to_whoever_is_no_member() -> None:
+    shard = await loaded(OffsetsLog())
+    with pytest.raises(IllegalGeneration):
+        await shard.commit("g", 1, "m", None, {CLICKS: CommittedOffset(1)})
+    joined = await one_member(shard)
+    with pytest.raises(UnknownMemberId):
+        await shard.commit("g", -1, "", None, {CLICKS: CommittedOffset(1)})
+    shard.join("g", join_request(joined.member_id))
+    with pytest.raises((RebalanceInProgress, IllegalGeneration)):
         await shard.commit("g", joined.generation_id, joined.member_id, None, {CLICKS: CommittedOffset(1)})
-        with pytest.raises(NonEmptyGroup):
-            await shard.delete("g")
-        assert shard.leave("g", [Leaver(joined.member_id)]) == [None]
+
+
+@in_a_loop
+async def test_an_assignment_that_can_not_be_written_is_given_to_nobody() -> None:
+    log = OffsetsLog()
+    shard = await loaded(log)
+    joined = await shard.join("g", join_request())
+    log.refusal = NotEnoughReplicas("1 of 2")
+    synced = await shard.sync("g", Sync(joined.member_id, None, 1, assignments={joined.member_id: b"all"}))
+    assert isinstance(synced.error, CoordinatorNotAvailable)
+
+
+@in_a_loop
+async def test_a_group_that_is_deleted_is_not_found_again() -> None:
+    log = OffsetsLog()
+    shard = await loaded(log)
+    joined = await one_member(shard)
+    await shard.commit("g", joined.generation_id, joined.member_id, None, {CLICKS: CommittedOffset(1)})
+    with pytest.raises(NonEmptyGroup):
         await shard.delete("g")
-        with pytest.raises(GroupIdNotFound):
-            await shard.delete("g")
-        second = await loaded(log, epoch=1)
-        assert list(second.groups()) == []
-        assert len(second.offsets("g")) == 0
-
-    run(test)
-
-
-def test_offsets_of_a_topic_that_members_read_are_not_deleted() -> None:
-    async def test() -> None:
-        log = OffsetsLog()
-        shard = await loaded(log)
-        joined = await one_member(shard)
-        await shard.commit("g", 1, joined.member_id, None, {CLICKS: CommittedOffset(1), VIEWS: CommittedOffset(2)})
-        outcomes = await shard.delete_offsets("g", [CLICKS, VIEWS])
-        assert isinstance(outcomes[CLICKS], GroupSubscribedToTopic)
-        assert outcomes[VIEWS] is None
-        second = await loaded(log, epoch=1)
-        assert dict(second.offsets("g").items()) == {CLICKS: CommittedOffset(1)}
-
-    run(test)
+    assert shard.leave("g", [Leaver(joined.member_id)]) == [None]
+    await shard.delete("g")
+    with pytest.raises(GroupIdNotFound):
+        await shard.delete("g")
+    second = await loaded(log, epoch=1)
+    assert list(second.groups()) == []
+    assert len(second.offsets("g")) == 0
 
 
-def test_an_empty_groups_offsets_expire_and_then_the_group() -> None:
-    async def test() -> None:
-        log, clock = OffsetsLog(), ManualClock()
-        shard = await loaded(log, clock)
-        joined = await one_member(shard)
-        await shard.commit("g", 1, joined.member_id, None, {CLICKS: CommittedOffset(1, commit_timestamp=clock.time_ms())})
-        clock.advance(seconds=2_000)
-        shard.expire()
-        assert len(shard.offsets("g")) == 1, "its member reads it"
-        shard.leave("g", [Leaver(joined.member_id)])
-        clock.advance(seconds=999)
-        shard.expire()
-        assert len(shard.offsets("g")) == 1, "it is empty for less than the retention"
-        clock.advance(seconds=2)
-        shard.expire()
-        assert shard.group("g") is None
-        second = await loaded(log, clock, epoch=1)
-        assert list(second.groups()) == []
-
-    run(test)
+@in_a_loop
+async def test_offsets_of_a_topic_that_members_read_are_not_deleted() -> None:
+    log = OffsetsLog()
+    shard = await loaded(log)
+    joined = await one_member(shard)
+    await shard.commit("g", 1, joined.member_id, None, {CLICKS: CommittedOffset(1), VIEWS: CommittedOffset(2)})
+    outcomes = await shard.delete_offsets("g", [CLICKS, VIEWS])
+    assert isinstance(outcomes[CLICKS], GroupSubscribedToTopic)
+    assert outcomes[VIEWS] is None
+    second = await loaded(log, epoch=1)
+    assert dict(second.offsets("g").items()) == {CLICKS: CommittedOffset(1)}
 
 
-def test_a_static_member_is_known_by_its_instance_at_the_next_coordinator() -> None:
-    async def test() -> None:
-        log = OffsetsLog()
-        first = await one_member(await loaded(log), instance_id="printer")
-        shard = await loaded(log, epoch=1)
-        back = await shard.join("g", join_request(instance_id="printer"))
-        assert (back.generation_id, back.error) == (first.generation_id, None)
-        synced = await shard.sync("g", Sync(back.member_id, "printer", back.generation_id))
-        assert synced.assignment == b"all"
+@in_a_loop
+async def test_an_empty_groups_offsets_expire_and_then_the_group() -> None:
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock)
+    joined = await one_member(shard)
+    await shard.commit("g", 1, joined.member_id, None, {CLICKS: CommittedOffset(1, commit_timestamp=clock.time_ms())})
+    clock.advance(seconds=2_000)
+    shard.expire()
+    assert len(shard.offsets("g")) == 1, "its member reads it"
+    shard.leave("g", [Leaver(joined.member_id)])
+    clock.advance(seconds=999)
+    shard.expire()
+    assert len(shard.offsets("g")) == 1, "it is empty for less than the retention"
+    clock.advance(seconds=2)
+    shard.expire()
+    assert shard.group("g") is None
+    second = await loaded(log, clock, epoch=1)
+    assert list(second.groups()) == []
 
-    run(test)
+
+@in_a_loop
+async def test_a_static_member_is_known_by_its_instance_at_the_next_coordinator() -> None:
+    log = OffsetsLog()
+    first = await one_member(await loaded(log), instance_id="printer")
+    shard = await loaded(log, epoch=1)
+    back = await shard.join("g", join_request(instance_id="printer"))
+    assert (back.generation_id, back.error) == (first.generation_id, None)
+    synced = await shard.sync("g", Sync(back.member_id, "printer", back.generation_id))
+    assert synced.assignment == b"all"
 
 
-def test_a_coordinator_of_the_past_knows_that_it_can_not_tell_offsets() -> None:
+@in_a_loop
+async def test_a_coordinator_of_the_past_knows_that_it_can_not_tell_offsets() -> None:
     """Found by `make chaos SEED=41`: a copier that asked one went back to where it had been before the cut."""
 
-    async def test() -> None:
-        log = OffsetsLog()
-        shard = await loaded(log)
+    log = OffsetsLog()
+    shard = await loaded(log)
+    await shard.check_still_coordinates()
+    log.is_of_the_past = True
+    with pytest.raises(NotCoordinator):
         await shard.check_still_coordinates()
-        log.is_of_the_past = True
-        with pytest.raises(NotCoordinator):
-            await shard.check_still_coordinates()
-        shard.close()
-        log.is_of_the_past = False
-        with pytest.raises(NotCoordinator):
-            await shard.check_still_coordinates()
-
-    run(test)
+    shard.close()
+    log.is_of_the_past = False
+    with pytest.raises(NotCoordinator):
+        await shard.check_still_coordinates()

@@ -31,7 +31,7 @@ OFFSETS = {CLICKS: CommittedOffset(5)}
 
 def run(test: Callable[[OffsetsLog], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await test(OffsetsLog())
 
     asyncio.run(bounded())
@@ -96,6 +96,7 @@ def test_a_marker_that_comes_while_the_partition_is_read_is_not_lost() -> None:
         second = shard_of(log, epoch=1)
         with pytest.raises(CoordinatorLoadInProgress):
             await commit(second)
+        second.topics_known()
         loading = asyncio.ensure_future(second.load(offload_nothing))
         second.transaction_ended(PRODUCER, True)
         await loading

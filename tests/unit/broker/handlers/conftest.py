@@ -16,6 +16,7 @@ from dataclasses import MISSING, fields
 from datetime import timedelta
 from pathlib import Path
 from random import Random
+from types import GeneratorType
 from typing import Any
 
 import pytest
@@ -25,20 +26,21 @@ from tests.unit.broker.wired import internal_leaderships
 
 from ottla.broker import handlers
 from ottla.broker.applying import ControlApplier
-from ottla.broker.controller.changes import SettingsChange, TopicConfigChanged
 from ottla.broker.controller.service import ControllerService
+from ottla.broker.controller.settings_watch import SettingsChange, TopicConfigChanged
 from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.groups.coordinator import OFFSETS_TOPIC
-from ottla.broker.groups.wiring import group_coordinator
+from ottla.broker.groups.coordinator import OFFSETS_TOPIC, group_coordinator
 from ottla.broker.handlers.registry import APIS, BrokerParts, EncodedBody, RequestContext
+from ottla.broker.handlers.waiting import begun
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.replicas import ReplicaManager
+from ottla.broker.replication.schema_ids import SchemaIds
 from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import Operation, Resource
-from ottla.broker.transactions.wiring import transactions_of
+from ottla.broker.transactions.coordinator import transactions_of
 from ottla.clock import SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.embedded import EmbeddedZooKeeper
@@ -49,6 +51,7 @@ from ottla.protocol import messages
 from ottla.protocol.api import ApiKey, response_header_size
 from ottla.protocol.schema_fields import schema_fields
 from ottla.record.records import Record, build_batch
+from ottla.storage.batch_opener import BatchOpener
 from ottla.storage.log_manager import LogManager
 from ottla.storage.log_moves import LogMoves
 
@@ -103,6 +106,8 @@ class BrokerWithoutSockets:
         request = api.decode(view, version) if api.decode else messages.request_reader(key, version)(view)
         context = RequestContext(ANONYMOUS, "test", version, 5, listener_name, "127.0.0.1")
         response = api.handle(request, context, self.parts)
+        if isinstance(response, GeneratorType):
+            response = begun(response)
         if inspect.isawaitable(response):
             response = await response
         if isinstance(response, EncodedBody):
@@ -123,7 +128,7 @@ class BrokerWithoutSockets:
                 }
             ],
         )
-        assert [(each.error_code, each.error_message) for each in response.topics] == [(0, None)]
+        assert [(topic.error_code, topic.error_message) for topic in response.topics] == [(0, None)]
 
     async def pause(self) -> None:
         """Lets others run."""
@@ -217,7 +222,7 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
         stack.push_async_callback(controller.close)
         metadata.cluster_id = controller.cluster_id
         await controller.start(BrokerRegistration(broker_id, (Endpoint("PLAINTEXT", "broker.test", 9092),), "rack-1"))
-        await asyncio.wait_for(metadata.told.wait(), 20)
+        await asyncio.wait_for(metadata.complete.wait(), 120)
         handlers.load()
         log_moves = LogMoves(logs, settings.log_directories, offload_nothing, replicas.log_moved)
         stack.push_async_callback(log_moves.close)
@@ -245,6 +250,7 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
             settings=settings,
             clock=clock,
             offload=offload_nothing,
+            opener=BatchOpener(offload_nothing, has_process=False),
             authorizer=rules,
             metadata=metadata,
             replicas=replicas,
@@ -252,10 +258,11 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
             log_moves=log_moves,
             controller=controller,
             producer_ids=producer_ids,
-            fetch_sessions=FetchSessions(10, clock, Random(1)),
+            fetch_sessions=FetchSessions(10, clock, Random(1), lambda key: True),
             fetch_purgatory=fetches,
             throttles=ReplicationThrottles(clock, settings),
             groups=groups,
             transactions=transactions,
+            schema_ids=SchemaIds(clock=clock),
         )
         await scenario(BrokerWithoutSockets(parts, rules))

@@ -19,7 +19,7 @@ async def refusals(broker: Any, version: int) -> list[list[tuple[int, str | None
     assert described.resources == ()
     created = await broker.ask(ApiKey.CREATE_ACLS, version, creations=[RULE, RULE])
     deleted = await broker.ask(ApiKey.DELETE_ACLS, version, filters=[FILTER, FILTER])
-    assert all(each.matching_acls == () for each in deleted.filter_results)
+    assert all(result.matching_acls == () for result in deleted.filter_results)
     answers = ([described], created.results, deleted.filter_results)
     return [[(int(each.error_code), each.error_message) for each in found] for found in answers]
 

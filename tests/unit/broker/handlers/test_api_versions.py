@@ -43,7 +43,7 @@ def test_every_handler_is_listed_with_its_versions(tmp_path: Path, version: int)
 
 @pytest.mark.parametrize("version", [3, 4])
 def test_tagged_fields_that_hold_their_default_are_left_out(tmp_path: Path, version: int) -> None:
-    """librdkafka 2.0.2, Debian's, can not read them. The last byte is the count of tagged fields."""
+    """librdkafka 2.0.2, Debian's, cannot read them. The last byte is the count of tagged fields."""
 
     async def scenario(broker: Wired) -> None:
         client = await broker.connect()

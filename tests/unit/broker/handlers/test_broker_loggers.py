@@ -32,8 +32,8 @@ def levels() -> Iterator[None]:
 async def described(broker: Any, version: int = 4) -> dict[str, str]:
     result = await describe(broker, BROKER_LOGGER, "1", version=version)
     assert result.error_code == 0
-    assert {(each.config_source, each.read_only, each.is_sensitive) for each in result.configs} == {(6, False, False)}
-    return {each.name: each.value for each in result.configs}
+    assert {(config.config_source, config.read_only, config.is_sensitive) for config in result.configs} == {(6, False, False)}
+    return {config.name: config.value for config in result.configs}
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,7 +29,7 @@ def test_there_are_no_controller_endpoints(run: Any) -> None:
 
     async def scenario(broker: Any) -> None:
         answers = [await broker.ask(ApiKey.DESCRIBE_CLUSTER, 1, endpoint_type=each) for each in (1, 2, 3)]
-        assert [each.error_code for each in answers] == [0, 114, 115]
+        assert [answer.error_code for answer in answers] == [0, 114, 115]
 
     run(scenario)
 
@@ -39,19 +41,23 @@ def test_log_directories_are_described(run: Any, version: int) -> None:
         await broker.create("other")
         broker.publish("flights", 0, 1, 2, 3)
         everything = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, version, topics=None)
-        assert sorted(each.log_dir for each in everything.results) == sorted(str(each) for each in broker.parts.settings.log_directories)
+        assert sorted(each.log_dir for each in everything.results) == sorted(
+            str(directory) for directory in broker.parts.settings.log_directories
+        )
         sizes = {
-            (topic.name, each.partition_index): each.partition_size
+            (topic.name, partition.partition_index): partition.partition_size
             for result in everything.results
             for topic in result.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         }
         assert sizes == {("flights", 0): broker.parts.replicas.get("flights", 0).log.size, ("flights", 1): 0, ("other", 0): 0}
         assert sizes["flights", 0] > 0
         if version >= 4:
             assert all(each.total_bytes >= each.usable_bytes > 0 for each in everything.results)
         some = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, version, topics=[{"topic": "flights", "partitions": [1, 7]}])
-        found = [(topic.name, each.partition_index) for result in some.results for topic in result.topics for each in topic.partitions]
+        found = [
+            (topic.name, partition.partition_index) for result in some.results for topic in result.topics for partition in topic.partitions
+        ]
         assert found == [("flights", 1)]
 
     run(scenario)
@@ -81,6 +87,13 @@ def test_a_replica_moves_to_another_log_directory(run: Any, version: int) -> Non
         (there,) = set(broker.parts.settings.log_directories) - {here}
         topics = [{"name": "flights", "partitions": [0]}, {"name": "unknown", "partitions": [4]}]
         nowhere = {"path": "/nowhere", "topics": [{"name": "flights", "partitions": [1]}]}
+        may_copy = asyncio.Event()
+
+        async def held(work: Callable[..., object], *arguments: object, **keywords: object) -> object:
+            await may_copy.wait()
+            return work(*arguments, **keywords)
+
+        broker.parts.log_moves._offload = held
         response = await broker.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, version, dirs=[{"path": str(there), "topics": topics}, nowhere])
         assert {
             (topic.topic_name, each.partition_index): int(each.error_code) for topic in response.results for each in topic.partitions
@@ -102,9 +115,8 @@ def test_a_replica_moves_to_another_log_directory(run: Any, version: int) -> Non
         size = partition.log.size
         assert await described() == {(str(here), False): (size, 0), (str(there), True): (0, 3)}
         broker.publish("flights", 0, 4)
-        for _ in range(1000):
-            if not broker.parts.log_moves.ongoing:
-                break
+        may_copy.set()
+        while broker.parts.log_moves.ongoing:
             await broker.pause()
         assert partition.log.directory == there / "flights-0"
         broker.publish("flights", 0, 5)
@@ -121,7 +133,7 @@ def test_moving_replicas_needs_alter_on_the_cluster(run: Any) -> None:
         path = str(broker.parts.settings.log_directories[0])
         dirs = [{"path": path, "topics": [{"name": "flights", "partitions": [0]}]}]
         response = await broker.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, dirs=dirs)
-        assert [each.error_code for topic in response.results for each in topic.partitions] == [31]
+        assert [partition.error_code for topic in response.results for partition in topic.partitions] == [31]
 
     run(scenario)
 
@@ -144,7 +156,10 @@ def test_coordinators_need_describe_and_share_groups_are_refused(run: Any) -> No
 
         async def ask(key_type: int, *keys: str) -> list[tuple[int, int, str, int]]:
             response = await broker.ask(ApiKey.FIND_COORDINATOR, 6, key_type=key_type, coordinator_keys=keys)
-            return [(int(each.error_code), each.node_id, each.host, each.port) for each in response.coordinators]
+            return [
+                (int(coordinator.error_code), coordinator.node_id, coordinator.host, coordinator.port)
+                for coordinator in response.coordinators
+            ]
 
         here = (0, 1, "broker.test", 9092)
         assert await ask(0, "g", "secret") == [here, (30, -1, "", -1)]
@@ -162,9 +177,9 @@ def test_coordinators_need_describe_and_share_groups_are_refused(run: Any) -> No
 def test_every_idempotent_producer_gets_an_id_of_its_own(run: Any, version: int) -> None:
     async def scenario(broker: Any) -> None:
         answers = [await broker.ask(ApiKey.INIT_PRODUCER_ID, version, transactional_id=None) for _ in range(3)]
-        assert {(each.error_code, each.producer_epoch) for each in answers} == {(0, 0)}
-        assert len({each.producer_id for each in answers}) == 3
-        assert all(each.producer_id >= 0 for each in answers)
+        assert {(answer.error_code, answer.producer_epoch) for answer in answers} == {(0, 0)}
+        assert len({answer.producer_id for answer in answers}) == 3
+        assert all(answer.producer_id >= 0 for answer in answers)
 
     run(scenario)
 

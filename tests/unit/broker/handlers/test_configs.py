@@ -64,11 +64,11 @@ def test_every_setting_of_a_topic_is_described_at_every_version(run: Any, versio
         await broker.create("flights", retention_ms="1000")
         result = await describe(broker, TOPIC, "flights", version=version, include_synonyms=True, include_documentation=True)
         assert result.error_code == 0
-        entries = {each.name: each for each in result.configs}
+        entries = {config.name: config for config in result.configs}
         assert list(entries) == list(TopicSettings.definitions())
         retention = entries["retention.ms"]
         assert (retention.value, retention.config_source, retention.read_only, retention.is_sensitive) == ("1000", 1, False, False)
-        assert [(each.name, each.value, each.source) for each in retention.synonyms] == [
+        assert [(synonym.name, synonym.value, synonym.source) for synonym in retention.synonyms] == [
             ("retention.ms", "1000", 1),
             ("log.retention.hours", "168", 5),
         ]
@@ -83,7 +83,7 @@ def test_synonyms_and_documentation_come_only_when_asked_for(run: Any) -> None:
     async def scenario(broker: Any) -> None:
         await broker.create("flights")
         result = await describe(broker, TOPIC, "flights")
-        assert all(each.synonyms == () and each.documentation is None for each in result.configs)
+        assert all(config.synonyms == () and config.documentation is None for config in result.configs)
 
     run(scenario)
 
@@ -92,7 +92,7 @@ def test_keys_narrow_the_answer_and_none_of_them_means_all(run: Any) -> None:
     async def scenario(broker: Any) -> None:
         await broker.create("flights")
         some = await describe(broker, TOPIC, "flights", keys=["segment.bytes", "no.such"])
-        assert [each.name for each in some.configs] == ["segment.bytes"]
+        assert [config.name for config in some.configs] == ["segment.bytes"]
         assert len((await describe(broker, TOPIC, "flights", keys=[])).configs) == len(TopicSettings.definitions())
 
     run(scenario)
@@ -101,7 +101,7 @@ def test_keys_narrow_the_answer_and_none_of_them_means_all(run: Any) -> None:
 def test_this_broker_is_described_and_no_other(run: Any) -> None:
     async def scenario(broker: Any) -> None:
         result = await describe(broker, BROKER, "1")
-        assert [each.name for each in result.configs] == list(BrokerSettings.definitions())
+        assert [config.name for config in result.configs] == list(BrokerSettings.definitions())
         assert await value(broker, BROKER, "1", "broker.id") == ("1", 4)
         assert (await describe(broker, BROKER, "")).configs == ()
         wrong = [await describe(broker, BROKER, "2"), await describe(broker, BROKER, "one"), await describe(broker, 16, "1")]

@@ -16,7 +16,7 @@ async def describe(broker: Any, *names: str, cursor: dict[str, Any] | None = Non
 
 
 def seen(response: Any) -> list[tuple[str, int, list[int]]]:
-    return [(each.name, each.error_code, [found.partition_index for found in each.partitions]) for each in response.topics]
+    return [(topic.name, topic.error_code, [found.partition_index for found in topic.partitions]) for topic in response.topics]
 
 
 def test_topics_are_described_by_name_with_what_is_wrong_with_the_others(run: Any) -> None:
@@ -49,7 +49,7 @@ def test_pages_follow_each_other(run: Any) -> None:
             found, cursor = list[tuple[str, int]](), None
             for _ in range(12):
                 response = await describe(broker, cursor=cursor, limit=limit)
-                page = [(each.name, index.partition_index) for each in response.topics for index in each.partitions]
+                page = [(topic.name, index.partition_index) for topic in response.topics for index in topic.partitions]
                 assert len(page) <= max(limit, 1)
                 found += page
                 if response.next_cursor is None:
@@ -85,7 +85,7 @@ def test_a_partition_without_a_leader_says_so(run: Any) -> None:
             )
         )
         response = await describe(broker, "a")
-        assert [(each.error_code, each.leader_id, each.offline_replicas) for each in response.topics[0].partitions] == [
+        assert [(partition.error_code, partition.leader_id, partition.offline_replicas) for partition in response.topics[0].partitions] == [
             (5, -1, (2,)),
             (5, -1, (2,)),
         ]

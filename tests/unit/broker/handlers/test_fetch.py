@@ -35,7 +35,7 @@ async def read(client: Client, *asked: Any, version: int = 12, **options: Any) -
     """The partitions of the response, in order."""
     client.write(fetch(*asked, version=version, **options))
     _, response = await client.answer(ApiKey.FETCH, version)
-    return [each for topic in response.responses for each in topic.partitions]
+    return [partition for topic in response.responses for partition in topic.partitions]
 
 
 @pytest.mark.parametrize("version", range(4, 18))
@@ -157,10 +157,10 @@ def test_a_fetch_session_does_not_wait_for_bytes_that_its_own_limit_keeps_out(tm
         limits: dict[str, Any] = {"min_bytes": 4000, "max_bytes": 4000, "max_wait_ms": 60_000}
         client.write(fetch(("events", 0, 0), ("events", 1, 0), session_epoch=0, **limits))
         _, response = await client.answer(ApiKey.FETCH, 12)
-        assert [len(each.records) for topic in response.responses for each in topic.partitions] == [size, 0]
+        assert [len(partition.records) for topic in response.responses for partition in topic.partitions] == [size, 0]
         client.write(fetch(session_id=response.session_id, session_epoch=1, **limits))
         _, response = await client.answer(ApiKey.FETCH, 12)
-        found = [(each.partition_index, len(each.records)) for topic in response.responses for each in topic.partitions]
+        found = [(partition.partition_index, len(partition.records)) for topic in response.responses for partition in topic.partitions]
         assert found == [(1, len(batch(b"y" * 3000)))], "the partition that got nothing is first now"
 
     run(tmp_path, scenario)
@@ -202,14 +202,14 @@ def test_a_fetch_from_a_segment_before_the_last_does_not_wait(tmp_path: Path) ->
 
 def test_an_error_is_told_without_waiting(tmp_path: Path) -> None:
     async def scenario(broker: Wired) -> None:
-        broker.topic("events")
+        broker.topic("events", 2)
         client = await broker.connect()
         await publish(client, "events", batch(b"a"))
         waiting: dict[str, Any] = {"max_wait_ms": 60_000, "min_bytes": 1 << 20}
         for asked, code in (
-            (("events", 0, 2), OUT_OF_RANGE),
-            (("events", 0, -1), OUT_OF_RANGE),
-            (("events", 1, 0), UNKNOWN_TOPIC),
+            (("events", 1, 2), OUT_OF_RANGE),
+            (("events", 1, -1), OUT_OF_RANGE),
+            (("events", 2, 0), UNKNOWN_TOPIC),
             (("nowhere", 0, 0), UNKNOWN_TOPIC),
         ):
             found = await read(client, ("events", 0, 1), asked, **waiting)
@@ -391,8 +391,8 @@ def test_old_data_is_looked_for_and_brought_in_beside_the_loop(tmp_path: Path, m
         await log.flush()
         segments = sorted(log.directory.glob("*.log"))
         assert len(segments) > 3
-        for each in segments:
-            with each.open("rb") as file:
+        for segment in segments:
+            with segment.open("rb") as file:
                 os.fsync(file.fileno())
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         names.clear()
@@ -405,7 +405,7 @@ def test_old_data_is_looked_for_and_brought_in_beside_the_loop(tmp_path: Path, m
 
 
 def test_a_segment_deleted_under_readers_loses_nobody_a_byte(tmp_path: Path) -> None:
-    """Retention takes segments while they are read (design document): the answer under way is whole, the next says where to go on."""
+    """Retention takes segments while they are read (design document): the answer under way is whole, the next says where to continue."""
 
     async def scenario(broker: Wired) -> None:
         broker.topic("events", segment_bytes=str(1 << 20), retention_bytes="0", file_delete_delay_ms="0")
@@ -413,12 +413,12 @@ def test_a_segment_deleted_under_readers_loses_nobody_a_byte(tmp_path: Path) -> 
         await publish(client, "events", *(batch(b"%d" % n * 50_000) for n in range(10, 60)))
         wanted = broker.log_bytes("events")
         readers = [await broker.connect() for _ in range(5)]
-        for each in readers:
-            each.write(fetch(("events", 0, 0), max_bytes=1 << 26, partition_max_bytes=1 << 26))
+        for reader in readers:
+            reader.write(fetch(("events", 0, 0), max_bytes=1 << 26, partition_max_bytes=1 << 26))
         await asyncio.sleep(0)
         await broker.parts.logs.run_retention_once()
-        for each in readers:
-            _, [(error, records)] = await each.fetched()
+        for reader in readers:
+            _, [(error, records)] = await reader.fetched()
             assert error == OUT_OF_RANGE or (error == 0 and wanted.startswith(records))
         (found,) = await read(client, ("events", 0, 0))
         assert int(found.error_code) == OUT_OF_RANGE

@@ -32,7 +32,7 @@ def test_too_few_brokers_are_said_to_the_client_and_to_the_log_now_and_then(
 ) -> None:
     async def scenario(broker: Any) -> None:
         def errors() -> int:
-            said = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+            said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
             assert all(each.startswith(SENTENCES[key_type]) for each in said)
             return len(said)
 
@@ -49,10 +49,9 @@ def test_too_few_brokers_are_said_to_the_client_and_to_the_log_now_and_then(
 def test_a_start_says_what_is_not_served(run: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(broker: Any) -> None:
         warn_of_missing_brokers(broker.parts.settings, broker.parts.metadata)
-        assert [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING] == [
-            "offsets.topic.replication.factor is 2, and number of alive brokers is 1: consumer groups are not served before there are 2",
-            "transaction.state.log.replication.factor is 5, and number of alive brokers is 1: "
-            "transactions are not served before there are 5",
+        assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+            "offsets.topic.replication.factor is 2 and the number of alive brokers is 1: consumer groups are not served until it is 2",
+            "transaction.state.log.replication.factor is 5 and the number of alive brokers is 1: transactions are not served until it is 5",
         ]
 
     run(scenario, **FACTORS)
@@ -62,6 +61,6 @@ def test_a_start_says_nothing_where_brokers_are_enough_or_the_topics_are_there(r
     async def scenario(broker: Any) -> None:
         warn_of_missing_brokers(broker.parts.settings, broker.parts.metadata)
         assert (await coordinator_of(broker, 0))[0] == 0
-        assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+        assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
     run(scenario)

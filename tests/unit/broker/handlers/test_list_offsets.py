@@ -143,7 +143,7 @@ def test_unknown_forbidden_and_repeated_partitions_have_errors_of_their_own(run:
         assert (await ask(broker, 9, -1, topic="secret")).error_code == 29
         twice = [{"name": "flights", "partitions": [{"partition_index": 0, "timestamp": -1}] * 2}]
         response = await broker.ask(ApiKey.LIST_OFFSETS, 9, replica_id=-1, topics=twice)
-        assert [each.error_code for each in response.topics[0].partitions] == [42, 42]
+        assert [partition.error_code for partition in response.topics[0].partitions] == [42]
 
     run(scenario)
 
@@ -165,7 +165,7 @@ def test_version_0_gives_the_latest_offset_and_the_starts_of_segments_before_it(
     async def scenario(broker: Any) -> None:
         await broker.create("flights")
         broker.publish("flights", 0, 1_000, 2_000)
-        broker.parts.replicas.get("flights", 0).log.roll()
+        broker.parts.replicas.get("flights", 0).log.appender.roll()
         broker.publish("flights", 0, 3_000)
         for timestamp, count, expected in ((-1, 1, [3]), (-1, 9, [3, 2, 0]), (-2, 9, [0]), (1_000, 9, [])):
             body = struct.pack(">iih7siiqi", -1, 1, 7, b"flights", 1, 0, timestamp, count)

@@ -28,15 +28,15 @@ def test_a_topic_is_described_at_every_version(run: Any, version: int) -> None:
         assert [(each.node_id, each.host, each.port) for each in response.brokers] == [(1, "broker.test", 9092)]
         (topic,) = response.topics
         assert (topic.name, topic.error_code) == ("flights", 0)
-        assert [(each.partition_index, each.leader_id, each.replica_nodes, each.isr_nodes) for each in topic.partitions] == [
-            (index, 1, (1,), (1,)) for index in range(3)
-        ]
+        assert [
+            (partition.partition_index, partition.leader_id, partition.replica_nodes, partition.isr_nodes) for partition in topic.partitions
+        ] == [(index, 1, (1,), (1,)) for index in range(3)]
         if version >= 1:
             assert (response.controller_id, response.brokers[0].rack, topic.is_internal) == (1, "rack-1", False)
         if version >= 2:
             assert response.cluster_id == broker.parts.controller.cluster_id
         if version >= 7:
-            assert {each.leader_epoch for each in topic.partitions} == {0}
+            assert {partition.leader_epoch for partition in topic.partitions} == {0}
         if version >= 8:
             assert topic.topic_authorized_operations == NOT_ASKED
         if version >= 10:
@@ -51,7 +51,7 @@ def test_all_topics_are_asked_for_with_an_empty_list_in_version_0_and_with_null_
         await broker.create("b")
         await broker.create("a")
         everything = await broker.ask(ApiKey.METADATA, version, topics=[] if version == 0 else None)
-        assert [each.name for each in everything.topics] == ["a", "b"]
+        assert [topic.name for topic in everything.topics] == ["a", "b"]
         if version > 0:
             assert (await broker.ask(ApiKey.METADATA, version, topics=[])).topics == ()
 
@@ -64,7 +64,7 @@ def test_an_unknown_topic_is_created_and_complete_in_the_same_answer(run: Any, v
 
     async def scenario(broker: Any) -> None:
         response = await broker.ask(ApiKey.METADATA, version, topics=named("new"), allow_auto_topic_creation=True)
-        assert [(each.name, each.error_code, len(each.partitions)) for each in response.topics] == [("new", 0, 4)]
+        assert [(topic.name, topic.error_code, len(topic.partitions)) for topic in response.topics] == [("new", 0, 4)]
         assert broker.parts.metadata.topic("new") is not None
 
     run(scenario, **{"num.partitions": "4"})
@@ -73,12 +73,12 @@ def test_an_unknown_topic_is_created_and_complete_in_the_same_answer(run: Any, v
 def test_an_unknown_topic_is_not_created_when_client_or_broker_do_not_want_it(run: Any) -> None:
     async def scenario(broker: Any) -> None:
         response = await broker.ask(ApiKey.METADATA, 12, topics=named("new"), allow_auto_topic_creation=False)
-        assert [each.error_code for each in response.topics] == [3]
+        assert [topic.error_code for topic in response.topics] == [3]
         assert broker.parts.metadata.topic("new") is None
 
     async def disabled(broker: Any) -> None:
         response = await broker.ask(ApiKey.METADATA, 12, topics=named("new"), allow_auto_topic_creation=True)
-        assert [each.error_code for each in response.topics] == [3]
+        assert [topic.error_code for topic in response.topics] == [3]
 
     run(scenario)
     run(disabled, **{"auto.create.topics.enable": "false"})
@@ -89,7 +89,7 @@ def test_a_name_that_kafka_refuses_is_an_invalid_topic(run: Any, name: str) -> N
     async def scenario(broker: Any) -> None:
         for may_create in (True, False):
             response = await broker.ask(ApiKey.METADATA, 9, topics=named(name), allow_auto_topic_creation=may_create)
-            assert [(each.name, each.error_code) for each in response.topics] == [(name, 17)]
+            assert [(topic.name, topic.error_code) for topic in response.topics] == [(name, 17)]
 
     run(scenario)
 
@@ -98,7 +98,7 @@ def test_a_topic_asked_for_twice_is_answered_once(run: Any) -> None:
     async def scenario(broker: Any) -> None:
         await broker.create("flights")
         response = await broker.ask(ApiKey.METADATA, 12, topics=named("flights", "flights"))
-        assert [each.name for each in response.topics] == ["flights"]
+        assert [topic.name for topic in response.topics] == ["flights"]
 
     run(scenario)
 
@@ -111,13 +111,13 @@ def test_topics_are_found_by_id_from_version_12_on(run: Any) -> None:
         topic_id, unknown = broker.parts.metadata.topic("flights").topic_id, uuid.uuid4()
         asked = [{"name": None, "topic_id": topic_id}, {"name": None, "topic_id": unknown}]
         response = await broker.ask(ApiKey.METADATA, 12, topics=asked)
-        assert [(each.name, each.topic_id, each.error_code) for each in response.topics] == [
+        assert [(topic.name, topic.topic_id, topic.error_code) for topic in response.topics] == [
             ("flights", topic_id, 0),
             (None, unknown, 100),
         ]
         for version in (10, 11):
             response = await broker.ask(ApiKey.METADATA, version, topics=[{"name": "flights", "topic_id": topic_id}])
-            assert [each.error_code for each in response.topics] == [42]
+            assert [topic.error_code for topic in response.topics] == [42]
 
     run(scenario)
 
@@ -128,9 +128,9 @@ def test_what_may_not_be_described_is_an_error_when_asked_for_and_missing_from_t
         await broker.create("secret")
         topic_id = broker.parts.metadata.topic("secret").topic_id
         broker.rules.denied.add((Operation.DESCRIBE, "secret"))
-        assert [each.name for each in (await broker.ask(ApiKey.METADATA, 12, topics=None)).topics] == ["open"]
+        assert [topic.name for topic in (await broker.ask(ApiKey.METADATA, 12, topics=None)).topics] == ["open"]
         response = await broker.ask(ApiKey.METADATA, 12, topics=[*named("secret"), {"name": None, "topic_id": topic_id}])
-        assert [(each.name, each.topic_id, each.error_code) for each in response.topics] == [("secret", None, 29), (None, topic_id, 29)]
+        assert [(topic.name, topic.topic_id, topic.error_code) for topic in response.topics] == [("secret", None, 29), (None, topic_id, 29)]
 
     run(scenario)
 
@@ -139,7 +139,7 @@ def test_creating_needs_create_on_the_cluster_or_on_the_topic(run: Any) -> None:
     async def scenario(broker: Any) -> None:
         broker.rules.denied |= {(Operation.CREATE, "kafka-cluster"), (Operation.CREATE, "no")}
         response = await broker.ask(ApiKey.METADATA, 12, topics=named("yes", "no"), allow_auto_topic_creation=True)
-        assert [(each.name, each.error_code) for each in response.topics] == [("yes", 0), ("no", 29)]
+        assert [(topic.name, topic.error_code) for topic in response.topics] == [("yes", 0), ("no", 29)]
 
     run(scenario)
 
@@ -228,7 +228,7 @@ def test_an_internal_topic_is_not_created_by_asking_for_it(run: Any) -> None:
 
     async def scenario(broker: Any) -> None:
         response = await broker.ask(ApiKey.METADATA, 12, topics=named("__consumer_offsets"), allow_auto_topic_creation=True)
-        assert [(each.error_code, each.is_internal) for each in response.topics] == [(3, True)]
+        assert [(topic.error_code, topic.is_internal) for topic in response.topics] == [(3, True)]
 
     run(scenario)
 
@@ -248,6 +248,6 @@ def test_a_topic_that_can_not_be_created_at_once_has_no_leader_yet(run: Any, err
 
         broker.parts = replace(broker.parts, controller=Away())
         response = await broker.ask(ApiKey.METADATA, 12, topics=named("new"), allow_auto_topic_creation=True)
-        assert [(each.name, int(each.error_code)) for each in response.topics] == [("new", 5)]
+        assert [(topic.name, int(topic.error_code)) for topic in response.topics] == [("new", 5)]
 
     run(scenario)

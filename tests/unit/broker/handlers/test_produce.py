@@ -238,7 +238,7 @@ def test_log_append_time_stamps_the_header_and_its_checksum_is_right(tmp_path: P
             header = check_batch(memoryview(log)[position : position + len(sent)])
             assert (header.timestamp_type, header.max_timestamp, header.base_timestamp) == (LOG_APPEND_TIME, NOW, 5)
             assert log[position + 61 : position + len(sent)] == sent[61:]
-        assert {each.timestamp for each in read_records(log[: len(sent)])} == {NOW}
+        assert {record.timestamp for record in read_records(log[: len(sent)])} == {NOW}
 
     run(tmp_path, scenario)
 
@@ -313,7 +313,7 @@ def test_the_records_without_a_key_are_named_and_no_others(tmp_path: Path, versi
         assert [int(answers[index].error_code) for index in (0, 1)] == [INVALID_RECORD, 0]
         if version >= 8:
             complaint = "Compacted topic cannot accept message without key in topic partition table-0."
-            named = [(each.batch_index, each.batch_index_error_message) for each in answers[0].record_errors]
+            named = [(error.batch_index, error.batch_index_error_message) for error in answers[0].record_errors]
             assert named == [(1, complaint), (3, complaint)]
             assert answers[0].error_message.startswith("One or more records have been rejected due to 2 record errors in total")
             assert (answers[1].record_errors, answers[1].error_message) == ((), None)

@@ -64,7 +64,9 @@ def election_results(response: Any) -> list[tuple[str, int, int, str | None]]:
 
 def reassignment_results(response: Any) -> list[tuple[str, int, int, str | None]]:
     return [
-        (topic.name, each.partition_index, each.error_code, each.error_message) for topic in response.responses for each in topic.partitions
+        (topic.name, partition.partition_index, partition.error_code, partition.error_message)
+        for topic in response.responses
+        for partition in topic.partitions
     ]
 
 
@@ -76,11 +78,11 @@ def test_an_election_is_asked_of_the_controller_at_every_version(run: Any, versi
         outcomes = {A0: PartitionOutcome(0), A1: PartitionOutcome(84, "it leads already"), B0: PartitionOutcome(80, "2 is away")}
         controller = ask_through(broker, outcomes)
         topics = [{"topic": "a", "partitions": [0, 1, 1]}, {"topic": "b", "partitions": [0]}]
-        response = await broker.ask(ApiKey.ELECT_LEADERS, version, election_type=1, topic_partitions=topics, timeout=5_000)
+        response = await broker.ask(ApiKey.ELECT_LEADERS, version, election_type=1, topic_partitions=topics, timeout=60_000)
         assert election_results(response) == [("a", 0, 0, None), ("a", 1, 84, "it leads already"), ("b", 0, 80, "2 is away")]
         ((election_type, partitions, timeout_seconds),) = controller.asked
         assert (election_type, partitions) == (ElectionType.PREFERRED if version == 0 else ElectionType.UNCLEAN, [A0, A1, B0])
-        assert 4 < timeout_seconds <= 5
+        assert 30 < timeout_seconds <= 60
         if version >= 1:
             assert response.error_code == 0
 
@@ -145,7 +147,7 @@ def test_partitions_are_moved_and_moves_taken_back(run: Any) -> None:
             {"name": "a", "partitions": [{"partition_index": 0, "replicas": [2, 3]}, {"partition_index": 1, "replicas": [9]}]},
             {"name": "b", "partitions": [{"partition_index": 0, "replicas": None}]},
         ]
-        response = await broker.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, topics=topics, timeout=5_000)
+        response = await broker.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, topics=topics, timeout=60_000)
         assert (response.error_code, response.error_message) == (0, None)
         assert reassignment_results(response) == [
             ("a", 0, 0, None),
@@ -154,7 +156,7 @@ def test_partitions_are_moved_and_moves_taken_back(run: Any) -> None:
         ]
         ((asked, timeout_seconds),) = controller.asked
         assert asked == {A0: (2, 3), A1: (9,), B0: None}
-        assert 4 < timeout_seconds <= 5
+        assert 30 < timeout_seconds <= 60
 
     run(scenario)
 
@@ -179,9 +181,9 @@ def test_what_is_on_its_way_is_listed(run: Any) -> None:
         response = await broker.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=None)
         assert response.error_code == 0
         assert [
-            (topic.name, each.partition_index, each.replicas, each.adding_replicas, each.removing_replicas)
+            (topic.name, partition.partition_index, partition.replicas, partition.adding_replicas, partition.removing_replicas)
             for topic in response.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         ] == [("a", 1, (1,), (), ()), ("b", 0, (1, 2), (2,), (1,))]
         await broker.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=[{"name": "a", "partition_indexes": [1, 0]}])
         assert controller.asked == [(None,), ([A1, A0],)]
@@ -199,7 +201,7 @@ def test_a_listing_comes_whatever_timeout_the_request_has(run: Any) -> None:
             assert (response.error_code, response.topics) == (0, ())
         ask_through(broker, {B0: OngoingReassignment((BrokerId(1),), (), ())})
         response = await broker.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=None, timeout=0)
-        assert (response.error_code, [each.name for each in response.topics]) == (0, ["b"])
+        assert (response.error_code, [topic.name for topic in response.topics]) == (0, ["b"])
 
     run(scenario)
 

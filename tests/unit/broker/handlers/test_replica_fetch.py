@@ -149,10 +149,10 @@ class Controller:
         self.requests.append(request)
         await self.allowed.wait()
         altered = {}
-        for each in request.partitions:
-            isr = tuple(member.broker_id for member in each.new_isr)
-            state = PartitionState(BROKER, each.leader_epoch, isr, (BROKER, TWO, THREE))
-            altered[each.topic_partition] = AlteredPartition(0, state, each.partition_epoch + 1)
+        for partition in request.partitions:
+            isr = tuple(member.broker_id for member in partition.new_isr)
+            state = PartitionState(BROKER, partition.leader_epoch, isr, (BROKER, TWO, THREE))
+            altered[partition.topic_partition] = AlteredPartition(0, state, partition.partition_epoch + 1)
         return AlterPartitionResponse(0, altered)
 
 
@@ -179,9 +179,9 @@ def test_a_follower_that_has_caught_up_joins_with_its_broker_epoch(tmp_path: Pat
             partition = broker.partition("events")
             await follow(client, 0, replica=(THREE, 71))
             await until(lambda: partition.isr == (BROKER, THREE))
-            assert [[(each.broker_id, each.broker_epoch) for each in change.new_isr] for change in controller.requests[0].partitions] == [
-                [(BROKER, 50), (THREE, 71)]
-            ]
+            assert [
+                [(replica.broker_id, replica.broker_epoch) for replica in change.new_isr] for change in controller.requests[0].partitions
+            ] == [[(BROKER, 50), (THREE, 71)]]
             assert partition.high_watermark == 0
             await follow(client, 1, replica=(THREE, 71))
             assert partition.high_watermark == 1
@@ -365,7 +365,7 @@ def test_a_session_of_a_follower_says_only_what_is_new_and_records_all_it_has(tm
         async def ask(*asked: Any, **options: Any) -> tuple[int, list[int]]:
             client.write(fetch(*asked, version=17, replica=(TWO, EPOCH), current_leader_epoch=0, **options))
             _, response = await client.answer(ApiKey.FETCH, 17)
-            return response.session_id, [each.partition_index for topic in response.responses for each in topic.partitions]
+            return response.session_id, [partition.partition_index for topic in response.responses for partition in topic.partitions]
 
         session_id, found = await ask(*((named, each, 0) for each in range(3)), session_epoch=0)
         assert found == [0, 1, 2]
@@ -377,7 +377,9 @@ def test_a_session_of_a_follower_says_only_what_is_new_and_records_all_it_has(tm
         assert await ask(session_id=session_id, session_epoch=3) == (session_id, [])
         followers = [broker.partition("events", each).in_sync.followers[TWO] for each in range(3)]
         now_ms = broker.parts.replicas.now_ms()
-        assert [(each.fetched_ms, each.caught_up_ms, each.log_end_offset) for each in followers] == [(now_ms, now_ms, n) for n in (0, 1, 0)]
+        assert [(follower.fetched_ms, follower.caught_up_ms, follower.log_end_offset) for follower in followers] == [
+            (now_ms, now_ms, n) for n in (0, 1, 0)
+        ]
 
     run(tmp_path, scenario)
 

@@ -41,7 +41,7 @@ def fields_of_every_version(key: ApiKey) -> dict[str, set[str]]:
         module = importlib.import_module(load_response_schema(key, version).__module__)
         for name, schema in vars(module).items():
             if getattr(schema, "__module__", "") == module.__name__:
-                found.setdefault(name, set()).update(each.name for each in schema_fields(schema))
+                found.setdefault(name, set()).update(field.name for field in schema_fields(schema))
     return found
 
 
@@ -58,7 +58,7 @@ def test_every_field_that_a_handler_gives_exists_in_some_version(key: ApiKey) ->
     assert any(call.args[0].value == f"{key.api_name}Response" for call in calls)  # type: ignore[attr-defined]
     for call in calls:
         name = call.args[0].value  # type: ignore[attr-defined]
-        assert {each.arg for each in call.keywords if each.arg} <= known[name], f"{name} at line {call.lineno}"
+        assert {keyword.arg for keyword in call.keywords if keyword.arg} <= known[name], f"{name} at line {call.lineno}"
 
 
 @pytest.mark.parametrize("key", BUILT_WITH_A_SCHEMA, ids=lambda key: key.api_name)

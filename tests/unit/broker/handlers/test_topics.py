@@ -39,7 +39,7 @@ def test_a_topic_is_created_at_every_version_and_is_there_at_once(run: Any, vers
         assert created.error_message is None
         if version >= 5:
             assert (created.num_partitions, created.replication_factor, created.topic_config_error_code) == (3, 1, 0)
-            shown = {each.name: each for each in created.configs}
+            shown = {config.name: config for config in created.configs}
             assert list(shown) == list(TopicSettings.definitions())
             assert (shown["retention.ms"].value, shown["retention.ms"].config_source) == ("1000", 1)
             assert (shown["segment.bytes"].config_source, shown["segment.bytes"].read_only) == (5, False)
@@ -91,8 +91,8 @@ def test_what_kafka_refuses_is_refused_with_its_error_and_the_others_are_created
             (topic("unknown-broker", -1, -1, assignments=[{"partition_index": 0, "broker_ids": [9]}]), 39),
         ]
         answers = await create(broker, *(each for each, _ in refused), topic("good"))
-        assert {each.name: each.error_code for each in answers} == {"good": 0} | {each["name"]: code for each, code in refused}
-        assert all(each.error_message for each in answers if each.error_code)
+        assert {answer.name: answer.error_code for answer in answers} == {"good": 0} | {each["name"]: code for each, code in refused}
+        assert all(answer.error_message for answer in answers if answer.error_code)
         assert [each.name for each in broker.parts.metadata.topics()] == ["good", "there"]
 
     run(scenario)
@@ -101,14 +101,14 @@ def test_what_kafka_refuses_is_refused_with_its_error_and_the_others_are_created
 def test_a_topic_named_twice_in_a_request_is_refused_once_and_not_created(run: Any) -> None:
     async def scenario(broker: Any) -> None:
         answers = await create(broker, topic("twice"), topic("once"), topic("twice"))
-        assert [(each.name, each.error_code) for each in answers] == [("twice", 42), ("once", 0)]
+        assert [(answer.name, answer.error_code) for answer in answers] == [("twice", 42), ("once", 0)]
         assert broker.parts.metadata.topic("twice") is None
 
     run(scenario)
 
 
 def test_names_that_differ_in_a_dot_and_an_underscore_collide(run: Any) -> None:
-    """Kafka's metrics can not tell them apart."""
+    """Kafka's metrics cannot tell them apart."""
 
     async def scenario(broker: Any) -> None:
         assert await codes(broker, topic("a.b")) == [0]
@@ -121,7 +121,7 @@ def test_validate_only_creates_nothing_and_says_what_would_be(run: Any) -> None:
     async def scenario(broker: Any) -> None:
         await broker.create("there")
         answers = await create(broker, topic("flights", 5), topic("there"), validate_only=True)
-        assert [(each.name, each.error_code, each.num_partitions) for each in answers] == [("flights", 0, 5), ("there", 36, -1)]
+        assert [(answer.name, answer.error_code, answer.num_partitions) for answer in answers] == [("flights", 0, 5), ("there", 36, -1)]
         assert answers[0].topic_id is None
         assert broker.parts.metadata.topic("flights") is None
 
@@ -192,7 +192,7 @@ def test_a_topic_is_deleted_at_every_version(run: Any, version: int) -> None:
 
 
 def test_topics_are_deleted_by_id(run: Any) -> None:
-    """KIP-516; whoever may not describe a topic does not learn its name from its id."""
+    """KIP-516; anyone who may not describe a topic does not learn its name from its id."""
 
     async def scenario(broker: Any) -> None:
         for name in ("flights", "hidden", "kept"):
@@ -251,7 +251,7 @@ def test_a_topic_gets_more_partitions_at_every_version(run: Any, version: int) -
         await broker.create("flights", 2)
         topics = [{"name": "flights", "count": 4}, {"name": "unknown", "count": 4}]
         response = await broker.ask(ApiKey.CREATE_PARTITIONS, version, topics=topics)
-        assert [(each.name, each.error_code, each.error_message) for each in response.results] == [
+        assert [(result.name, result.error_code, result.error_message) for result in response.results] == [
             ("flights", 0, None),
             ("unknown", 3, "The topic 'unknown' does not exist."),
         ]
@@ -278,7 +278,7 @@ def test_partitions_can_be_placed_tried_out_and_refused(run: Any) -> None:
         assert await code(3, [[9]]) == 39
         assert await code(3, [[1]]) == 0
         twice = await broker.ask(ApiKey.CREATE_PARTITIONS, 3, topics=[{"name": "flights", "count": 9}] * 2)
-        assert [(each.name, each.error_code) for each in twice.results] == [("flights", 42)]
+        assert [(result.name, result.error_code) for result in twice.results] == [("flights", 42)]
         broker.rules.denied.add((Operation.ALTER, "flights"))
         assert await code(9) == 29
         assert len(broker.parts.metadata.topic("flights").partitions) == 3

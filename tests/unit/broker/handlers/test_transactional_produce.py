@@ -79,7 +79,7 @@ async def committed(broker: Wired) -> list[bytes | None]:
     client.write(fetch(("events", 0, 0), isolation_level=READ_COMMITTED))
     _, response = await client.answer(ApiKey.FETCH, 12)
     (answer,) = response.responses[0].partitions
-    aborted = {each.producer_id: each.first_offset for each in answer.aborted_transactions}
+    aborted = {transaction.producer_id: transaction.first_offset for transaction in answer.aborted_transactions}
     found = []
     for position, header in batches(answer.records or b""):
         data = answer.records[position : position + header.size]
@@ -188,7 +188,7 @@ def test_a_reader_of_committed_data_that_waits_is_woken_by_the_marker(tmp_path: 
         reader.write(fetch(("events", 0, 0), isolation_level=READ_COMMITTED, max_wait_ms=60_000))
         await until(lambda: len(broker.parts.fetch_purgatory) == 1)
         await writer.end(True)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             _, response = await reader.answer(ApiKey.FETCH, 12)
         (answer,) = response.responses[0].partitions
         assert [value for _, value in values(answer.records)][:1] == [b"a"]

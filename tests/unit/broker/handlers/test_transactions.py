@@ -37,7 +37,7 @@ from ottla.record.records import Record, build_batch
 async def begin(broker: Any, transactional_id: str = "t", version: int = 4, **more: Any) -> tuple[int, int, int]:
     """Error, producer id and epoch, once the coordinator is there."""
     found = await broker.ask(ApiKey.FIND_COORDINATOR, 4, key_type=1, coordinator_keys=[transactional_id])
-    assert [int(each.error_code) for each in found.coordinators] == [0]
+    assert [int(coordinator.error_code) for coordinator in found.coordinators] == [0]
     await until(lambda: not broker.parts.transactions.coordinator.is_loading)
     values = {"transactional_id": transactional_id, "transaction_timeout": 60_000, **more}
     response = await broker.ask(ApiKey.INIT_PRODUCER_ID, version, **values)
@@ -181,7 +181,7 @@ def test_an_end_writes_markers_to_all_partitions(run: Any, version: int, committ
         assert marker.control_type is (ControlRecordType.COMMIT if committed else ControlRecordType.ABORT)
         assert read_header(region.read()).producer_id == producer[0]
         aborted = partition.aborted_transactions(0, partition.read(0, 1, committed_only=True, at_least_one_batch=True))
-        assert [each[:3] for each in aborted] == ([] if committed else [(producer[0], 0, 1)])
+        assert [transaction[:3] for transaction in aborted] == ([] if committed else [(producer[0], 0, 1)])
         assert await end(broker, producer, not committed, version) == InvalidTransactionState.code
         fenced = ProducerFenced if version >= 2 else InvalidProducerEpoch
         assert await end(broker, (producer[0], 9), committed, version) == fenced.code
@@ -204,7 +204,7 @@ def test_offsets_are_committed_with_the_transaction(run: Any, version: int) -> N
             topics = [{"name": "events", "partitions": partitions}]
             values = {"transactional_id": "t", "group_id": "g", **producer, "generation_id": -1, "topics": topics, **more}
             response = await broker.ask(ApiKey.TXN_OFFSET_COMMIT, version, **values)
-            return [int(each.error_code) for topic in response.topics for each in topic.partitions]
+            return [int(partition.error_code) for topic in response.topics for partition in topic.partitions]
 
         async def committed(require_stable: bool) -> tuple[int, int]:
             groups = [{"group_id": "g", "topics": [{"name": "events", "partition_indexes": [0]}]}]
@@ -244,7 +244,7 @@ def test_groups_are_added_by_who_may_read_them(run: Any, version: int) -> None:
         assert await added("t", "g", 5) == (ProducerFenced.code if version >= 2 else InvalidProducerEpoch.code)
         assert await added("t", "g", 0) == 0
         found = await described(broker)
-        assert [(each.topic, tuple(each.partitions)) for each in found.topics] == [
+        assert [(topic.topic, tuple(topic.partitions)) for topic in found.topics] == [
             ("__consumer_offsets", (broker.parts.groups.partition_of("g"),))
         ]
 
@@ -262,8 +262,8 @@ def test_transactions_are_listed_and_described(run: Any) -> None:
         found = await described(broker)
         assert (found.error_code, found.transaction_state, found.producer_id, found.producer_epoch) == (0, "Ongoing", producer_id, 0)
         assert (found.transaction_timeout.total_seconds(), found.transaction_start_time.timestamp() > 0) == (60, True)
-        assert [(each.topic, each.partitions) for each in found.topics] == [("events", (0,))]
-        # Without a transaction the start is -1, which kio can not read.
+        assert [(topic.topic, topic.partitions) for topic in found.topics] == [("events", (0,))]
+        # Without a transaction the start is -1, which kio cannot read.
         frame = await broker.ask_bytes(ApiKey.DESCRIBE_TRANSACTIONS, 0, b"\2\5idle\0")
         assert b"\5idle\6Empty" + struct.pack(">iq", 60_000, -1) in frame
         assert (await described(broker, "unknown")).error_code == TransactionalIdNotFound.code
@@ -271,7 +271,7 @@ def test_transactions_are_listed_and_described(run: Any) -> None:
         async def listed(version: int = 1, **filters: Any) -> list[str]:
             response = await broker.ask(ApiKey.LIST_TRANSACTIONS, version, **{"duration_filter": -1, **filters})
             assert response.error_code == 0
-            return sorted(f"{each.transactional_id} {each.transaction_state}" for each in response.transaction_states)
+            return sorted(f"{state.transactional_id} {state.transaction_state}" for state in response.transaction_states)
 
         assert await listed(version=0) == await listed() == ["idle Empty", "t Ongoing"]
         assert await listed(state_filters=["Ongoing", "Nonsense"]) == ["t Ongoing"]
@@ -340,7 +340,7 @@ def test_a_marker_for_no_partition_is_not_answered(run: Any) -> None:
         whole = {**empty, "producer_id": 78, "topics": [{"name": "events", "partition_indexes": [0]}]}
         assert (await broker.ask(ApiKey.WRITE_TXN_MARKERS, 1, markers=[empty])).markers == ()
         response = await broker.ask(ApiKey.WRITE_TXN_MARKERS, 1, markers=[empty, whole])
-        assert [each.producer_id for each in response.markers] == [78]
+        assert [marker.producer_id for marker in response.markers] == [78]
 
     run(scenario)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from tests.unit.broker.wired import Wired
 from tests.unit.metrics.collectors import samples
 
-from ottla.broker.measuring.network import NetworkCollector
-from ottla.broker.measuring.requests import RequestCollector, TopicCollector
+from ottla.broker.measuring.requests import NetworkCollector, RequestCollector, TopicCollector
 from ottla.metrics.family import Collector
 from ottla.metrics.registry import Registry
 from ottla.metrics.rendering import Names

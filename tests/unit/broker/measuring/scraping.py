@@ -14,7 +14,7 @@ SETTINGS: Final = {"http.listener": "127.0.0.1:0", "replica.lag.time.max.ms": "2
 
 def text(port: int, path: str = "/metrics") -> str:
     """An exposition as it is."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -33,12 +33,12 @@ def scrape(cluster: EmbeddedCluster, broker_id: int = 1, path: str = "/metrics")
 
 def summed(cluster: EmbeddedCluster, name: str) -> float:
     """A sample of all brokers that run, together; of one that does not have it nothing."""
-    return sum(scrape(cluster, each).get(name, 0.0) for each in cluster.running_brokers)
+    return sum(scrape(cluster, broker).get(name, 0.0) for broker in cluster.running_brokers)
 
 
-def until(what: Callable[[], bool], seconds: float = 20) -> None:
+def until(what: Callable[[], object], seconds: float = 120) -> None:
     """Waits for something to come true."""
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.05)
+        time.sleep(0.02)

@@ -21,7 +21,7 @@ def produce(cluster: EmbeddedCluster, count: int, *, age_seconds: int = 0) -> No
     begin_ms = int(time.time() - age_seconds) * 1000
     for number in range(count):
         producer.produce("clicks", b"x" * 100, partition=0, timestamp=begin_ms + number * 1000)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
 
 
 def test_a_group_is_behind_by_records_and_by_the_age_of_the_first_that_it_has_not_committed() -> None:
@@ -69,19 +69,19 @@ def test_a_group_is_behind_by_records_and_by_the_age_of_the_first_that_it_has_no
 def test_transactions_are_counted_by_how_they_ended_and_the_open_ones_by_their_age() -> None:
     with EmbeddedCluster(settings=SETTINGS, topics={"clicks": 1}) as cluster:
         producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "copier"})
-        producer.init_transactions(20)
+        producer.init_transactions(120)
         for ends in (producer.commit_transaction, producer.abort_transaction):
             producer.begin_transaction()
             producer.produce("clicks", b"x")
-            producer.flush(20)
+            producer.flush(120)
             ends(20)
         ended = 'ottla_transactions_ended_total{outcome="%s"}'
         until(lambda: scrape(cluster)[ended % "committed"] == scrape(cluster)[ended % "aborted"] == 1)
         assert scrape(cluster)["ottla_transactions_oldest_open_seconds"] == 0
         producer.begin_transaction()
         producer.produce("clicks", b"x")
-        producer.flush(20)
+        producer.flush(120)
         until(lambda: scrape(cluster)['ottla_transactions{state="Ongoing"}'] == 1)
         until(lambda: scrape(cluster)["ottla_transactions_oldest_open_seconds"] > 0)
-        producer.abort_transaction(20)
+        producer.abort_transaction(120)
         until(lambda: scrape(cluster)['ottla_transactions{state="Ongoing"}'] == 0)

@@ -137,7 +137,7 @@ def test_an_answer_that_its_reader_is_slow_to_take_is_time_spent_sending(tmp_pat
             await asyncio.sleep(0.05)  # the time that is measured
             received = 0
             while received < 8_000_000:
-                received += len(await asyncio.wait_for(loop.sock_recv(sock, 1 << 20), 20))
+                received += len(await asyncio.wait_for(loop.sock_recv(sock, 1 << 20), 120))
             await until(lambda: broker.parts.meters.of(ApiKey.FETCH).count == 1)
         finally:
             sock.close()
@@ -256,7 +256,7 @@ def test_what_followers_take_and_bring_is_replication_and_no_topics_traffic(tmp_
 
 
 def test_a_topic_that_is_deleted_takes_its_series_along_and_one_that_loses_a_partition_keeps_its_sum(tmp_path: Path) -> None:
-    """A counter that goes back looks to Prometheus as if it had begun anew, and all that is left of it as if it had come at once."""
+    """A counter that goes back looks to Prometheus as if it had begun again, and all that is left of it as if it had come at once."""
 
     async def scenario(broker: Wired) -> None:
         broker.topic("clicks", 2)
@@ -296,6 +296,6 @@ def test_every_request_is_in_every_stage_and_the_stages_make_up_the_total(
     for count, queue, local, remote, send in requests:
         meter.answered(count, queue, local, remote, send)
     snapshots: dict[str, Any] = dict(meter.snapshots())
-    assert {each.count for each in snapshots.values()} == {sum(count for count, *_ in requests)} == {meter.count}
+    assert {snapshot.count for snapshot in snapshots.values()} == {sum(count for count, *_ in requests)} == {meter.count}
     parts = sum(snapshots[stage].sum for stage in STAGES if stage != "total")
     assert abs(snapshots["total"].sum - parts) < 1e-6 * max(1.0, parts)

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer
 from tests.unit.metrics.collectors import OPENMETRICS, parsed, samples
 from tests.unit.metrics.test_kafka_view import STRIMZI
 
-from ottla.metrics.table import METRICS
+from ottla.metrics.table import BROKER_METRICS
 from ottla.testing import EmbeddedCluster
 
 SETTINGS: Final = {"http.listener": "127.0.0.1:0", "metrics.partition.enabled": "true"}
@@ -40,7 +40,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
         producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
         for number in range(MESSAGES):
             producer.produce("clicks", b"x" * 100, partition=number % 2)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
         consumer = Consumer(
             {
                 "bootstrap.servers": cluster.bootstrap_servers,
@@ -61,7 +61,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 def scrape(cluster: EmbeddedCluster, path: str = "/metrics", accept: str = "") -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", cluster._broker(1).http_port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", cluster._broker(1).http_port, timeout=120)
     try:
         connection.request("GET", path, headers={"Accept": accept} if accept else {})
         answer = connection.getresponse()
@@ -112,7 +112,7 @@ def test_both_formats_say_the_same(cluster: EmbeddedCluster, path: str) -> None:
 def test_no_metric_is_told_that_is_not_in_the_table_and_every_one_that_is_there_is_told(cluster: EmbeddedCluster) -> None:
     scrape(cluster)
     told = {family.removesuffix("_total") for family in parsed(scrape(cluster, accept=OPENMETRICS))}
-    table = {each.name.removesuffix("_total").removesuffix("_info") for each in METRICS}
+    table = {metric.name.removesuffix("_total").removesuffix("_info") for metric in BROKER_METRICS}
     assert not told - table
     assert not table - told - {each.removesuffix("_total") for each in NOT_EVERYWHERE}
 

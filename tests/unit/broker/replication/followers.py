@@ -13,6 +13,7 @@ from ottla.model import BrokerId, Endpoint, TopicPartition
 from ottla.protocol.fetch import FetchRequest
 from ottla.testing.clock import ManualClock
 
+from ..wired import until
 from .leaders import SETTINGS, Connection, Leader, Led, Replica, follow_of
 
 P0, P1, P2 = (TopicPartition("flights", index) for index in range(3))
@@ -36,10 +37,10 @@ class Follower:
 
     def follow(self, leader: Leader, *partitions: TopicPartition, epoch: int = 0) -> list[Replica]:
         """Follows, as the replica manager does it: first each replica is told, then the fetchers."""
-        for each in partitions:
-            self.replicas.setdefault(each, Replica()).leader_epoch = epoch
-        self.fetchers.follow({each: follow_of(leader, each, epoch) for each in partitions})
-        return [self.replicas[each] for each in partitions]
+        for partition in partitions:
+            self.replicas.setdefault(partition, Replica()).leader_epoch = epoch
+        self.fetchers.follow({partition: follow_of(leader, partition, epoch) for partition in partitions})
+        return [self.replicas[partition] for partition in partitions]
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
         return await self.leaders[endpoint.host].connect(endpoint)
@@ -54,7 +55,7 @@ async def following(settings: BrokerSettings = SETTINGS, throttle: Throttle | No
     finally:
         for each in follower.leaders.values():
             each.gate.set()
-        await asyncio.wait_for(follower.fetchers.close(), 20)
+        await asyncio.wait_for(follower.fetchers.close(), 120)
     assert not any(each.open_connections for each in follower.leaders.values())
     await until(lambda: asyncio.all_tasks() <= before)
 
@@ -67,20 +68,12 @@ def run(scenario: Callable[[Follower], Awaitable[None]], settings: BrokerSetting
     asyncio.run(main())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Lets the loop run until the condition holds; fails after 20 s."""
-    deadline = asyncio.get_running_loop().time() + 20
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "it never came to that"
-        await asyncio.sleep(0.001)
-
-
 async def until_equal(replica: Replica, led: Led) -> None:
     await until(lambda: replica.log == led.log)
 
 
 def named(request: FetchRequest) -> list[int]:
-    return [each.partition for topic in request.topics for each in topic.partitions]
+    return [partition.partition for topic in request.topics for partition in topic.partitions]
 
 
 def waits(leader: Leader) -> bool:

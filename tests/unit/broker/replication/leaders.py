@@ -16,7 +16,6 @@ from uuid import UUID, uuid5
 
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.fetch_sessions import Key as SessionKey
-from ottla.broker.replication.follower_session import Key
 from ottla.broker.replication.following import Follow
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
@@ -25,8 +24,9 @@ from ottla.model import BrokerId, BrokerRegistration, Endpoint, TopicPartition
 from ottla.protocol import fetch, fetch_client, list_offsets_client, messages
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch import FetchAnswer, FetchPartition, FetchRequest
-from ottla.protocol.headers import decode_request_header
+from ottla.protocol.primitives import decode_request_header
 from ottla.testing.clock import ManualClock
+from ottla.wire.fetch_session import Key
 
 SETTINGS = BrokerSettings.from_properties(
     {
@@ -48,7 +48,7 @@ class Rec(NamedTuple):
 
 
 def written(records: Iterable[Rec]) -> bytes:
-    return b"".join(_RECORD.pack(each.offset, each.epoch, len(each.value)) + each.value for each in records)
+    return b"".join(_RECORD.pack(record.offset, record.epoch, len(record.value)) + record.value for record in records)
 
 
 def read_records(data: memoryview) -> list[Rec]:
@@ -76,18 +76,18 @@ class LogOf:
             self.end += 1
 
     def cut(self, offset: int) -> None:
-        self.records = [each for each in self.records if each.offset < offset]
+        self.records = [record for record in self.records if record.offset < offset]
         self.end = offset
         self.high_watermark = min(self.high_watermark, offset)
 
     def begin_at(self, offset: int) -> None:
-        self.records = [each for each in self.records if each.offset >= offset]
+        self.records = [record for record in self.records if record.offset >= offset]
         self.start = offset
         if self.end < offset:
             self.end = offset
 
     def end_offset_for(self, epoch: int) -> tuple[int, int]:
-        known = [each for each in self.records if each.epoch <= epoch]
+        known = [record for record in self.records if record.epoch <= epoch]
         return (known[-1].epoch, known[-1].offset + 1) if known else (epoch, self.start)
 
 
@@ -118,11 +118,11 @@ class Replica:
         if leader_epoch != self.leader_epoch:
             return False
         self.before_append()
-        for each in read_records(records):
-            if each.offset < self.log.end:
-                raise CorruptMessage(f"offset {each.offset} came, {self.log.end} is next")
-            self.log.records.append(each)
-            self.log.end = each.offset + 1
+        for record in read_records(records):
+            if record.offset < self.log.end:
+                raise CorruptMessage(f"offset {record.offset} came, {self.log.end} is next")
+            self.log.records.append(record)
+            self.log.end = record.offset + 1
         self.log.high_watermark = max(self.log.high_watermark, min(high_watermark, self.log.end))
         if log_start_offset > self.log.start:
             self.log.begin_at(log_start_offset)
@@ -168,7 +168,7 @@ class Leader:
         self.connections: list[Connection] = []
         self.refuses = False  # connections
         self.max_answer = 1 << 30
-        self.sessions = FetchSessions(slots, ManualClock(), Random(broker_id))
+        self.sessions = FetchSessions(slots, ManualClock(), Random(broker_id), lambda key: True)
         self.gate = asyncio.Event()  # while it is closed, answers are held back
         self.gate.set()
         self.held_back = 0  # answers that wait for it
@@ -197,7 +197,7 @@ class Leader:
 
     @property
     def open_connections(self) -> int:
-        return sum(not each.is_closed for each in self.connections)
+        return sum(not connection.is_closed for connection in self.connections)
 
     async def connect(self, endpoint: Endpoint) -> Connection:
         await asyncio.sleep(0)
@@ -208,8 +208,8 @@ class Leader:
         return connection
 
     def kill_connections(self) -> None:
-        for each in self.connections:
-            each.kill(ConnectionResetError(f"broker {self.broker_id} was killed"))
+        for connection in self.connections:
+            connection.kill(ConnectionResetError(f"broker {self.broker_id} was killed"))
 
     async def answer(self, frame: memoryview) -> bytes:
         header = decode_request_header(frame, 0, len(frame), flexible=True)
@@ -238,7 +238,7 @@ class Leader:
             left = min(request.max_bytes, self.max_answer)
             answers = []
             for key, asked in scope.partitions:
-                answer = self._read(cast("Key", key), asked, left)
+                answer = self._read(key, asked, left)
                 left -= len(answer.records or b"")
                 answers.append((key, answer))
             immediate = any(each.records or each.error_code or each.diverging_epoch for _, each in answers) or not answers
@@ -267,12 +267,12 @@ class Leader:
         if not log.start <= asked.fetch_offset <= log.end:
             return FetchAnswer(asked.partition, OffsetOutOfRange.code)
         records, size = [], 0
-        for each in log.records:
-            if each.offset >= asked.fetch_offset:
-                size += _RECORD.size + len(each.value)
+        for record in log.records:
+            if record.offset >= asked.fetch_offset:
+                size += _RECORD.size + len(record.value)
                 if size > min(asked.max_bytes, left):
                     break
-                records.append(each)
+                records.append(record)
         data = written(records)
         if led.is_damaged and data:
             data = written([Rec(0, 0, b"damaged")]) if asked.fetch_offset else written([Rec(-5, 0, b"damaged")])
@@ -292,13 +292,13 @@ class Leader:
         topics = []
         for topic in request.topics:
             found = []
-            for each in topic.partitions:
-                led = self.led[topic_id(topic.name), each.partition_index]
-                offset = led.log.end if each.timestamp == list_offsets_client.LATEST else led.log.start
+            for partition in topic.partitions:
+                led = self.led[topic_id(topic.name), partition.partition_index]
+                offset = led.log.end if partition.timestamp == list_offsets_client.LATEST else led.log.start
                 found.append(
                     schema(
                         "ListOffsetsPartitionResponse",
-                        partition_index=each.partition_index,
+                        partition_index=partition.partition_index,
                         error_code=led.error if led.error != OffsetOutOfRange.code else NONE,
                         timestamp=-1,
                         offset=offset,

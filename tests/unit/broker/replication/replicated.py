@@ -104,8 +104,8 @@ class Controller:
         if self.living.pop(broker_id, None) is None:
             return
         if broker_id in self.isr and len(self.isr) > 1:
-            self.isr = tuple(each for each in self.isr if each != broker_id)
-        candidates = [each for each in self.isr if each in self.living]
+            self.isr = tuple(replica for replica in self.isr if replica != broker_id)
+        candidates = [replica for replica in self.isr if replica in self.living]
         self.lead(self.leader if self.leader in candidates else candidates[0] if candidates else NO_LEADER)
 
     def registered(self, broker_id: BrokerId, broker_epoch: int, *, is_clean: bool) -> None:
@@ -113,21 +113,21 @@ class Controller:
         self.gone(broker_id)
         self.living[broker_id] = broker_epoch
         if not is_clean and broker_id in self.isr and len(self.isr) > 1:
-            self.isr = tuple(each for each in self.isr if each != broker_id)
+            self.isr = tuple(replica for replica in self.isr if replica != broker_id)
             self.partition_epoch += 1
         if self.leader == NO_LEADER and broker_id in self.isr:
             self.lead(broker_id)
 
     def alter(self, change: IsrChange) -> AlteredPartition:
         """The rules of Kafka's AlterPartition."""
-        isr = tuple(each.broker_id for each in change.new_isr)
+        isr = tuple(replica.broker_id for replica in change.new_isr)
         if change.leader_epoch != self.leader_epoch:
             return AlteredPartition(FencedLeaderEpoch.code)
         if isr != self.isr:
             if change.partition_epoch != self.partition_epoch:
                 return AlteredPartition(InvalidUpdateVersion.code)
-            for each in change.new_isr:
-                if self.living.get(each.broker_id) is None or each.broker_epoch not in (-1, self.living[each.broker_id]):
+            for replica in change.new_isr:
+                if self.living.get(replica.broker_id) is None or replica.broker_epoch not in (-1, self.living[replica.broker_id]):
                     return AlteredPartition(IneligibleReplica.code)
             self.isr, self.partition_epoch = isr, self.partition_epoch + 1
         return AlteredPartition(0, self.assignment().state, self.partition_epoch)
@@ -237,7 +237,7 @@ class Replicated:
         self.note_committed()
 
     def append(self, broker_id: BrokerId, count: int) -> None:
-        """A producer with acks=all writes a batch to whoever believes to lead."""
+        """A producer with acks=all writes a batch to the broker that believes to lead."""
         partition = self.partition(broker_id)
         self._written += 1
         records = [Record(each, 1, None, b"%d/%d" % (self._written, each) * 9) for each in range(count)]
@@ -247,7 +247,7 @@ class Replicated:
                 partition.append_as_leader(batch, 0, len(batch), -1, 1)
             except ApiError:
                 return
-            partition.log.write_staged()
+            partition.log.appender.write_staged()
             partition.appended()
             self.note_committed()
 
@@ -372,23 +372,23 @@ class Replicated:
 
     def recover(self) -> None:
         """Everybody is up, registered, told, and fetches to the end."""
-        for each in BROKERS:
-            if not self.nodes[each].is_up:
-                self.start(each)
-            self.register_anew(each)
+        for broker in BROKERS:
+            if not self.nodes[broker].is_up:
+                self.start(broker)
+            self.register_anew(broker)
         assert self.controller.leader != NO_LEADER
         for _ in range(20):
-            for each in BROKERS:
-                self.tell(each)
-                self.answer(each)
-                self.ask(each, 1 << 20)
-                self.answer(each)
+            for broker in BROKERS:
+                self.tell(broker)
+                self.answer(broker)
+                self.ask(broker, 1 << 20)
+                self.answer(broker)
             leader = self.controller.leader
             self.flush(leader)
             self.propose(leader, shrink=False)
             self.alter(leader, is_heard=True)
             replicas = [node.partition for node in self.nodes.values() if node.partition is not None]
-            ends = {each.high_watermark for each in replicas} | {each.log.log_end_offset for each in replicas}
+            ends = {replica.high_watermark for replica in replicas} | {replica.log.log_end_offset for replica in replicas}
             if len(ends) == 1 and len(self.controller.isr) == len(BROKERS) and not any(node.answer for node in self.nodes.values()):
                 return
         raise AssertionError(f"no end is in sight: {replicas}, {self.controller}")
@@ -398,5 +398,5 @@ class Replicated:
         self.recover()
         self.append(self.controller.leader, 1)
         self.recover()
-        stored = {each: self.stored(each) for each in BROKERS}
+        stored = {broker: self.stored(broker) for broker in BROKERS}
         assert stored[BROKERS[0]] == stored[BROKERS[1]] == stored[BROKERS[2]] == self.committed

@@ -63,8 +63,8 @@ class Crashes(RuleBasedStateMachine):
     def replicate(self, times: int) -> None:
         """All goes well for a while."""
         for _ in range(times):
-            for each in BROKERS:
-                self.partition.fetch(each)
+            for broker in BROKERS:
+                self.partition.fetch(broker)
             self.partition.flush(self.partition.controller.leader)
 
     @rule(
@@ -76,8 +76,8 @@ class Crashes(RuleBasedStateMachine):
     def write(self, readers: list[tuple[BrokerId, bool]], flushes: bool, asks_for_isr: bool, is_heard: bool) -> None:
         """The leader writes, some ask for it and some of those get it; perhaps the ISR changes, and the leader hears of it."""
         leader = self.partition.controller.leader
-        for each in BROKERS:
-            self.partition.tell(each)
+        for broker in BROKERS:
+            self.partition.tell(broker)
         self.append(leader, 2)
         for reader, arrives in readers:
             self.partition.answer(reader)
@@ -119,8 +119,8 @@ class Crashes(RuleBasedStateMachine):
 
     @rule()
     def tell_all(self) -> None:
-        for each in BROKERS:
-            self.partition.tell(each)
+        for broker in BROKERS:
+            self.partition.tell(broker)
 
     @rule(broker_id=brokers, shrink=st.booleans())
     def propose(self, broker_id: BrokerId, shrink: bool) -> None:
@@ -189,9 +189,9 @@ class PowerFailures(Crashes):
 
     @rule(torn_bytes=st.sampled_from([0, 1, 70, 200]), order=st.permutations(BROKERS), noticed=st.permutations(BROKERS))
     def all_lose_power(self, torn_bytes: int, order: list[BrokerId], noticed: list[BrokerId]) -> None:
-        for each in BROKERS:
-            if self.partition.nodes[each].is_up:
-                self.partition.kill(each, loses_power=True, torn_bytes=torn_bytes)
+        for broker in BROKERS:
+            if self.partition.nodes[broker].is_up:
+                self.partition.kill(broker, loses_power=True, torn_bytes=torn_bytes)
         for each in noticed:
             self.partition.controller.gone(each)
         for each in order:

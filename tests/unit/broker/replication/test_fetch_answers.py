@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from ottla.broker.replication.fetch_answers import WORTH_A_WARNING, Outcome, find_place, take_in
+from ottla.broker.replication.fetch_lane import WORTH_A_WARNING, Outcome, find_place, take_in
 from ottla.broker.replication.fetch_queue import FetchQueue, Followed, wait_seconds
 from ottla.errors import CorruptMessage, FencedLeaderEpoch, KafkaStorageError, NotLeaderOrFollower, OffsetOutOfRange
 from ottla.model import TopicPartition
@@ -54,7 +54,7 @@ def test_records_the_high_watermark_and_the_logs_start_are_taken_over() -> None:
 @pytest.mark.parametrize("moved", ["end", "epoch"])
 @pytest.mark.parametrize("what", ["records", "diverging epoch"])
 def test_an_answer_to_another_position_or_epoch_is_not_taken(moved: str, what: str) -> None:
-    """Records that lie further on would leave a gap; none that are asked for anew are lost."""
+    """Records that lie further on would leave a gap; none that are asked for again are lost."""
     replica = with_records(5)
     before = asked(replica)
     if moved == "end":
@@ -126,7 +126,7 @@ def test_an_error_that_lasts_is_told_once(caplog: pytest.LogCaptureFixture) -> N
             take_in(replica, each, asked(replica), answer(error=NotLeaderOrFollower.code))
             each.failures += 1
     assert [record.getMessage() for record in caplog.records] == [
-        "flights-0: can not follow broker 2 in leader epoch 0: NotLeaderOrFollower (6)"
+        "flights-0: cannot follow broker 2 in leader epoch 0: NotLeaderOrFollower (6)"
     ]
 
 
@@ -161,7 +161,7 @@ def test_what_waits_becomes_ready_and_what_was_discarded_does_not() -> None:
         queue.discard(one)
         queue.discard(three)
         assert queue.take() == []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await queue.filled()
         assert queue.take() == [two]
         await asyncio.sleep(0.005)

@@ -20,7 +20,8 @@ from ottla.errors import (
     UnknownServerError,
 )
 
-from .followers import P0, P1, Follower, named, run, until, until_equal, waits
+from ..wired import until
+from .followers import P0, P1, Follower, named, run, until_equal, waits
 from .leaders import SETTINGS, Replica
 
 
@@ -68,7 +69,7 @@ def test_a_fenced_partition_waits_for_the_controller() -> None:
         for _ in range(5):
             leader.append(good, b"x")
             await until_equal(replicas[1], good)
-        assert all(0 not in named(each) for each in leader.requests[known:])
+        assert all(0 not in named(request) for request in leader.requests[known:])
         leader.append(fenced, b"y")
         follower.follow(leader, P0, epoch=6)
         await until_equal(replicas[0], fenced)
@@ -95,7 +96,7 @@ def test_a_log_that_parted_from_its_leaders_is_cut_where_it_parted() -> None:
         led.log.high_watermark = 3
         follower.follow(leader, P0, epoch=4)
         await until_equal(replica, led)
-        assert [each.value for each in replica.log.records] == [b"a", b"b", b"c", b"d"]
+        assert [record.value for record in replica.log.records] == [b"a", b"b", b"c", b"d"]
 
     run(scenario)
 
@@ -167,10 +168,12 @@ def test_a_lost_session_begins_anew(slots: int) -> None:
             for each, replica in zip(led, replicas, strict=True):
                 leader.append(each, b"x")
                 await until_equal(replica, each)
-        refused = [each for each in leader.requests if each.session_epoch > 0 and each.session_id not in leader.sessions._sessions]
+        refused = [
+            request for request in leader.requests if request.session_epoch > 0 and request.session_id not in leader.sessions._sessions
+        ]
         assert bool(refused) == bool(slots)
         if not slots:
-            assert {tuple(named(each)) for each in leader.requests} == {(0, 1)}
+            assert {tuple(named(request)) for request in leader.requests} == {(0, 1)}
 
     run(scenario)
 
@@ -189,7 +192,7 @@ def test_a_leader_that_refuses_every_session_is_not_asked_without_a_pause(caplog
 
     with caplog.at_level(logging.INFO):
         run(scenario)
-    said = [each.getMessage() for each in caplog.records if "FetchSessionIdNotFound" in each.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "FetchSessionIdNotFound" in record.getMessage()]
     assert len(said) == 1
 
 
@@ -210,10 +213,10 @@ def test_a_leader_that_dies_and_comes_back_is_followed_again(caplog: pytest.LogC
 
     with caplog.at_level(logging.INFO):
         run(scenario)
-    told = [each.getMessage() for each in caplog.records if each.name == fetch_lane.__name__]
+    told = [record.getMessage() for record in caplog.records if record.name == fetch_lane.__name__]
     assert len(told) == 2, told
-    assert "was killed; trying again" in told[0]
-    assert "fetches again, after" in told[1]
+    assert "was killed; retrying" in told[0]
+    assert "fetching again after" in told[1]
 
 
 def test_a_leader_that_falls_silent_is_connected_to_anew() -> None:
@@ -273,7 +276,7 @@ def test_damaged_records_are_not_taken_and_asked_for_again(caplog: pytest.LogCap
         led.is_damaged = True
         leader.append(led, b"a")
         replicas = follower.follow(leader, P0, P1)
-        await until(lambda: sum("is damaged" in each.getMessage() for each in caplog.records) >= 2)
+        await until(lambda: sum("are corrupt" in record.getMessage() for record in caplog.records) >= 2)
         assert replicas[0].log.end == 0
         leader.append(good, b"b")
         await until_equal(replicas[1], good)

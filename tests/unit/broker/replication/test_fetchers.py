@@ -19,7 +19,8 @@ from ottla.errors import (
 from ottla.model import TopicPartition
 from ottla.testing.clock import ManualClock
 
-from .followers import P0, P1, P2, Follower, named, run, until, until_equal, waits
+from ..wired import until
+from .followers import P0, P1, P2, Follower, named, run, until_equal, waits
 from .leaders import SETTINGS, Led, LogOf, Replica, follow_of, topic_id
 
 
@@ -57,8 +58,8 @@ def test_after_the_first_request_only_partitions_with_news_are_named() -> None:
         await until_equal(replicas[1], led[1])
         await until(lambda: len(leader.requests) > known)
         assert named(leader.requests[0]) == [0, 1, 2]
-        assert {tuple(named(each)) for each in leader.requests[known:]} == {(1,)}
-        assert len({each.session_id for each in leader.requests[1:]}) == 1
+        assert {tuple(named(request)) for request in leader.requests[known:]} == {(1,)}
+        assert len({request.session_id for request in leader.requests[1:]}) == 1
 
     run(scenario)
 
@@ -68,7 +69,7 @@ def test_thousands_of_partitions_catch_up_by_answers_of_bounded_size() -> None:
         leader = follower.leader()
         leader.max_answer = 2000
         partitions = [TopicPartition("flights", index) for index in range(1200)]
-        led = [leader.lead(each) for each in partitions]
+        led = [leader.lead(partition) for partition in partitions]
         for index, each in enumerate(led):
             if index % 10 == 0:
                 leader.append(each, bytes(100), bytes(index))
@@ -97,7 +98,7 @@ def test_a_partition_that_comes_while_a_fetch_waits_is_fetched_at_once_and_then_
         leader.append(new, b"4")
         await until_equal(second, new)
         await until(lambda: len(leader.requests) > known)
-        assert {each.max_wait_ms for each in leader.requests[known:]} == {30_000}
+        assert {request.max_wait_ms for request in leader.requests[known:]} == {30_000}
         assert second.log == new.log
 
     run(scenario)
@@ -200,7 +201,7 @@ def test_the_leader_hears_of_records_only_when_they_are_where_they_must_be() -> 
             leader.append(led, b"x")
             await until_equal(replica, led)
             await until(lambda: waits(leader))
-            asked = [each.fetch_offset for request in leader.requests for topic in request.topics for each in topic.partitions]
+            asked = [partition.fetch_offset for request in leader.requests for topic in request.topics for partition in topic.partitions]
             assert max(asked) <= synced
         failures = [KafkaStorageError("the disk is slow today"), None]
         replica.settled = lambda: failures.pop(0) if failures else settled()
@@ -265,19 +266,19 @@ def test_partitions_are_shared_out_over_fetchers_and_again_when_their_number_cha
     async def scenario(follower: Follower) -> None:
         leader = follower.leader()
         partitions = [TopicPartition(f"topic-{index % 5}", index) for index in range(30)]
-        led = [leader.lead(each) for each in partitions]
+        led = [leader.lead(partition) for partition in partitions]
         replicas = follower.follow(leader, *partitions)
 
         async def all_follow() -> None:
-            for each in led:
-                leader.append(each, b"x")
+            for partition in led:
+                leader.append(partition, b"x")
             await until(lambda: all(replica.log == each.log for replica, each in zip(replicas, led, strict=True)))
 
         await all_follow()
         assert sorted(map(len, follower.fetchers._fetchers.values())) == [10, 10, 10]
         follower.fetchers.update_settings(SETTINGS)
         await all_follow()
-        assert [len(each) for each in follower.fetchers._fetchers.values()] == [30]
+        assert [len(fetcher) for fetcher in follower.fetchers._fetchers.values()] == [30]
         follower.fetchers.update_settings(SETTINGS.with_changes({"num.replica.fetchers": "2"}))
         await all_follow()
         assert sum(map(len, follower.fetchers._fetchers.values())) == 30
@@ -312,20 +313,20 @@ def test_following_can_be_closed_at_any_await(turns: int) -> None:
         led = [leader.lead(each) for each in (P0, P1, P2)]
         led[1].error = OffsetOutOfRange.code
         led[2].error = NotLeaderOrFollower.code
-        for each in led:
-            leader.append(each, b"x")
+        for partition in led:
+            leader.append(partition, b"x")
         follower.replicas[P0] = Replica()
         follower.replicas[P0].must_settle = True
         replicas = follower.follow(leader, P0, P1, P2)
         for _ in range(turns):
             await asyncio.sleep(0)
-        await asyncio.wait_for(follower.fetchers.close(), 20)
-        ends = [each.log.end for each in replicas]
-        for each in led:
-            each.error = 0
-            leader.append(each, b"y")
+        await asyncio.wait_for(follower.fetchers.close(), 120)
+        ends = [replica.log.end for replica in replicas]
+        for partition in led:
+            partition.error = 0
+            leader.append(partition, b"y")
         follower.follow(leader, P0)
         await asyncio.sleep(0.005)
-        assert [each.log.end for each in replicas] == ends
+        assert [replica.log.end for replica in replicas] == ends
 
     run(scenario)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import confluent_kafka
@@ -11,19 +9,14 @@ import confluent_kafka
 from ottla.testing import EmbeddedCluster
 from ottla.testing.certificates import Authority
 
+from ..measuring.scraping import until
+
 SMALL = {
     "message.max.bytes": "4000000",
     "replica.fetch.max.bytes": "2000",
     "replica.fetch.response.max.bytes": "20000",
     "log.segment.bytes": "5000000",
 }
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 40
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.01)
 
 
 def logs(cluster: EmbeddedCluster, topic: str, partitions: int) -> list[dict[str, bytes]]:
@@ -40,7 +33,7 @@ def logs(cluster: EmbeddedCluster, topic: str, partitions: int) -> list[dict[str
 
 def all_equal(cluster: EmbeddedCluster, topic: str, partitions: int) -> bool:
     first, *others = logs(cluster, topic, partitions)
-    return any(first.values()) and all(each == first for each in others)
+    return any(first.values()) and all(other == first for other in others)
 
 
 def publish(cluster: EmbeddedCluster, topic: str, partitions: int, sizes: list[int], **configuration: str) -> None:
@@ -58,7 +51,7 @@ def publish(cluster: EmbeddedCluster, topic: str, partitions: int, sizes: list[i
                 on_delivery=lambda error, _: failed.append(str(error)) if error else None,
             )
             producer.poll(0)
-    assert producer.flush(40) == 0
+    assert producer.flush(120) == 0
     assert not failed
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.replication.internal_keys import java_hash, partition_of
+from ottla.broker.coordinator.state_partition import java_hash, partition_of
 
 
 @pytest.mark.parametrize(("text", "expected"), [("", 0), ("hello", 99162322), ("é", 233), ("polygenelubricants", -(1 << 31))])

@@ -1,7 +1,8 @@
-"""Reading a partition as a coordinator does that comes to lead it: all that is committed, and past what can not be a batch."""
+"""Reading a partition as a coordinator does that comes to lead it: all that is committed, and past what cannot be a batch."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import struct
@@ -15,14 +16,15 @@ from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
 from ottla.record.batch import batches
 from ottla.record.key_values import read_key_values
+from ottla.record.records import Record, build_batch
 
 KEY = TopicPartition("state", 0)
 RECORDS = 60
 
 
-async def read_all(internal: InternalTopics, passed_over: list[int], chunk_bytes: int = 500) -> list[bytes | None]:
+async def read_all(internal: InternalTopics, skipped: list[int], chunk_bytes: int = 500) -> list[bytes | None]:
     found: list[bytes | None] = []
-    async for chunk in internal.chunks(KEY, 0, chunk_bytes, passed_over.append):
+    async for chunk in internal.chunks(KEY, 0, chunk_bytes, skipped.append):
         for position, header in batches(chunk):
             found += [value for _, _, value in read_key_values(chunk[position : position + header.size])]
     return found
@@ -46,9 +48,26 @@ def fill(broker: Wired) -> tuple[InternalTopics, list[Path]]:
 def test_all_records_are_read_in_their_order_over_all_segments(tmp_path: Path) -> None:
     async def scenario(broker: Wired) -> None:
         internal, _ = fill(broker)
-        passed_over: list[int] = []
-        assert await read_all(internal, passed_over) == [b"%d" % number for number in range(RECORDS)]
-        assert passed_over == []
+        skipped: list[int] = []
+        assert await read_all(internal, skipped) == [b"%d" % number for number in range(RECORDS)]
+        assert skipped == []
+
+    run(tmp_path, scenario)
+
+
+def test_what_lies_behind_a_high_watermark_that_a_start_found_is_read_although_compaction_left_nothing_before_it(tmp_path: Path) -> None:
+    """A checkpoint may be older than the last compaction: nothing is left below the high watermark, and all that there is comes later."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("state", cleanup_policy="compact")
+        partition = broker.partition("state")
+        partition.log.appender.append_as_received(memoryview(build_batch([Record(28, 1, b"key", b"kept")], base_offset=28)))
+        partition.high_watermark = 18
+        reading = asyncio.create_task(read_all(internal_of(broker), []))
+        await asyncio.sleep(0)
+        assert partition.advance_high_watermark()
+        broker.produces.check(KEY)
+        assert await reading == [b"kept"]
 
     run(tmp_path, scenario)
 
@@ -68,12 +87,12 @@ def test_where_no_batch_can_be_made_out_the_rest_of_the_segment_is_passed_over(
         os.pwrite(descriptor, struct.pack(">i", length), position + 8)
         os.close(descriptor)
         next_segment = int(paths[2].stem)
-        passed_over: list[int] = []
+        skipped: list[int] = []
         with caplog.at_level(logging.ERROR):
-            found = await read_all(internal, passed_over)
+            found = await read_all(internal, skipped)
         expected = [b"%d" % each for each in range(RECORDS) if not header.base_offset <= each < next_segment]
         assert found == expected
-        assert passed_over == [next_segment - header.base_offset]
-        assert f"state-0: no batch can be made out at offset {header.base_offset}" in caplog.text
+        assert skipped == [next_segment - header.base_offset]
+        assert f"state-0: no valid batch at offset {header.base_offset}" in caplog.text
 
     run(tmp_path, scenario)

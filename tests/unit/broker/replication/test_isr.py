@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ottla.broker.handlers.fetch_reading import preferred_read_replica
 from ottla.broker.replication.follower_progress import FollowerProgress
 from ottla.broker.replication.in_sync import InSyncReplicas
 from ottla.broker.replication.isr import PRESENT_MS, REFUSED_MS, Outcome, lags, low_watermark, outcome_of
-from ottla.broker.replication.read_replica import preferred_read_replica
 from ottla.errors import (
     FencedLeaderEpoch,
     IneligibleReplica,
@@ -119,7 +119,7 @@ def test_both_isrs_count_while_a_change_is_on_its_way() -> None:
     replicas.record_fetch(TWO, 7, 5, 0, 10, START_MS)
     change = replicas.propose_shrink(10, START_MS + 2000, 1000)
     assert change is not None
-    assert [each.broker_id for each in change.new_isr] == [ONE]
+    assert [replica.broker_id for replica in change.new_isr] == [ONE]
     assert replicas.committed_offset(10) == 5
     state = PartitionState(ONE, 4, (ONE,), REPLICAS)
     assert not replicas.altered(change, AlteredPartition(0, state, 10), START_MS)

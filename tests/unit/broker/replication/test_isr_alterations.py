@@ -39,7 +39,7 @@ class Controller:
         if self.errors:
             return AlterPartitionResponse(self.errors.pop(0), {})
         state = PartitionState(ONE, 3, (ONE, TWO), (ONE, TWO))
-        return AlterPartitionResponse(0, {each.topic_partition: AlteredPartition(0, state, 1) for each in request.partitions})
+        return AlterPartitionResponse(0, {partition.topic_partition: AlteredPartition(0, state, 1) for partition in request.partitions})
 
 
 class Asked:
@@ -88,14 +88,17 @@ def test_what_comes_while_a_call_is_under_way_shares_the_next_one() -> None:
         await until(lambda: len(controller.requests) == 2)
         controller.allowed.release()
         await until(lambda: len(asked.answers) == 5)
-        assert [[each.topic_partition.partition for each in request.partitions] for request in controller.requests] == [[0], [1, 2, 3, 4]]
+        assert [[partition.topic_partition.partition for partition in request.partitions] for request in controller.requests] == [
+            [0],
+            [1, 2, 3, 4],
+        ]
         assert [(each.broker_id, each.broker_epoch) for each in controller.requests] == [(ONE, 100)] * 2
         assert controller.requests[0].partitions[0].new_isr == (IsrMember(ONE, 100), IsrMember(TWO, 20))
 
     run(scenario)
 
 
-@pytest.mark.parametrize("failure", [NotController("moved"), StaleBrokerEpoch("anew"), TimeoutError()])
+@pytest.mark.parametrize("failure", [NotController("moved"), StaleBrokerEpoch("again"), TimeoutError()])
 def test_a_call_without_an_answer_is_made_again_with_the_latest_broker_epoch(failure: OttlaError | TimeoutError) -> None:
     async def scenario(controller: Controller, asked: Asked) -> None:
         controller.failures.append(failure)
@@ -108,7 +111,7 @@ def test_a_call_without_an_answer_is_made_again_with_the_latest_broker_epoch(fai
         controller.allowed.release()
         await until(lambda: len(asked.answers) == 1)
         assert asked.answers[0][0] is wanted
-        assert [each.broker_epoch for each in controller.requests] == [100, 101]
+        assert [request.broker_epoch for request in controller.requests] == [100, 101]
 
     run(scenario)
 
@@ -139,7 +142,7 @@ def test_what_was_overtaken_is_not_asked_any_more() -> None:
             controller.allowed.release()
         await until(lambda: len(asked.answers) == 1)
         assert asked.answers[0][0] is newer
-        assert [each.partition_epoch for each in controller.requests[1].partitions] == [4]
+        assert [partition.partition_epoch for partition in controller.requests[1].partitions] == [4]
 
     run(scenario)
 

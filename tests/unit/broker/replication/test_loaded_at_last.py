@@ -10,9 +10,10 @@ import pytest
 from tests.unit.broker.wired import BROKER, Wired, run
 from tests.unit.broker.wired import until as until_it
 
+from ottla.broker.coordinator import state_partition
+from ottla.broker.coordinator.state_partition import loaded_at_last
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
-from ottla.broker.replication import internal_topics
-from ottla.broker.replication.internal_topics import InternalTopics, loaded_at_last
+from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC
 from ottla.errors import ApiError, KafkaStorageError, NotCoordinator, RequestTimedOut
 from ottla.lifecycle import offload_nothing
@@ -35,12 +36,12 @@ def test_any_error_makes_for_another_attempt_until_the_partition_is_read(
         if failures:
             raise failures.pop(0)
 
-    monkeypatch.setattr(internal_topics.asyncio, "sleep", pause)  # type: ignore[attr-defined]
+    monkeypatch.setattr(state_partition.asyncio, "sleep", pause)  # type: ignore[attr-defined]
     asyncio.run(loaded_at_last(KEY, load))
     assert failures == []
     assert pauses == [1.0, 1.0, 2.0, 4.0]
-    assert [each.levelno for each in caplog.records] == [logging.ERROR] * 4
-    assert caplog.records[0].getMessage() == "state-0 cannot be loaded, trying again in 1 s"
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 4
+    assert caplog.records[0].getMessage() == "state-0: loading failed, retrying in 1 s"
     assert caplog.records[0].exc_info is not None
 
 
@@ -55,7 +56,7 @@ def test_a_partition_that_is_led_by_another_broker_is_not_read_again() -> None:
 def test_coordinators_of_groups_and_of_transactions_come_up_after_an_error_that_nobody_has_foreseen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
-    monkeypatch.setattr(internal_topics, "_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(state_partition, "_RETRY_SECONDS", 0.001)
     whole = InternalTopics.chunks
     failures = [RuntimeError("nobody has thought of this")]
 

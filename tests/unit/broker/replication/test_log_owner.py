@@ -12,12 +12,12 @@ from tests.unit.storage.brokers import Broker, found_in, run
 from tests.unit.storage.logs import FailingFiles, fill, log_maker
 
 from ottla.broker.purgatory import Purgatory
-from ottla.broker.replication.log_owner import Found, Owner, owner_of
-from ottla.broker.replication.replicas import ReplicaManager
+from ottla.broker.replication.replicas import Found, Owner, ReplicaManager, owner_of
 from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, PartitionState, TopicPartition
+from ottla.storage.file_names import DAMAGED_SUFFIX
 from ottla.storage.log_manager import LogManager
-from ottla.storage.partition_metadata import DAMAGED_SUFFIX, PARTITION_METADATA, read_topic_id
+from ottla.storage.partition_metadata import PARTITION_METADATA, read_topic_id
 from ottla.testing import ManualClock
 
 ME, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
@@ -119,7 +119,7 @@ def test_records_that_have_lost_their_topic_are_copied_anew(
         assert (aside / "00000000000000000000.log").stat().st_size
         if damaged is not None:
             assert (aside / (PARTITION_METADATA + DAMAGED_SUFFIX)).read_bytes() == damaged
-            assert any(PARTITION_METADATA in each.message and each.levelname == "ERROR" for each in caplog.records)
+            assert any(PARTITION_METADATA in record.message and record.levelname == "ERROR" for record in caplog.records)
         await logs.shutdown()
 
     run(scene)

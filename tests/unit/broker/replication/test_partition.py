@@ -9,7 +9,7 @@ import pytest
 
 from ottla.broker.replication.partition import Partition
 from ottla.config.topic import TopicSettings
-from ottla.errors import KafkaStorageError, NotLeaderOrFollower, OffsetOutOfRange
+from ottla.errors import ApiError, InvalidRecord, KafkaStorageError, NotLeaderOrFollower, OffsetOutOfRange, UnsupportedCompressionType
 from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import BrokerId, PartitionState
 from ottla.record.batch import read_header
@@ -133,7 +133,7 @@ def test_nothing_is_taken_without_leadership_or_a_working_disk(tmp_path: Path) -
         partition.storage_error = KafkaStorageError("gone")
         with pytest.raises(KafkaStorageError):
             partition.append_as_leader(sent, 0, len(sent), 1, NOW)
-        assert partition.log.next_offset == 0
+        assert partition.log.appender.next_offset == 0
 
     run(tmp_path, scenario)
 
@@ -181,13 +181,41 @@ def test_a_batch_in_the_middle_of_a_buffer_is_taken_and_its_neighbours_are_not(t
     run(tmp_path, scenario)
 
 
-def test_a_large_count_that_its_payload_can_not_have_is_stored_as_it_is(tmp_path: Path) -> None:
+def test_a_count_that_its_payload_may_have_is_stored_as_it_is(tmp_path: Path) -> None:
     """The records are not opened (docs/decisions): the header alone gives the offsets."""
 
     async def scenario(broker: Wired) -> None:
         broker.topic("events")
-        sent = batch(b"a")
+        sent = batch(b"a" * 7000)
         lying = seal(read_header(sent)._replace(record_count=1000, last_offset_delta=999), sent[61:])
         assert append(broker, lying, batch(b"b")) == [(0, 999, -1), (1000, 1000, -1)]
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"record_count": 3, "last_offset_delta": 2}, InvalidRecord),  # in 17 bytes, of which each takes 7
+        ({"record_count": 2**31 - 1, "last_offset_delta": 2**31 - 2}, InvalidRecord),
+        ({"attributes": 4, "record_count": 10_000, "last_offset_delta": 9_999}, InvalidRecord),  # were it compressed a thousand times
+        ({"attributes": 5}, UnsupportedCompressionType),
+        ({"attributes": 7}, UnsupportedCompressionType),
+        ({"attributes": 0x08}, InvalidRecord),  # LogAppendTime
+        ({"attributes": 0x40}, InvalidRecord),  # delete horizon
+        ({"attributes": 0x80}, InvalidRecord),
+        ({"attributes": -32768}, InvalidRecord),
+        ({"attributes": 0x20}, InvalidRecord),  # control
+    ],
+)
+def test_what_a_header_alone_shows_to_be_wrong_is_refused(tmp_path: Path, changed: dict[str, int], error: type[ApiError]) -> None:
+    """Its checksum is right: anyone who made it meant it, and no reader could do with it."""
+
+    async def scenario(broker: Wired) -> None:
+        broker.topic("events")
+        sent = batch(b"1234567890")
+        with pytest.raises(error):
+            append(broker, seal(read_header(sent)._replace(**changed), sent[61:]))
+        assert append(broker, sent) == [(0, 0, -1)]
 
     run(tmp_path, scenario)

@@ -43,8 +43,8 @@ def without(replicated: Replicated, *gone: BrokerId) -> None:
     for each in gone:
         replicated.kill(each, loses_power=False)
         replicated.controller.gone(each)
-    for each in BROKERS:
-        replicated.tell(each)
+    for broker in BROKERS:
+        replicated.tell(broker)
 
 
 def test_a_follower_that_comes_back_keeps_what_it_did_not_know_to_be_committed(partition: Replicated) -> None:
@@ -78,7 +78,7 @@ def test_logs_that_parted_in_several_epochs_become_one_again(partition: Replicat
     partition.controller.lead(THREE)
     partition.tell(THREE)
     partition.append(THREE, 1)
-    assert [end(partition, each) for each in BROKERS] == [3, 4, 2]
+    assert [end(partition, broker) for broker in BROKERS] == [3, 4, 2]
     partition.converge()
     assert [each for _, each in on(partition, ONE).log.leader_epochs.entries] == [
         each for _, each in on(partition, TWO).log.leader_epochs.entries
@@ -99,8 +99,8 @@ def test_an_epoch_in_which_nothing_was_written_is_forgotten_by_whoever_led_it(pa
 def test_a_follower_behind_the_start_of_the_epoch_does_not_join(partition: Replicated) -> None:
     """KAFKA-7128: a new leader's high watermark is old, so it alone says too little."""
     partition.controller.isr, partition.controller.partition_epoch = (ONE, TWO), 1
-    for each in BROKERS:
-        partition.tell(each)
+    for broker in BROKERS:
+        partition.tell(broker)
     partition.append(ONE, 3)
     partition.fetch(TWO)
     partition.ask(TWO)  # committed, and TWO has yet to hear of it
@@ -329,7 +329,7 @@ def test_too_few_in_sync_commit_nothing(tmp_path: Path) -> None:
     leader = on(partition, ONE)
     batch = memoryview(build_batch([Record(0, 1, None, b"a")]))
     leader.append_as_leader(batch, 0, len(batch), 1, 1)
-    leader.log.write_staged()
+    leader.log.appender.write_staged()
     leader.appended()
     assert (leader.is_under_min_isr, leader.high_watermark) == (True, 0)
     partition.start(TWO)

@@ -10,16 +10,18 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.handlers.produce import opened_for_topic
 from ottla.broker.replication.group_commit import LINGER_SECONDS
-from ottla.broker.replication.opening import opened_for_topic
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.errors import CorruptMessage, InvalidRecord, UnknownTopicOrPartition
 from ottla.interbroker.calls import AllReplicas, PartitionAssignment, PartitionToStop
+from ottla.lifecycle import offload_nothing
 from ottla.model import BrokerId, PartitionState, TopicPartition
 from ottla.record.batch import check_batch
 from ottla.record.codecs import codec_number
 from ottla.record.records import Record, build_batch, read_records
+from ottla.storage.batch_opener import BatchOpener
 from ottla.testing.failing_files import failing_files
 
 from ..wired import BROKER, NOW, Wired, batch, run, topic_id, until
@@ -208,6 +210,10 @@ def test_a_topic_that_asks_for_an_fsync_from_now_on_gets_one_for_what_was_writte
     run(tmp_path, scenario)
 
 
+def as_stored(sent: bytes, settings: TopicSettings) -> bytes:
+    return asyncio.run(opened_for_topic(BatchOpener(offload_nothing, has_process=False), sent, TABLE, settings))
+
+
 def settings_of(tmp_path: Path, **overrides: str) -> TopicSettings:
     broker = BrokerSettings.from_properties({"broker.id": "1", "log.dirs": str(tmp_path)})
     return TopicSettings.of(broker, {key.replace("_", "."): value for key, value in overrides.items()})
@@ -216,23 +222,23 @@ def settings_of(tmp_path: Path, **overrides: str) -> TopicSettings:
 @pytest.mark.parametrize("name", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
 def test_a_batch_is_compressed_anew_only_when_its_codec_is_another(tmp_path: Path, name: str) -> None:
     sent = batch(b"a" * 300, b"b" * 300, codec=codec_number("lz4"), producer_id=7, producer_epoch=1, base_sequence=3)
-    opened = opened_for_topic(sent, TABLE, settings_of(tmp_path, compression_type=name))
+    opened = as_stored(sent, settings_of(tmp_path, compression_type=name))
     header = check_batch(memoryview(opened))
     assert (header.codec, header.producer_id, header.base_sequence) == (codec_number(name), 7, 3)
-    assert [each.value for each in read_records(opened)] == [b"a" * 300, b"b" * 300]
+    assert [record.value for record in read_records(opened)] == [b"a" * 300, b"b" * 300]
     assert (opened == sent) == (name == "lz4")
 
 
 def test_a_compacted_topic_names_the_records_without_a_key(tmp_path: Path) -> None:
     """In the words of Kafka's `LogValidator`, all of them counted and three of them in the message."""
     compacted = settings_of(tmp_path, cleanup_policy="compact,delete")
-    assert opened_for_topic(batch(b"a"), TABLE, compacted) == batch(b"a")
+    assert as_stored(batch(b"a"), compacted) == batch(b"a")
     with pytest.raises(CorruptMessage):
-        opened_for_topic(batch(b"a")[:-1], TABLE, compacted)
+        as_stored(batch(b"a")[:-1], compacted)
     complaint = "Compacted topic cannot accept message without key in topic partition table-3."
     keys = [None, b"k", None, b"", None, None]
     with pytest.raises(InvalidRecord) as refused:
-        opened_for_topic(build_batch([Record(index, 1, key, b"v") for index, key in enumerate(keys)]), TABLE, compacted)
+        as_stored(build_batch([Record(index, 1, key, b"v") for index, key in enumerate(keys)]), compacted)
     assert refused.value.record_errors == tuple((index, complaint) for index in (0, 2, 4, 5))
     shown = ", ".join(f"RecordError(batchIndex={index}, message='{complaint}')" for index in (0, 2, 4))
     assert refused.value.message == (
@@ -244,5 +250,5 @@ def test_a_compacted_topic_names_the_records_without_a_key(tmp_path: Path) -> No
 def test_an_answer_names_a_thousand_records_at_most_and_counts_all(tmp_path: Path) -> None:
     many = build_batch([Record(index, 1, None, b"v") for index in range(2500)])
     with pytest.raises(InvalidRecord, match="rejected due to 2500 record errors") as refused:
-        opened_for_topic(many, TABLE, settings_of(tmp_path, cleanup_policy="compact"))
+        as_stored(many, settings_of(tmp_path, cleanup_policy="compact"))
     assert [index for index, _ in refused.value.record_errors] == list(range(1000))

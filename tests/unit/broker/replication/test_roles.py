@@ -58,8 +58,8 @@ def followed_by(broker: Wired) -> Followed:
 
 def append(broker: Wired, *values: bytes) -> None:
     partition = broker.partition("events")
-    for each in values:
-        sent = memoryview(batch(each))
+    for value in values:
+        sent = memoryview(batch(value))
         partition.append_as_leader(sent, 0, len(sent), 1, NOW)
     broker.parts.replicas.appends.stage(partition)
     assert broker.parts.replicas.appends.complete() is None
@@ -88,7 +88,7 @@ def test_a_partition_is_fetched_from_its_living_leader_and_from_nobody_while_it_
         assert await tell(told(NO_LEADER, epoch=3, partition_epoch=3)) == [0]
         assert not broker.partition("events").is_leader
         assert await tell(told(BrokerId(9), epoch=4, partition_epoch=4)) == [0]
-        assert KEY not in following.now, "its leader is not among the living"
+        assert KEY not in following.now, "its leader is not alive"
 
     run(tmp_path, scenario)
 
@@ -146,12 +146,12 @@ def test_where_a_log_ends_is_said_of_the_topic_that_is_meant(tmp_path: Path) -> 
         followed_by(broker)
         log, replicas = broker.parts.logs.create(KEY, topic_id("events")), broker.parts.replicas
         assert replicas.log_ends({KEY: topic_id("events")}) == {KEY: LogEnd(-1, 0)}
-        log.append_as_received(memoryview(batch(b"a", b"b", leader_epoch=7)))
+        log.appender.append_as_received(memoryview(batch(b"a", b"b", leader_epoch=7)))
         other = TopicPartition("events", 1)
         asked = {KEY: topic_id("events"), other: topic_id("events")}
         assert replicas.log_ends(asked) == {KEY: LogEnd(7, 2), other: NO_LOG}
         assert replicas.log_ends({KEY: topic_id("events of last year")}) == {KEY: NO_LOG}
-        log.fail("its disk has failed")
+        log.files.fail("its disk has failed")
         assert replicas.log_ends({KEY: topic_id("events")}) == {KEY: NO_LOG}
 
     run(tmp_path, scenario)
@@ -174,7 +174,7 @@ def test_a_leader_epoch_that_the_log_has_already_is_named_with_the_one_to_be_abo
             assert named(told(BROKER, epoch=7, partition_epoch=10)) is None, "it is told again"
             append(broker, b"a")
         else:
-            broker.parts.logs.create(KEY, topic_id("events")).append_as_received(memoryview(batch(b"a", leader_epoch=7)))
+            broker.parts.logs.create(KEY, topic_id("events")).appender.append_as_received(memoryview(batch(b"a", leader_epoch=7)))
             assert named(told(BROKER, epoch=7)) == 7, "another may have led in it"
             alone = PartitionState(BROKER, 7, (BROKER,), (BROKER,))
             assert named(PartitionAssignment("events", topic_id("events"), 0, alone, 3)) is None, "nobody else has"
@@ -262,8 +262,8 @@ def test_a_partition_on_a_failed_disk_says_so_and_neither_leads_nor_follows(tmp_
         following = followed_by(broker)
         replicas = broker.parts.replicas
         await replicas.apply([told(BROKER), told(TWO, partition=1)], LIVING)
-        for each in replicas.partitions.values():
-            each.log.fail("the disk is gone")
+        for partition in replicas.partitions.values():
+            partition.log.files.fail("the disk is gone")
         assert set(replicas.directory_failed()) == {KEY, TopicPartition("events", 1)}
         assert replicas.directory_failed() == ()
         assert not following.now

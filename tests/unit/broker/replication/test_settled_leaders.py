@@ -61,7 +61,7 @@ def lead(partition: Partition, count: int) -> None:
     for _ in range(count):
         batch = bytearray(batch_of(0, size=30))
         partition.append_as_leader(memoryview(batch), 0, len(batch), 1, 1_000)
-    partition.log.write_staged()
+    partition.log.appender.write_staged()
     partition.appended()
 
 
@@ -148,7 +148,7 @@ def test_a_replica_that_a_full_disk_refuses_is_made_by_a_later_try_and_the_tries
                 assert set((await replicas.apply(assigned(HERE, 2), ())).values()) == {KafkaStorageError.code}
         assert not logs.offline_directories
         assert found_in(tmp_path, "*") == before
-        refusals = [record for record in caplog.records if "cannot do what the controller says" in record.getMessage()]
+        refusals = [record for record in caplog.records if "cannot apply the LeaderAndIsr request" in record.getMessage()]
         assert len(refusals) == len(INDEXES), "once a partition"
         assert all(os.strerror(errno.ENOSPC) in record.getMessage() for record in refusals)
         assert set((await replicas.apply(assigned(HERE, 3), ())).values()) == {0}

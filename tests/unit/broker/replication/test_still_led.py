@@ -43,7 +43,7 @@ class Follower:
         self._client.write(request)
 
     async def answer(self) -> Any:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             _, response = await self._client.answer(ApiKey.FETCH, 17)
         self._session_id = response.session_id
         self._epoch += 1

@@ -56,7 +56,9 @@ def committed_view(partition: Partition, offset: int, max_bytes: int) -> list[in
     """The offsets that a client with `read_committed` delivers."""
     delivered = []
     while (region := partition.read(offset, max_bytes, committed_only=True, at_least_one_batch=True)) is not None:
-        waiting = sorted((each.first_offset, each.producer_id) for each in partition.aborted_transactions(offset, region))
+        waiting = sorted(
+            (transaction.first_offset, transaction.producer_id) for transaction in partition.aborted_transactions(offset, region)
+        )
         aborted: set[int] = set()
         data = region.read()
         next_offset = offset
@@ -89,7 +91,7 @@ class CommittedData(RuleBasedStateMachine):
         self.has_crashed = False
 
     def teardown(self) -> None:
-        self.partition.log.release_files()
+        self.partition.log.files.release()
         shutil.rmtree(self.directory)
 
     @initialize()
@@ -104,7 +106,7 @@ class CommittedData(RuleBasedStateMachine):
         self.partition.become_leader(PartitionAssignment("clicks", UUID(int=1), 0, state, self.epoch), 0)
 
     def written(self, kind: str, producer_id: int, base_offset: int, count: int) -> None:
-        self.partition.log.write_staged()
+        self.partition.log.appender.write_staged()
         self.partition.appended()
         self.model.append(Batch(kind, producer_id, base_offset, count))
 
@@ -158,7 +160,7 @@ class CommittedData(RuleBasedStateMachine):
         """One rule for all of these, so that most steps add something."""
         match data.draw(st.sampled_from(("roll", "sync", "crash", "stop and start", "truncate", "delete records")), label="what"):
             case "roll":
-                self.partition.log.roll()
+                self.partition.log.appender.roll()
             case "sync":
                 run(self.partition.log.flush())
             case "crash":
@@ -174,7 +176,7 @@ class CommittedData(RuleBasedStateMachine):
         """Everything written is there, but nothing says so beyond the recovery point."""
         self.has_crashed = True
         log = self.partition.log
-        log.release_files()
+        log.files.release()
         run(log.abandon())
         self.reopen(clean=False, recovery_point=log.recovery_point, log_start_offset=log.log_start_offset)
 
@@ -240,7 +242,7 @@ class CommittedData(RuleBasedStateMachine):
 
 def run(work: Coroutine[Any, Any, Any]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await work
 
     asyncio.run(bounded())

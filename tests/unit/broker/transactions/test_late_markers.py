@@ -42,7 +42,7 @@ class World:
         self._sequence += 1
         view = memoryview(bytearray(batch))
         offset = self.partition.append_as_leader(view, 0, len(batch), -1, 1_000, in_transaction=True)[0]
-        self.partition.log.write_staged()
+        self.partition.log.appender.write_staged()
         self.partition.appended()
         return offset
 
@@ -55,7 +55,7 @@ class World:
     def aborted(self, offset: int) -> list[int]:
         """Where the aborted transactions begin that a reader is told of who reads from an offset."""
         region = self.partition.read(offset, 1 << 20, committed_only=True, at_least_one_batch=True)
-        return [] if region is None else [each.first_offset for each in self.partition.aborted_transactions(offset, region)]
+        return [] if region is None else [transaction.first_offset for transaction in self.partition.aborted_transactions(offset, region)]
 
 
 def with_world(tmp_path: Path, test: Callable[[World], Awaitable[None]]) -> None:

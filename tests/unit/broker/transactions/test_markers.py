@@ -44,15 +44,15 @@ class Cluster:
             self.unreachable[broker_id] -= 1
             raise BrokerNotAvailable("gone")
         codes = {}
-        for each in marker.partitions:
-            waiting = self.refusals.get(each)
-            codes[each] = waiting.pop(0) if waiting else NotLeaderOrFollower.code if self.leaders[each] != broker_id else 0
+        for partition in marker.partitions:
+            waiting = self.refusals.get(partition)
+            codes[partition] = waiting.pop(0) if waiting else NotLeaderOrFollower.code if self.leaders[partition] != broker_id else 0
         return codes
 
 
 def run(test: Callable[[Cluster], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await test(Cluster())
 
     asyncio.run(bounded())

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.broker.wired import BROKER, NOW, Wired, run
 
 from ottla.broker.replication.partition import Partition
-from ottla.broker.transactions.verification import TransactionVerification
+from ottla.broker.transactions.coordinator import TransactionVerification
 from ottla.errors import (
     ApiError,
     BrokerNotAvailable,
@@ -60,7 +60,7 @@ def with_partition(tmp_path: Path, test: Callable[[Partition, Coordinator], Awai
 
 def mark(partition: Partition) -> None:
     partition.append_marker(7, 0, EndTransactionMarker(ControlRecordType.ABORT, 1), NOW)
-    partition.log.write_staged()
+    partition.log.appender.write_staged()
 
 
 def test_the_coordinator_is_asked_once_until_a_marker_comes(tmp_path: Path) -> None:

@@ -14,19 +14,21 @@ from uuid import UUID
 
 from tests.unit.broker.groups.known_topics import KnownTopics
 
-from ottla.broker.groups.consumer import classic_members, departures
+from ottla.broker.coordinator.last_values import LastValues
+from ottla.broker.groups import consumer_groups
+from ottla.broker.groups.classic.effects import Joined
+from ottla.broker.groups.classic.joining import Join
+from ottla.broker.groups.classic.member import Protocol
+from ottla.broker.groups.classic.membership import Leaver, Sync
+from ottla.broker.groups.consumer import classic_members
 from ottla.broker.groups.consumer.assignment import TopicPartitionId, assignment_of, partitions_of
 from ottla.broker.groups.consumer.embedded import read_assignment
 from ottla.broker.groups.consumer.group import ConsumerGroup, ConsumerLimits
 from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer, check, heartbeat
 from ottla.broker.groups.consumer.member import LEAVES, LEAVES_FOR_A_WHILE
 from ottla.broker.groups.consumer.record_codec import encode_change
-from ottla.broker.groups.effects import Joined
-from ottla.broker.groups.joining import Join
-from ottla.broker.groups.loading import OffsetsLoader
-from ottla.broker.groups.member import Protocol
-from ottla.broker.groups.membership import Leaver, Sync
-from ottla.broker.groups.restoring import restore_consumer_group
+from ottla.broker.groups.group_records import restore_consumer_group
+from ottla.broker.groups.loading import loaded_groups
 from ottla.errors import FencedMemberEpoch, IllegalGeneration, RebalanceInProgress, UnknownMemberId, UnreleasedInstanceId
 from ottla.model import TopicPartition
 from ottla.record.records import Record, build_batch
@@ -71,11 +73,11 @@ class ConsumerCoordinator:
     def heartbeat(self, request: Heartbeat) -> HeartbeatAnswer:
         check(request, self.group.limits.assignors)
         if request.leaves:
-            member = departures.leaver(self.group, request)
+            member = consumer_groups.leaver(self.group, request)
             if request.member_epoch == LEAVES_FOR_A_WHILE:
-                answer: HeartbeatAnswer = self.perform(departures.leave_for_a_while, self.group, member)
+                answer: HeartbeatAnswer = self.perform(consumer_groups.leave_for_a_while, self.group, member)
                 return answer
-            self.perform(departures.remove, self.group, [member], self.topics, self.now_ms)
+            self.perform(consumer_groups.remove, self.group, [member], self.topics, self.now_ms)
             return HeartbeatAnswer(member.member_id, request.member_epoch)
         told: HeartbeatAnswer = self.perform(heartbeat, self.group, request, self.topics, self.now_ms, self.unique)
         return told
@@ -86,7 +88,7 @@ class ConsumerCoordinator:
 
     def leave(self, leaver: Leaver) -> None:
         member = classic_members.leavers(self.group, leaver)
-        self.perform(departures.remove, self.group, [member], self.topics, self.now_ms)
+        self.perform(consumer_groups.remove, self.group, [member], self.topics, self.now_ms)
 
     def unique(self) -> UUID:
         return UUID(int=next(self._unique))
@@ -96,9 +98,9 @@ class ConsumerCoordinator:
         end, out = self.now_ms + milliseconds, []
         while self.group.next_deadline_ms <= end:
             self.now_ms = max(self.now_ms, self.group.next_deadline_ms)
-            overdue = departures.overdue(self.group, self.now_ms)
+            overdue = consumer_groups.overdue(self.group, self.now_ms)
             for member, _ in overdue:
-                self.perform(departures.remove, self.group, [member], self.topics, self.now_ms)
+                self.perform(consumer_groups.remove, self.group, [member], self.topics, self.now_ms)
                 out.append(member.member_id)
             self.group.find_next_deadline()
         self.now_ms = end
@@ -106,11 +108,11 @@ class ConsumerCoordinator:
 
     def replayed(self) -> ConsumerGroup:
         """The group as it is loaded from what was written."""
-        loader = OffsetsLoader(TopicPartition("__consumer_offsets", 0))
+        read = LastValues(TopicPartition("__consumer_offsets", 0))
         if self.records:
-            loader.feed(build_batch([Record(index, 0, *each) for index, each in enumerate(self.records.items())]))
-        found = loader.groups().get("g")
-        assert loader.corrupt_records == 0
+            read.feed(build_batch([Record(index, 0, *each) for index, each in enumerate(self.records.items())]))
+        found = loaded_groups(TopicPartition("__consumer_offsets", 0), read).get("g")
+        assert read.corrupt_records == 0
         return restore_consumer_group("g", [] if found is None else found.changes, self.group.limits, self.now_ms)
 
 
@@ -149,16 +151,19 @@ class Client:
     assignor: str | None = None
     epoch: int = 0
     owned: set[TopicPartitionId] = field(default_factory=set)
+    has_missed: bool = False
     is_out: bool = False
 
     def beat(self, *, answer_is_lost: bool = False, is_full: bool = False, revokes: bool = True) -> HeartbeatAnswer | None:
-        """Sends a heartbeat and does what the answer says; one that was put out begins anew.
+        """Sends a heartbeat and does what the answer says; one that was put out begins again.
+
+        When there was no answer it says everything in the next one, as `AbstractHeartbeatRequestManager.onFailure` of Kafka's client.
 
         Args:
             revokes: whether it gives up at once what it is not to have any more.
         """
         joins = self.epoch == 0
-        says_all = joins or is_full
+        says_all = joins or is_full or self.has_missed
         request = Heartbeat(
             self.member_id,
             self.epoch,
@@ -178,6 +183,7 @@ class Client:
             return None
         except (Refused, UnreleasedInstanceId):
             return None  # the log or its former self is in the way; it tries again
+        self.has_missed = answer_is_lost
         if answer_is_lost:
             return None
         self.take(answer, revokes=revokes)
@@ -208,9 +214,7 @@ def subscription(topics: frozenset[str], owned: set[TopicPartitionId], known: Kn
 
     by_name: dict[str, list[int]] = {}
     for topic_id, partition in sorted(owned):
-        name = known.topic_name(topic_id)
-        if name is not None:
-            by_name.setdefault(name, []).append(partition)
+        by_name.setdefault(known.names_ever[topic_id], []).append(partition)  # one that was deleted is still read, if only in vain
     data = struct.pack(">hi", version, len(topics)) + b"".join(map(string, sorted(topics))) + struct.pack(">i", -1)
     if version >= 1:
         data += struct.pack(">i", len(by_name))
@@ -253,9 +257,9 @@ class ClassicClient:
         answer = classic_members.sync(coordinator.group, request, 0, coordinator.topics, coordinator.now_ms)
         self.owned = set()
         for name, partitions in read_assignment(answer.assignment).items():
-            topic = coordinator.topics.topic(name)
+            topic = coordinator.group.topics.get(name) or coordinator.topics.topic(name)
             assert topic is not None
-            self.owned |= {(topic.topic_id, each) for each in partitions}
+            self.owned |= {(topic.topic_id, partition) for partition in partitions}
         self.has_to_sync = False
 
     def beat(self) -> None:

@@ -10,14 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.broker.groups.consumer.assigning import ASSIGNORS
 from ottla.broker.groups.consumer.assignment import Assignment, count, partitions_of
-from ottla.broker.groups.consumer.ranges import range_assignor
-from ottla.broker.groups.consumer.subscriber import Subscriber
-from ottla.broker.groups.consumer.uniform import uniform_assignor
+from ottla.broker.groups.consumer.assignors import ASSIGNORS, Subscriber, range_assignor, uniform_assignor
 
 TOPICS = [UUID(int=each) for each in range(1, 5)]
-counts = st.fixed_dictionaries({each: st.integers(1, 9) for each in TOPICS})
+counts = st.fixed_dictionaries({topic: st.integers(1, 9) for topic in TOPICS})
 subscriptions = st.lists(st.frozensets(st.sampled_from(TOPICS)), min_size=1, max_size=7)
 
 
@@ -35,7 +32,7 @@ def sizes(assigned: dict[str, Assignment]) -> list[int]:
 @settings(max_examples=60)
 def test_everything_that_somebody_wants_is_read_once(name: str, topics: list[frozenset[UUID]], partition_counts: dict[UUID, int]) -> None:
     assigned = ASSIGNORS[name](subscribers(topics), partition_counts)
-    found = [each for member in assigned.values() for each in partitions_of(member)]
+    found = [partition for member in assigned.values() for partition in partitions_of(member)]
     wanted = frozenset().union(*topics)
     assert sorted(found) == sorted((topic_id, each) for topic_id in wanted for each in range(partition_counts[topic_id]))
     for subscriber in subscribers(topics):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.examples import examples
 from tests.unit.broker.groups.consumer.clients import ClassicClient, Client, ConsumerCoordinator, essence
 from tests.unit.broker.groups.known_topics import KnownTopics
 
@@ -26,7 +27,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.epoch = 0
 
     def _here(self) -> list[Client | ClassicClient]:
-        return [each for each in self.clients if not each.is_out]
+        return [client for client in self.clients if not client.is_out]
 
     # Members come, and send heartbeats: most of what happens.
 
@@ -185,7 +186,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                 self._beats(client)
         group = coordinator.group
         members = [each for each in here if group.has(each.member_id)]
-        assert set(group.members) == {each.member_id for each in members}
+        assert set(group.members) == {member.member_id for member in members}
         assert group.state is (ConsumerGroupState.STABLE if members else ConsumerGroupState.EMPTY)
         wanted = {
             (topic.topic_id, partition)
@@ -197,5 +198,5 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         assert sorted(found) == sorted(wanted)
 
 
-ConsumerGroupMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+ConsumerGroupMachine.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
 TestConsumerGroupMachine = ConsumerGroupMachine.TestCase

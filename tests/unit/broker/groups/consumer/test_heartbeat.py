@@ -9,12 +9,12 @@ import pytest
 from tests.unit.broker.groups.consumer.clients import REBALANCE_MS, SESSION_MS, ClassicClient, Client, ConsumerCoordinator, essence
 from tests.unit.broker.groups.known_topics import KnownTopics
 
+from ottla.broker.groups.commits import check_consumer_commit, check_consumer_fetch
 from ottla.broker.groups.consumer.assignment import assignment_of, count
 from ottla.broker.groups.consumer.group import ConsumerLimits
 from ottla.broker.groups.consumer.heartbeat import MAX_ID_BYTES, Heartbeat
 from ottla.broker.groups.consumer.member import LEAVES_FOR_A_WHILE
 from ottla.broker.groups.consumer.states import LEGAL_MEMBER_PREDECESSORS, LEGAL_PREDECESSORS, ConsumerGroupState, MemberState, is_legal
-from ottla.broker.groups.consumer.validation import check_consumer_commit, check_consumer_fetch
 from ottla.errors import (
     ApiError,
     FencedInstanceId,
@@ -120,6 +120,18 @@ def test_an_answer_that_was_lost_is_given_again(coordinator: ConsumerCoordinator
     assert (a.epoch, len(a.owned)) == (2, 2)
 
 
+def test_a_member_that_missed_what_it_waited_for_is_told_it_when_it_says_everything(coordinator: ConsumerCoordinator) -> None:
+    """What was free at last came at the epoch that the member was at, so only a full request shows that it does not know (KIP-848)."""
+    a, b = Client(coordinator, "a"), Client(coordinator, "b")
+    for each in (a, b, a, a):
+        each.beat()
+    b.beat(answer_is_lost=True)
+    assert (b.epoch, b.owned, coordinator.group.state) == (2, set(), ConsumerGroupState.STABLE)
+    assert coordinator.heartbeat(Heartbeat("b", 2, owned={})).assignment is None, "as Kafka: this one only says that it lives"
+    b.beat()
+    assert len(b.owned) == 2
+
+
 @pytest.mark.parametrize("epoch", [3, 1])
 def test_another_epoch_is_fenced(coordinator: ConsumerCoordinator, epoch: int) -> None:
     """A greater one, or the one before by somebody who reads what it was not given."""
@@ -156,7 +168,7 @@ def test_a_member_that_is_not_known_joins_again(coordinator: ConsumerCoordinator
     ],
 )
 def test_what_makes_no_sense_is_refused(coordinator: ConsumerCoordinator, request_: Heartbeat, error: type[ApiError]) -> None:
-    """As `throwIfConsumerGroupHeartbeatRequestIsInvalid`. RE2 has no back references, as they can not be bounded in time."""
+    """As `throwIfConsumerGroupHeartbeatRequestIsInvalid`. RE2 has no back references, as they cannot be bounded in time."""
     with pytest.raises(error):
         coordinator.heartbeat(request_)
     assert not coordinator.group.members
@@ -258,6 +270,28 @@ def test_a_topic_that_is_not_known_for_a_moment_is_not_taken_for_deleted(coordin
         coordinator.wait(1_000)
         client.beat()
     assert not client.owned
+
+
+def test_what_a_classic_member_reads_is_not_given_away_while_its_topic_is_not_known(coordinator: ConsumerCoordinator) -> None:
+    """It says names, and a name that this broker does not know for a moment is no sign that anything was given up."""
+    new, old, late = Client(coordinator, "a"), ClassicClient(coordinator, "b"), Client(coordinator, "c")
+    for _ in range(5):
+        new.beat()
+        old.beat()
+    assert (len(new.owned), len(old.owned)) == (2, 2)
+    late.beat()
+    coordinator.topics.delete("clicks")
+    for _ in range(2):
+        old.beat()  # it is told to join, and joins, with all that it reads
+    late.beat()
+    assert (len(old.owned), late.owned) == (2, set())
+    old.beat()
+    assert len(old.owned) == 1, "it syncs, and is told what it keeps, and so what to give up"
+    coordinator.topics = KnownTopics(clicks=4)
+    for _ in range(3):
+        old.beat()
+    late.beat()
+    assert (len(new.owned), len(old.owned), len(late.owned)) == (2, 1, 1)
 
 
 def test_the_assignor_that_most_ask_for_assigns(coordinator: ConsumerCoordinator) -> None:

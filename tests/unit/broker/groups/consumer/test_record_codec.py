@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
+from ottla.broker.groups.classic.member import Protocol
 from ottla.broker.groups.consumer.changes import (
     Change,
     EpochChange,
@@ -26,7 +27,6 @@ from ottla.broker.groups.consumer.embedded import read_assignment, read_subscrip
 from ottla.broker.groups.consumer.member import ClassicProtocols, MemberMetadata, Position
 from ottla.broker.groups.consumer.record_codec import ConsumerGroupKey, decode_change, encode_change
 from ottla.broker.groups.consumer.states import MemberState
-from ottla.broker.groups.member import Protocol
 from ottla.broker.groups.records import decode_key
 from ottla.errors import InvalidRecord
 

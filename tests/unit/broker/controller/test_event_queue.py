@@ -6,14 +6,16 @@ import asyncio
 
 import pytest
 
-from ottla.broker.controller.turns import Turns
+from ottla.broker.controller.event_queue import ControllerEvent, EventQueue
 from ottla.coordination.errors import BadVersion, ConnectionLoss, CoordinationError, MalformedZnode, RequestTooLarge, SessionExpired
 from ottla.errors import ApiError, InvalidRequest, NotController, RequestTimedOut, TopicAlreadyExists, UnknownServerError
+
+EVENT = ControllerEvent.REBALANCE
 
 
 def test_operations_do_not_overlap_and_go_on_when_nobody_waits_any_more() -> None:
     async def main() -> None:
-        turns, events, may_end = Turns(lambda _: None), list[str](), asyncio.Event()
+        queue, events, may_end = EventQueue(lambda _: None), list[str](), asyncio.Event()
 
         async def first() -> str:
             events.append("first begins")
@@ -25,8 +27,8 @@ def test_operations_do_not_overlap_and_go_on_when_nobody_waits_any_more() -> Non
             events.append("second")
             return "second"
 
-        waiting = asyncio.ensure_future(turns.take("the first", first))
-        later = asyncio.ensure_future(turns.take("the second", second))
+        waiting = asyncio.ensure_future(queue.submit(EVENT, "the first", first))
+        later = asyncio.ensure_future(queue.submit(EVENT, "the second", second))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         waiting.cancel()
@@ -40,7 +42,7 @@ def test_operations_do_not_overlap_and_go_on_when_nobody_waits_any_more() -> Non
 
 def test_who_waits_for_a_turn_when_the_term_ends_is_told_so_and_what_began_ends() -> None:
     async def main() -> None:
-        turns, failures, may_end = Turns(lambda why: failures.append(why)), list[str](), asyncio.Event()
+        queue, failures, may_end = EventQueue(lambda why: failures.append(why)), list[str](), asyncio.Event()
 
         async def begun() -> bool:
             return await may_end.wait()
@@ -48,17 +50,17 @@ def test_who_waits_for_a_turn_when_the_term_ends_is_told_so_and_what_began_ends(
         async def never() -> None:
             raise AssertionError
 
-        first = asyncio.ensure_future(turns.take("the first", begun))
-        second = asyncio.ensure_future(turns.take("the second", never))
+        first = asyncio.ensure_future(queue.submit(EVENT, "the first", begun))
+        second = asyncio.ensure_future(queue.submit(EVENT, "the second", never))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        turns.close()
-        turns.take_beside("the third", never)
+        queue.close()
+        queue.put(EVENT, "the third", never)
         may_end.set()
         assert await first
         with pytest.raises(NotController, match="the second: this broker is not the controller any more"):
             await second
-        await turns.wait_closed(1)
+        await queue.wait_closed(1)
         assert failures == []
 
     asyncio.run(main())
@@ -83,13 +85,13 @@ def test_what_leaves_the_state_doubtful_fails_the_term(
 ) -> None:
     async def main() -> None:
         failures: list[str] = []
-        turns = Turns(failures.append)
+        queue = EventQueue(failures.append)
 
         async def operation() -> None:
             raise raised
 
         with pytest.raises(answered):
-            await turns.take("the operation", operation)
+            await queue.submit(EVENT, "the operation", operation)
         assert bool(failures) == fails
 
     asyncio.run(main())
@@ -100,7 +102,7 @@ def test_those_who_come_before_a_turn_begins_share_it_and_each_gets_its_own_resu
 
     async def scenario() -> None:
         failed: list[str] = []
-        turns = Turns(failed.append)
+        queue = EventQueue(failed.append)
         groups: list[list[int]] = []
 
         async def double(items: list[int]) -> list[int | ApiError]:
@@ -109,19 +111,19 @@ def test_those_who_come_before_a_turn_begins_share_it_and_each_gets_its_own_resu
             return [InvalidRequest(f"{item} is odd") if item % 2 else 2 * item for item in items]
 
         held = asyncio.Event()
-        first = asyncio.ensure_future(turns.take("holding the turn", held.wait))
+        first = asyncio.ensure_future(queue.submit(EVENT, "holding the turn", held.wait))
         await asyncio.sleep(0)
-        wanted = [asyncio.ensure_future(turns.take_together("doubling", item, double)) for item in (2, 3, 4)]
+        wanted = [asyncio.ensure_future(queue.submit_grouped(EVENT, "doubling", item, double)) for item in (2, 3, 4)]
         await asyncio.sleep(0)
         held.set()
         results = await asyncio.gather(*wanted, return_exceptions=True)
         assert [results[0], results[2]] == [4, 8]
         assert isinstance(results[1], InvalidRequest)
-        assert await turns.take_together("doubling", 8, double) == 16
+        assert await queue.submit_grouped(EVENT, "doubling", 8, double) == 16
         assert groups == [[2, 3, 4], [8]], "who comes later is of the next group"
-        turns.close()
+        queue.close()
         with pytest.raises(NotController):
-            await turns.take_together("doubling", 2, double)
+            await queue.submit_grouped(EVENT, "doubling", 2, double)
         await first
         assert failed == []
 

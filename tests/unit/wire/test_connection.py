@@ -1,10 +1,11 @@
-"""A follower's connection on real sockets, plain and with TLS, against leaders that behave and leaders that do not."""
+"""A connection to a broker on real sockets, plain and with TLS, against brokers that behave and brokers that do not."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
+import itertools
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,17 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ottla.broker.replication.fetch_connection import FIRST_BUFFER, OVERHEAD, SocketConnection, socket_connect
-from ottla.config.broker import BrokerSettings
 from ottla.model import Endpoint
 from ottla.network.tls import TlsSettings, client_context, server_context
 from ottla.protocol.fetch_client import MalformedResponse
 from ottla.testing.certificates import Authority
+from ottla.wire.connection import FIRST_BUFFER, SocketConnection, open_connection
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-SETTINGS = BrokerSettings.from_properties({"replica.fetch.response.max.bytes": "1000000", "socket.request.max.bytes": "2000000"})
-LIMIT = 1_000_000 + OVERHEAD + 2_000_000
+USUAL_SIZE = 1_000_000
+LIMIT = 3_000_000
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,13 @@ async def leader(wire: Wire, serve: Serve) -> AsyncIterator[Endpoint]:
         await asyncio.gather(*tasks, return_exceptions=True)
         server.close()
         await server.wait_closed()
-    await until(lambda: held() == before)
+    # Not equal: what a test before this one let go of, in a thread of some client, may close only now.
+    await until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)))
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Lets the loop run until the condition holds; fails after 20 s."""
-    deadline = asyncio.get_running_loop().time() + 20
+    """Lets the loop run until the condition holds; fails after two minutes."""
+    deadline = asyncio.get_running_loop().time() + 120
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "it never came to that"
         await asyncio.sleep(0.002)
@@ -100,9 +103,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def opened(endpoint: Endpoint, wire: Wire) -> SocketConnection:
-    connection = await socket_connect(lambda: SETTINGS, wire.client)(endpoint)
-    assert isinstance(connection, SocketConnection)
-    return connection
+    return await open_connection(endpoint, wire.client, usual_size=USUAL_SIZE, limit=LIMIT)
 
 
 def test_answers_of_every_size_come_whole_and_in_order(wire: Wire) -> None:
@@ -240,7 +241,7 @@ def test_bytes_that_nobody_asked_for_end_the_connection(wire: Wire) -> None:
     async def main() -> None:
         async with leader(wire, serve) as endpoint:
             connection = await opened(endpoint, wire)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 await asyncio.shield(connection._ended)
             with pytest.raises(MalformedResponse, match="nobody asked for"):
                 await connection.exchange(b"request", 20)
@@ -282,7 +283,7 @@ def test_nobody_listens() -> None:
         server.close()
         await server.wait_closed()
         with pytest.raises(ConnectionError, match=f"127.0.0.1:{port}"):
-            await socket_connect(lambda: SETTINGS)(Endpoint("INTERNAL", "127.0.0.1", port))
+            await opened(Endpoint("INTERNAL", "127.0.0.1", port), Wire())
 
     asyncio.run(main())
 
@@ -290,7 +291,7 @@ def test_nobody_listens() -> None:
 def test_tls_without_settings_for_it_is_said() -> None:
     async def main() -> None:
         with pytest.raises(ConnectionError, match="speaks SSL"):
-            await socket_connect(lambda: SETTINGS)(Endpoint("INTERNAL", "127.0.0.1", 1, "SSL"))
+            await opened(Endpoint("INTERNAL", "127.0.0.1", 1, "SSL"), Wire())
 
     asyncio.run(main())
 
@@ -302,7 +303,7 @@ def test_a_leader_whose_certificate_others_signed_or_another_host_has_is_not_tru
     async def refused(server: TlsSettings, client: ssl.SSLContext, host: str) -> str:
         async with leader(Wire(server_context(server)), echo) as endpoint:
             with pytest.raises(ssl.SSLCertVerificationError) as raised:
-                await socket_connect(lambda: SETTINGS, client)(Endpoint("INTERNAL", host, endpoint.port, "SSL"))
+                await opened(Endpoint("INTERNAL", host, endpoint.port, "SSL"), Wire(client=client))
             return str(raised.value)
 
     async def main() -> None:
@@ -318,3 +319,119 @@ def test_a_leader_whose_certificate_others_signed_or_another_host_has_is_not_tru
 
     asyncio.run(main())
     asyncio.run(unchecked())
+
+
+def test_many_requests_on_their_way_are_answered_in_their_order(wire: Wire) -> None:
+    sizes = [5, 70_000, 0, 300_000, 12, FIRST_BUFFER - 4, 1_200_000, 1] * 3
+
+    async def main() -> None:
+        async with leader(wire, echo) as endpoint:
+            connection = await opened(endpoint, wire)
+            requests = [bytes([index]) * size for index, size in enumerate(sizes)]
+            answers = [connection.send((request[:1], memoryview(request)[1:]), 20) for request in requests]
+            # Views that are held stay what they are, while later answers come.
+            assert [bytes(view) for view in await asyncio.gather(*answers)] == requests
+            await connection.close()
+
+    asyncio.run(main())
+
+
+def test_a_buffer_belongs_to_whoever_holds_a_view_of_it_and_is_used_again_afterwards(wire: Wire) -> None:
+    async def main() -> None:
+        async with leader(wire, echo) as endpoint:
+            connection = await opened(endpoint, wire)
+            first = await connection.exchange(b"a" * 1000, 20)
+            second = await connection.exchange(b"b" * 1000, 20)
+            assert (bytes(first), bytes(second)) == (b"a" * 1000, b"b" * 1000)
+            assert first.obj is not second.obj
+            buffer = second.obj
+            del first, second
+            assert (await connection.exchange(b"c", 20)).obj is buffer
+            await connection.close()
+
+    asyncio.run(main())
+
+
+def test_a_request_that_is_given_up_is_answered_all_the_same_and_disturbs_no_other(wire: Wire) -> None:
+    async def main() -> None:
+        async with leader(wire, echo) as endpoint:
+            connection = await opened(endpoint, wire)
+            given_up = [connection.send((b"given up",), 20) for _ in range(3)]
+            kept = connection.send((b"kept",), 20)
+            given_up[0].cancel()
+            given_up[2].cancel()
+            assert bytes(await kept) == b"kept"
+            assert bytes(await given_up[1]) == b"given up"
+            await connection.close()
+
+    asyncio.run(main())
+
+
+def test_all_that_wait_hear_of_the_end(wire: Wire) -> None:
+    async def one_then_none(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(frame(await anext(frames(reader))))
+        await writer.drain()
+        await anext(frames(reader))
+        writer.close()
+
+    async def main() -> None:
+        async with leader(wire, one_then_none) as endpoint:
+            connection = await opened(endpoint, wire)
+            answers = [connection.send((b"request",), 20) for _ in range(5)]
+            said = await asyncio.gather(*answers, return_exceptions=True)
+            assert bytes(said[0]) == b"request"  # type: ignore[arg-type]
+            assert all(isinstance(error, OSError) for error in said[1:])
+            assert connection.is_lost
+            with pytest.raises(OSError):
+                connection.send((b"request",), 20)
+            await connection.close()
+
+    asyncio.run(main())
+
+
+def test_a_request_without_an_answer_is_sent_and_over(wire: Wire) -> None:
+    got: list[bytes] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async for each in frames(reader):
+            got.append(each)
+            if each == b"answer me":
+                writer.write(frame(b"answer"))
+
+    async def main() -> None:
+        async with leader(wire, listen) as endpoint:
+            connection = await opened(endpoint, wire)
+            assert connection.send((b"quiet",), 20, is_answered=False).done()
+            assert bytes(await connection.send((b"answer me",), 20)) == b"answer"
+            await connection.close()
+        assert got == [b"quiet", b"answer me"]
+
+    asyncio.run(main())
+
+
+@settings(deadline=None, max_examples=30)
+@given(data=st.binary(max_size=200), cuts=st.lists(st.integers(0, 200), max_size=5))
+def test_whatever_is_answered_each_request_is_answered_or_fails_and_the_connection_ends(data: bytes, cuts: list[int]) -> None:
+    """Frames that lie about their lengths, in pieces of any size."""
+    plain = Wire()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await anext(frames(reader))
+        places = [0, *sorted(cuts), len(data)]
+        for begin, end in itertools.pairwise(places):
+            writer.write(data[begin:end])
+            await writer.drain()
+            await asyncio.sleep(0)
+        writer.close()
+
+    async def main() -> None:
+        async with leader(plain, serve) as endpoint:
+            connection = await opened(endpoint, plain)
+            answers = [connection.send((b"request",), 5) for _ in range(3)]
+            said = await asyncio.gather(*answers, return_exceptions=True)
+            assert all(isinstance(each, memoryview | OSError | MalformedResponse) for each in said)
+            views = [bytes(each) for each in said if isinstance(each, memoryview)]
+            assert data.startswith(b"".join(frame(view) for view in views))
+            await connection.close()
+
+    asyncio.run(main())

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.replication.follower_session import MAX_EPOCH, FollowerSession, Key, SessionRequest
 from ottla.protocol.fetch import FetchPartition, FetchRequest
 from ottla.testing.clock import ManualClock
+from ottla.wire.fetch_session import MAX_EPOCH, FetchSession, Key, SessionRequest
 
 TOPIC = UUID(int=1)
 KEYS = [(UUID(int=topic), partition) for topic in (1, 2) for partition in (0, 1)]
@@ -26,11 +26,11 @@ def as_request(sent: SessionRequest) -> FetchRequest:
 
 
 def asked(sent: SessionRequest) -> dict[Key, int]:
-    return {(topic, each.partition): each.fetch_offset for topic, partitions in sent.topics for each in partitions}  # type: ignore[misc]
+    return {(topic, each.partition): each.fetch_offset for topic, partitions in sent.topics for each in partitions}
 
 
 def test_after_the_first_request_only_what_changed_is_sent() -> None:
-    session = FollowerSession()
+    session = FetchSession()
     assert session.begins
     first = session.request({(TOPIC, 0): at(5), (TOPIC, 1): at(6, 1)})
     assert (first.session_id, first.session_epoch, asked(first)) == (0, 0, {(TOPIC, 0): 5, (TOPIC, 1): 6})
@@ -44,7 +44,7 @@ def test_after_the_first_request_only_what_changed_is_sent() -> None:
 
 def test_a_forgotten_partition_is_asked_for_again_one_request_later() -> None:
     """The leader takes a partition that is asked for and forgotten at once for forgotten."""
-    session = FollowerSession()
+    session = FetchSession()
     session.request({(TOPIC, 0): at(5)})
     session.answered(77)
     session.forget((TOPIC, 0))
@@ -57,7 +57,7 @@ def test_a_forgotten_partition_is_asked_for_again_one_request_later() -> None:
 
 
 def test_forgetting_what_was_never_asked_for_says_nothing() -> None:
-    session = FollowerSession()
+    session = FetchSession()
     session.request({(TOPIC, 0): at(5)})
     session.answered(77)
     session.forget((TOPIC, 9))
@@ -65,7 +65,7 @@ def test_forgetting_what_was_never_asked_for_says_nothing() -> None:
 
 
 def test_a_leader_that_keeps_no_session_is_asked_for_everything_each_time() -> None:
-    session = FollowerSession()
+    session = FetchSession()
     session.request({(TOPIC, 0): at(5)})
     session.answered(0)
     assert session.begins
@@ -73,12 +73,12 @@ def test_a_leader_that_keeps_no_session_is_asked_for_everything_each_time() -> N
 
 
 def test_a_new_session_gives_up_the_former_one() -> None:
-    request = FollowerSession(former_id=77).request({(TOPIC, 0): at(5)})
+    request = FetchSession(former_id=77).request({(TOPIC, 0): at(5)})
     assert (request.session_id, request.session_epoch) == (77, 0)
 
 
 def test_the_epoch_begins_again_at_one() -> None:
-    session = FollowerSession()
+    session = FetchSession()
     session.request({})
     session.answered(77)
     session._epoch = MAX_EPOCH
@@ -99,8 +99,8 @@ def test_the_epoch_begins_again_at_one() -> None:
 )
 def test_the_leader_reads_what_the_follower_wants(steps: list[tuple[dict[Key, int], set[Key], bool]]) -> None:
     """Method: after each request the partitions of the leader's own session are compared with what was wanted."""
-    leader = FetchSessions(10, ManualClock(), Random(1))
-    session = FollowerSession()
+    leader = FetchSessions(10, ManualClock(), Random(1), lambda key: True)
+    session = FetchSession()
     wanted: dict[Key, FetchPartition] = {}
     held_back: set[Key] = set()
     for moved, forgotten, is_lost in steps:
@@ -119,6 +119,6 @@ def test_the_leader_reads_what_the_follower_wants(steps: list[tuple[dict[Key, in
         scope = leader.begin(as_request(request), True)
         assert dict(scope.partitions) == {key: each for key, each in wanted.items() if key not in held_back}
         if is_lost:
-            session = FollowerSession(session.session_id)
+            session = FetchSession(session.session_id)
         else:
             session.answered(scope.session_id)

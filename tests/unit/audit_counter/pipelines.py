@@ -1,0 +1,175 @@
+"""A pipeline in one process: brokers, audited clients that can be told to do wrong, and a counter beside them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Final, ParamSpec
+
+from tests.unit.wire.clusters import brokers, cluster_of, create_topic
+
+from ottla.audit_counter.service import AuditCounter, CounterSettings, Summary
+from ottla.audit_counter.store import Store
+from ottla.broker.in_process import InProcessBrokers
+from ottla.client.auditing import ConsumerAudit, ProducerAudit, new_session
+from ottla.clock import SystemClock
+from ottla.lifecycle import ThreadOffload
+from ottla.model import TopicPartition
+from ottla.record.audit_records import TOPIC, AuditRecord, encode
+from ottla.record.columnar import read_columns
+from ottla.record.records import Record, build_batch
+from ottla.wire.cluster import Cluster
+from ottla.wire.fetching import Fetcher, FetchSettings
+from ottla.wire.producing import BatchProducer
+
+P = ParamSpec("P")
+
+MINUTE: Final = 60_000
+WAIT_SECONDS: Final = 120.0
+
+Message = tuple[int, int, bytes, bytes, int]  # partition, offset, key, value, timestamp
+Sabotage = Callable[[list[Message]], Iterable[Message]]
+
+
+class Pipeline:
+    """A topic with an audited producer and an audited consumer.
+
+    Args:
+        start_ms: message times begin there, ten to the second.
+    """
+
+    def __init__(self, running: InProcessBrokers, cluster: Cluster, counter: AuditCounter, start_ms: int) -> None:
+        self.running = running
+        self.cluster = cluster
+        self.counter = counter
+        self.start_ms = start_ms
+        self.producer = ProducerAudit(new_session("producer", host="web-1"))
+        self.consumer = ConsumerAudit(new_session("consumer:billing", host="bill-1"))
+        self.sent: list[Message] = []
+
+    async def produce(
+        self,
+        count: int = 100,
+        *,
+        partitions: int = 2,
+        dropped: Iterable[int] = (),
+        doubled: Iterable[int] = (),
+        corrupted: Iterable[int] = (),
+        unanswered: Iterable[int] = (),
+        spacing_ms: int = 100,
+    ) -> None:
+        """Sends messages one batch each. Those that are dropped were acknowledged all the same, by somebody who lied."""
+        first = len(self.sent)
+        async with BatchProducer(self.cluster) as producer:
+            for number in range(first, first + count):
+                partition, stamped = number % partitions, self.start_ms + number * spacing_ms
+                key, value = b"key-%d" % number, b"value-%d" % number
+                attempt = self.producer.attempted("clicks", key, value, stamped)
+                if number in unanswered:
+                    continue
+                stored = b"other" if number in corrupted else value
+                batch = build_batch([Record(0, stamped, key, stored)])
+                offset = len([message for message in self.sent if message[0] == partition])
+                if number not in dropped:
+                    offset = await producer.send(TopicPartition("clicks", partition), batch)
+                if number in doubled:
+                    await producer.send(TopicPartition("clicks", partition), batch)
+                self.producer.acknowledged(attempt, partition, offset)
+                self.sent.append((partition, offset, key, value, stamped))
+
+    async def consume(self, sabotage: Sabotage = list, *, final: bool = True) -> None:
+        """Reads the topic to its end, and gives the application what `sabotage` makes of it."""
+        messages: list[Message] = []
+        async with Fetcher(self.cluster, FetchSettings(max_wait_ms=50)) as fetcher:
+            for partition in (await self.cluster.topic("clicks")).partitions:
+                fetcher.assign(TopicPartition("clicks", partition), 0)
+            while any(fetcher.watermarks(key)[2] != offset for key, offset in fetcher.assigned.items()):
+                for fetched in await fetcher.poll(0.1):
+                    for columns in read_columns(fetched.records, start_offset=fetched.offset):
+                        for index in range(len(columns)):
+                            key, value = columns.keys[index] or b"", columns.values[index] or b""
+                            place = fetched.partition.partition, int(columns.offsets[index])
+                            messages.append((*place, key, value, int(columns.timestamps[index])))
+        for partition, offset, key, value, stamped in sabotage(messages):
+            self.consumer.consumed("clicks", partition, offset, key, value, stamped)
+        await self.report(self.consumer.records(self.now_ms, is_final=final))
+
+    @property
+    def now_ms(self) -> int:
+        return SystemClock().time_ms()
+
+    async def say_final(self) -> None:
+        """The producer's last word."""
+        await self.report(self.producer.records(self.now_ms, is_final=True))
+
+    async def report(self, records: Iterable[AuditRecord | bytes], partition: int = 3) -> None:
+        """Writes audit records."""
+        async with BatchProducer(self.cluster) as producer:
+            for record in records:
+                value = encode(record) if isinstance(record, AuditRecord) else record
+                await producer.send(TopicPartition(TOPIC, partition), build_batch([Record(0, self.now_ms, b"clicks", value)]))
+
+    async def summary(self, wait_seconds: float = WAIT_SECONDS, tiers: tuple[str, ...] = ()) -> Summary:
+        """What the counter says of all of it."""
+        return await self.counter.summary("clicks", 0, 1 << 60, tiers, wait_seconds)
+
+
+@asynccontextmanager
+async def running_counter(cluster: Cluster, path: Path, settings: CounterSettings) -> AsyncIterator[AuditCounter]:
+    """A counter that is active."""
+    async with AsyncExitStack() as stack:
+        in_store, beside = ThreadOffload(1, "store"), ThreadOffload(1, "beside")
+        stack.callback(in_store.close)
+        stack.callback(beside.close)
+        store = await in_store(Store, path, settings.window_ms, settings.retention_ms)
+        stack.push_async_callback(in_store, store.close)
+        counter = AuditCounter(cluster, store, settings, SystemClock(), in_store, beside)
+        await counter.activate(1)
+        task = asyncio.ensure_future(counter.run())
+
+        async def end() -> None:
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.result()
+
+        stack.push_async_callback(end)
+        yield counter
+
+
+@asynccontextmanager
+async def pipeline(
+    directory: Path,
+    *,
+    verify: str = "records",
+    partitions: int = 2,
+    expected: tuple[str, ...] = ("producer", "log"),
+    count: int = 1,
+    **properties: str,
+) -> AsyncIterator[Pipeline]:
+    """Brokers, a topic with a copy at each, and a counter. Without brokers that report, the log stands for them."""
+    async with brokers(directory, count, default_replication_factor=str(count), **properties) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", partitions, count)
+        settings = CounterSettings(verify=verify, expected=expected)
+        async with running_counter(cluster, directory / "audit.db", settings) as counter:
+            while True:
+                await cluster.refresh([TOPIC])
+                topic = cluster.metadata.topics.get(TOPIC)
+                if topic is not None and len(topic.partitions) == settings.partitions:
+                    break
+                await asyncio.sleep(0.01)
+            now_ms = SystemClock().time_ms()
+            yield Pipeline(running, cluster, counter, now_ms - now_ms % MINUTE - 2 * MINUTE)
+
+
+def in_a_loop(test: Callable[P, Coroutine[None, None, None]]) -> Callable[P, None]:
+    """A test that is a coroutine, in a loop of its own and within a minute."""
+
+    @wraps(test)
+    def run(*arguments: P.args, **keywords: P.kwargs) -> None:
+        asyncio.run(asyncio.wait_for(test(*arguments, **keywords), 120))
+
+    return run

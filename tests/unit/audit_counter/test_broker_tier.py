@@ -1,0 +1,176 @@
+"""Brokers that report themselves: real brokers, real logs, `__audit`, and the counter that reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from tests.unit.audit_counter.pipelines import WAIT_SECONDS, Pipeline, in_a_loop, pipeline
+from tests.unit.wire.clusters import create_topic, servers
+
+from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, Verdict
+from ottla.client.audited_clients import audited
+from ottla.model import BrokerId, TopicPartition
+from ottla.record.audit_records import AuditRecord, decode
+from ottla.record.columnar import read_columns
+from ottla.record.records import Record, build_batch
+from ottla.wire.fetching import Fetcher, FetchSettings
+from ottla.wire.producing import BatchProducer
+
+AUDITING: dict[str, Any] = {"audit_enable": "true", "audit_report_interval_ms": "100"}
+EXPECTED = ("producer", "broker")
+
+
+async def counted(running: Pipeline, topic: str = "clicks") -> int:
+    """Messages that brokers have said they had."""
+    return sum(tally.count for _, tier, tally in await running.counter.tiers(topic, 0, 1 << 60) if tier == "broker")
+
+
+def free_port() -> int:
+    """A port that a restarted broker may have again."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def until_counted(running: Pipeline, count: int) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while await counted(running) != count:  # noqa: ASYNC110 - the counter is asked as a user asks it
+            await asyncio.sleep(0.05)
+
+
+async def said_by_brokers(running: Pipeline) -> list[AuditRecord]:
+    """All that is in `__audit` of brokers."""
+    found = []
+    async with Fetcher(running.cluster, FetchSettings(max_wait_ms=50)) as fetcher:
+        for partition in (await running.cluster.topic("__audit")).partitions:
+            fetcher.assign(TopicPartition("__audit", partition), 0)
+        while any(fetcher.watermarks(key)[2] != offset for key, offset in fetcher.assigned.items()):
+            for fetched in await fetcher.poll(0.1):
+                for columns in read_columns(fetched.records, start_offset=fetched.offset):
+                    found += [decode(columns.values[index] or b"") for index in range(len(columns))]
+    return [record for record in found if record.tier == "broker"]
+
+
+@in_a_loop
+async def test_a_clean_run_is_complete_from_producer_to_broker_to_consumer(tmp_path: Path) -> None:
+    async with pipeline(tmp_path, expected=EXPECTED, verify="never", **AUDITING) as running:
+        await running.produce(200)
+        await running.consume()
+        await running.say_final()
+        summary = await running.summary()
+        assert {said.edge: said.verdict for _, said in summary.verdicts} == {
+            "producer->broker": Verdict.COMPLETE,
+            "broker->consumer:billing": Verdict.COMPLETE,
+        }
+        assert {said.evidence for _, said in summary.verdicts} == {"placed"}, "the brokers' offsets carry the producers' contents"
+
+
+@in_a_loop
+async def test_what_was_acknowledged_and_never_appended_is_lost(tmp_path: Path) -> None:
+    """The log ends before the offsets that were acknowledged, so that no broker ever comes there; the log was read, and tells."""
+    async with pipeline(tmp_path, expected=EXPECTED, **AUDITING) as running:
+        await running.produce(100, dropped=(98, 99))
+        await running.consume()
+        await running.say_final()
+        found: dict[str, EdgeVerdict] = {}
+        while "producer->broker" not in found or found["producer->broker"].verdict in NOT_KNOWN:  # until the broker has reported
+            found = {said.edge: said for _, said in (await running.summary(0.05)).verdicts}
+        assert found["producer->broker"].verdict is Verdict.LOSS
+        assert found["producer->broker"].missing == 2
+        assert found["broker->consumer:billing"].verdict is Verdict.COMPLETE
+
+
+@in_a_loop
+async def test_a_restart_counts_nothing_twice_and_leaves_nothing_out(tmp_path: Path) -> None:
+    """From its checkpoint on a broker counts again, and that takes the place of what it had said."""
+    listeners = f"PLAINTEXT://127.0.0.1:{free_port()}"
+    async with pipeline(tmp_path, expected=EXPECTED, verify="never", listeners=listeners, **AUDITING) as running:
+        await running.produce(100)
+        await until_counted(running, 100)
+        await running.running.stop_broker(BrokerId(1))
+        await running.running.start_broker(BrokerId(1))
+        await running.produce(100)
+        await until_counted(running, 200)
+        await running.consume()
+        await running.say_final()
+        summary = await running.summary()
+        assert {said.verdict for _, said in summary.verdicts} == {Verdict.COMPLETE}
+        assert len({record.session for record in await said_by_brokers(running)}) == 2
+
+
+@in_a_loop
+async def test_the_next_leader_counts_what_the_killed_one_had_not_said(tmp_path: Path) -> None:
+    """The others note where a partition is, and count again from the block that this lies in."""
+    async with pipeline(tmp_path, expected=EXPECTED, verify="never", count=3, partitions=1, **AUDITING) as running:
+        await running.produce(60, partitions=1)
+        await until_counted(running, 60)
+        state = (await running.cluster.topic("clicks")).partitions[0]
+        leader = state.leader
+        await running.running.kill(BrokerId(leader))
+        await running.cluster.refresh(["clicks"])
+        await running.produce(40, partitions=1)
+        await until_counted(running, 100)
+        ranges = {(record.host, record.first_offset) for record in await said_by_brokers(running) if record.windows}
+        assert len({host for host, _ in ranges}) == 2
+        assert len([first for _, first in ranges if first == 0]) == 2, "the second leader began at the block's first offset"
+
+
+@in_a_loop
+async def test_a_topic_that_is_not_to_be_audited_is_not(tmp_path: Path) -> None:
+    async with pipeline(tmp_path, expected=EXPECTED, verify="never", **AUDITING) as running:
+        await create_topic(running.cluster, "quiet", 1, 1, **{"ottla.audit": "false"})
+        async with BatchProducer(running.cluster) as producer:
+            await producer.send(TopicPartition("quiet", 0), build_batch([Record(0, running.start_ms, b"k", b"v")]))
+        await running.produce(10)
+        await until_counted(running, 10)
+        assert {record.topic for record in await said_by_brokers(running)} == {"clicks"}
+
+
+@in_a_loop
+async def test_ranges_are_said_once_and_end_where_the_log_does(tmp_path: Path) -> None:
+    async with pipeline(tmp_path, expected=EXPECTED, verify="never", partitions=1, **AUDITING) as running:
+        for _ in range(3):
+            await running.produce(20, partitions=1)
+            await until_counted(running, len(running.sent))
+        ranges = [(record.first_offset, record.next_offset) for record in await said_by_brokers(running) if record.windows]
+        assert [first for first, _ in ranges] == [0, *(until for _, until in ranges[:-1])]
+        assert ranges[-1][1] == 60
+
+
+def produced_in_transactions(servers: str, start_ms: int) -> None:
+    """Fifty messages that are committed, and fifty that are aborted."""
+    producer = audited(confluent_kafka.Producer)(
+        {"bootstrap.servers": servers, "transactional.id": "t", "ottla.audit.report.interval.ms": 200}
+    )
+    producer.init_transactions(30)
+    for is_commit in (False, True):
+        producer.begin_transaction()
+        for number in range(50):
+            producer.produce("clicks", b"%d" % number, b"key", partition=0, timestamp=start_ms + number)
+        producer.flush(120)
+        if is_commit:
+            producer.commit_transaction(30)
+        else:
+            producer.abort_transaction(30)
+    producer.close_audit()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("audits", [True, False], ids=["counted by the broker", "read from the log"])
+def test_aborted_messages_count_for_nothing_anywhere(tmp_path: Path, audits: bool) -> None:
+    @in_a_loop
+    async def run() -> None:
+        tiers, properties = (EXPECTED, AUDITING) if audits else (("producer", "log"), {})
+        async with pipeline(tmp_path, expected=tiers, verify="never" if audits else "records", **properties) as running:
+            await asyncio.to_thread(produced_in_transactions, servers(running.running), running.start_ms)
+            summary = await running.summary()
+            assert {said.edge: (said.verdict, said.downstream_count) for _, said in summary.verdicts} == {
+                f"producer->{tiers[1]}": (Verdict.COMPLETE, 50)
+            }
+
+    run()

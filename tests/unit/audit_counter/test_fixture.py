@@ -1,0 +1,69 @@
+"""`EmbeddedCluster(services=["audit-counter"])` and the fixture `ottla_audit`, as another project uses them; docs/audit.md is true."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.compat.test_readme import READERS_ADDRESS, examples
+
+from ottla.errors import OttlaError
+from ottla.testing import EmbeddedCluster
+
+pytest_plugins = ["pytester"]
+
+CLIENTS, FIXTURE = examples(Path(__file__).parents[3] / "docs" / "audit.md")
+
+# All messages have one time: two windows would have a verdict each.
+PROJECT = """
+import time
+
+import confluent_kafka
+from ottla.client import audited
+
+NOW_MS = time.time_ns() // 1_000_000
+
+def send(servers, topic, close):
+    producer = audited(confluent_kafka.Producer)({"bootstrap.servers": servers, "ottla.audit.report.interval.ms": 100})
+    for number in range(100):
+        producer.produce(topic, b"%d" % number, timestamp=NOW_MS)
+    producer.flush(120)
+    if close:
+        producer.close_audit()
+    return producer
+
+def test_a_message_is_claimed_and_was_never_sent(ottla_audit, ottla_bootstrap_servers, ottla_topic):
+    producer = send(ottla_bootstrap_servers, ottla_topic, close=False)
+    attempt = producer.audit.attempted(ottla_topic, None, b"lost", NOW_MS)
+    producer.audit.acknowledged(attempt, 0, 100)
+    producer.close_audit()
+"""
+
+
+def test_a_test_whose_messages_are_not_all_there_fails(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(PROJECT + FIXTURE.text)
+    outcome = pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=300)
+    outcome.assert_outcomes(passed=2, errors=1)
+    outcome.stdout.fnmatch_lines(["*the audit of test_a_message_is_claimed* says LOSS*producer->log: LOSS*"])
+
+
+def test_the_clients_of_the_page_are_counted_in_a_cluster_with_an_audit_counter(tmp_path: Path) -> None:
+    with EmbeddedCluster(services=["audit-counter"], topics={"clicks": 2}, data_directory=tmp_path) as cluster:
+        names: dict[str, Any] = {}
+        exec(CLIENTS.text.replace(READERS_ADDRESS, cluster.bootstrap_servers), names)
+        assert names["message"].value() == b"value"
+        cluster.wait_audited()
+        edges: dict[str, Any] = {}
+        for tiers, seconds in (("producer,broker", 20), ("broker,consumer:billing", 0)):
+            with urllib.request.urlopen(f"{cluster.audit_url}/v1/topics/clicks/verify?tiers={tiers}&wait={seconds}", timeout=120) as answer:
+                edges |= {edge["edge"]: edge for edge in json.load(answer)["edges"] if edge["upstream_count"]}
+        assert edges["producer->broker"]["verdict"] == "COMPLETE"
+        assert edges["broker->consumer:billing"]["downstream_count"] == 1
+        address = cluster.audit_url
+        cluster.restart()
+        assert cluster.audit_url == address
+    with EmbeddedCluster() as cluster, pytest.raises(OttlaError, match="no audit counter"):
+        _ = cluster.audit_url

@@ -1,0 +1,225 @@
+"""The proof: messages are dropped, doubled, swapped, delayed and corrupted at each tier in turn, and each verdict names it.
+
+Nothing is mocked: brokers, `__audit`, the counter with its file, audited clients. Only the wrong is ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from tests.unit.audit_counter.pipelines import WAIT_SECONDS, Message, Pipeline, in_a_loop, pipeline
+
+from ottla.audit_counter.verdicts import EdgeVerdict, Verdict
+
+PRODUCED = "producer->log"
+CONSUMED = "log->consumer:billing"
+
+
+async def verdicts(running: Pipeline, edge: str = "", verdict: Verdict | None = None) -> dict[str, EdgeVerdict]:
+    """The one window's, once they are known, or once one is what it says."""
+    deadline = asyncio.get_running_loop().time() + WAIT_SECONDS
+    while True:
+        summary = await running.summary(0.05)
+        found = {said.edge: said for _, said in summary.verdicts}
+        if (summary.is_known and verdict is None) or (verdict is not None and edge in found and found[edge].verdict is verdict):
+            assert summary.windows == 1
+            return found
+        assert asyncio.get_running_loop().time() < deadline, found
+
+
+def named(said: EdgeVerdict) -> set[tuple[int, int, int]]:
+    return {(message.partition, message.offset, message.times) for message in said.named}
+
+
+@in_a_loop
+async def test_a_clean_run_is_complete_on_each_edge(tmp_path: Path) -> None:
+    async with pipeline(tmp_path) as running:
+        await running.produce(200)
+        await running.consume()
+        await running.say_final()
+        summary = await running.summary()
+        assert summary.exit_code == 0
+        assert {said.edge: said.verdict for _, said in summary.verdicts} == {PRODUCED: Verdict.COMPLETE, CONSUMED: Verdict.COMPLETE}
+        assert {said.evidence for _, said in summary.verdicts} == {"placed"}
+
+
+@in_a_loop
+async def test_messages_that_never_reach_the_log_are_lost_and_named(tmp_path: Path) -> None:
+    """The last of a partition, so that no other message has their offsets."""
+    async with pipeline(tmp_path) as running:
+        await running.produce(100, dropped=(98, 99))
+        await running.consume()
+        await running.say_final()
+        found = await verdicts(running)
+        assert found[PRODUCED].verdict is Verdict.LOSS
+        assert named(found[PRODUCED]) == {(0, 49, 1), (1, 49, 1)}
+        assert found[CONSUMED].verdict is Verdict.COMPLETE
+
+
+@in_a_loop
+async def test_messages_that_reach_the_log_twice_are_duplicates_and_named(tmp_path: Path) -> None:
+    async with pipeline(tmp_path) as running:
+        await running.produce(100, doubled=(97,))
+        await running.consume()
+        await running.say_final()
+        found = await verdicts(running)
+        assert (found[PRODUCED].verdict, found[PRODUCED].surplus, found[PRODUCED].partition) == (Verdict.DUPLICATE, 1, 1)
+        assert named(found[PRODUCED]) == {(1, 49, -1)}
+        assert found[CONSUMED].verdict is Verdict.COMPLETE
+
+
+@in_a_loop
+async def test_messages_that_change_on_the_way_are_compensated_and_named(tmp_path: Path) -> None:
+    async with pipeline(tmp_path) as running:
+        await running.produce(100, corrupted=(10,))
+        await running.consume()
+        await running.say_final()
+        found = await verdicts(running)
+        assert found[PRODUCED].verdict is Verdict.COMPENSATED
+        assert named(found[PRODUCED]) == {(0, 5, 1), (0, 5, -1)}
+        assert found[CONSUMED].verdict is Verdict.COMPLETE
+
+
+def dropping(messages: list[Message]) -> Iterable[Message]:
+    return [message for message in messages if message[:2] != (1, 7)]
+
+
+def doubling(messages: list[Message]) -> Iterable[Message]:
+    return [*messages, *(message for message in messages if message[:2] == (1, 7))]
+
+
+def swapping(messages: list[Message]) -> Iterable[Message]:
+    """One is lost and another read twice: equal counts."""
+    return [*dropping(messages), *(message for message in messages if message[:2] == (1, 8))]
+
+
+def corrupting(messages: list[Message]) -> Iterable[Message]:
+    return [(*message[:3], b"other", message[4]) if message[:2] == (1, 7) else message for message in messages]
+
+
+def shuffling(messages: list[Message]) -> Iterable[Message]:
+    return reversed(messages)
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "verdict", "names"),
+    [
+        (dropping, Verdict.LOSS, {(1, 7, 1)}),
+        (doubling, Verdict.DUPLICATE, {(1, 7, -1)}),
+        (swapping, Verdict.COMPENSATED, {(1, 7, 1), (1, 8, -1)}),
+        (corrupting, Verdict.COMPENSATED, {(1, 7, 1), (1, 7, -1)}),
+        (shuffling, Verdict.COMPLETE, set()),
+    ],
+)
+@in_a_loop
+async def test_what_a_consumer_does_wrong_is_told_of_its_edge_alone(
+    tmp_path: Path, sabotage: object, verdict: Verdict, names: set[tuple[int, int, int]]
+) -> None:
+    async with pipeline(tmp_path) as running:
+        await running.produce(100)
+        await running.consume(sabotage)  # type: ignore[arg-type]
+        await running.say_final()
+        found = await verdicts(running)
+        assert found[PRODUCED].verdict is Verdict.COMPLETE
+        assert (found[CONSUMED].verdict, named(found[CONSUMED])) == (verdict, names)
+        assert found[CONSUMED].partition == (1 if names else -1)
+        assert found[CONSUMED].hosts == (("bill-1",) if names else ())
+
+
+@in_a_loop
+async def test_attempts_without_an_answer_are_in_doubt(tmp_path: Path) -> None:
+    async with pipeline(tmp_path) as running:
+        await running.produce(100, unanswered=(50, 51, 52))
+        await running.say_final()
+        found = await verdicts(running)
+        assert (found[PRODUCED].verdict, found[PRODUCED].in_doubt) == (Verdict.IN_DOUBT, 3)
+        assert (await running.summary(0.0)).exit_code == 3
+
+
+@in_a_loop
+async def test_nothing_is_complete_while_a_producer_or_a_consumer_may_still_have_something(tmp_path: Path) -> None:
+    async with pipeline(tmp_path) as running:
+        await running.produce(100, unanswered=(99,))
+        await running.report(running.producer.records(running.now_ms))
+        assert (await running.summary(0.5)).exit_code == 3
+        await running.consume(lambda messages: [message for message in messages if message[1] < 30], final=False)
+        await running.say_final()
+        summary = await running.summary(0.5)
+        found = {said.edge: said for _, said in summary.verdicts}
+        assert found[CONSUMED].verdict is Verdict.PENDING
+        await running.consume(lambda messages: [message for message in messages if message[1] >= 30])
+        assert (await verdicts(running))[CONSUMED].verdict is Verdict.COMPLETE
+
+
+@in_a_loop
+async def test_messages_that_come_when_their_window_was_known_revise_it(tmp_path: Path) -> None:
+    """Delayed at the producer: its watermark had passed the window."""
+    async with pipeline(tmp_path) as running:
+        await running.produce(50)
+        await running.report(running.producer.records(running.now_ms))
+        found = await verdicts(running)
+        assert (found[PRODUCED].verdict, found[PRODUCED].revision) == (Verdict.COMPLETE, 0)
+        await running.produce(50)
+        await running.say_final()
+        found = await verdicts(running, PRODUCED, Verdict.LATE)
+        assert (found[PRODUCED].revision, found[PRODUCED].downstream_count) == (1, 100)
+
+
+@in_a_loop
+async def test_audit_data_that_is_missing_is_never_called_loss(tmp_path: Path) -> None:
+    async with pipeline(tmp_path) as running:
+        await running.produce(50)
+        await running.consume()
+        first = running.producer.records(running.now_ms)
+        await running.produce(50)
+        await running.consume(final=False)
+        lost = running.producer.records(running.now_ms)
+        assert first
+        assert lost
+        await running.report(first)
+        await running.say_final()
+        found = await verdicts(running, PRODUCED, Verdict.UNAUDITED)
+        while "audit data is missing" not in found[PRODUCED].reason:
+            assert found[PRODUCED].verdict is Verdict.UNAUDITED
+            await running.summary(0.05)
+            found = await verdicts(running, PRODUCED, Verdict.UNAUDITED)
+
+
+@in_a_loop
+async def test_records_that_are_none_are_counted_and_change_nothing(tmp_path: Path) -> None:
+    async with pipeline(tmp_path) as running:
+        await running.produce(20)
+        await running.report([b"", b"\xc3\x01 and then nonsense", bytes(900_000)])
+        await running.consume()
+        await running.say_final()
+        assert (await running.summary()).exit_code == 0
+
+
+@in_a_loop
+async def test_a_run_that_is_too_long_for_a_sketch_is_told_by_its_ends(tmp_path: Path) -> None:
+    """The consumer reports when the log was read for the producer long ago, so it is read again."""
+    async with pipeline(tmp_path) as running:
+        await running.produce(400, spacing_ms=10)
+        await running.say_final()
+        assert (await verdicts(running))[PRODUCED].verdict is Verdict.COMPLETE
+        skipped = range(20, 180)
+        await running.consume(lambda messages: [message for message in messages if message[0] or message[1] not in skipped])
+        async with asyncio.timeout(WAIT_SECONDS):
+            while (found := (await verdicts(running)).get(CONSUMED)) is None or not found.reason:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert (found.verdict, found.missing, found.named) == (Verdict.LOSS, 160, ())
+        assert found.reason == "offsets 20 to 179 of partition 0 are missing"
+
+
+@in_a_loop
+async def test_more_losses_than_a_sketch_can_name_are_still_counted(tmp_path: Path) -> None:
+    """149 of each partition: more than a sketch has cells. At about a hundred it depends on the contents whether they can be named."""
+    async with pipeline(tmp_path) as running:
+        await running.produce(400, spacing_ms=10)
+        await running.consume(lambda messages: [message for message in messages if message[1] == 199 or message[1] % 4 == 0])
+        await running.say_final()
+        found = await verdicts(running)
+        assert (found[CONSUMED].verdict, found[CONSUMED].missing, found[CONSUMED].named) == (Verdict.LOSS, 298, ())

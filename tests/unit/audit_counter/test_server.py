@@ -1,0 +1,249 @@
+"""A counter as it runs: its page, REST, gRPC, metrics, the command, and who is active of two. Real sockets, a real file, a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.routing import Route
+from tests.unit.audit_counter.pipelines import Pipeline, in_a_loop
+from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
+
+from ottla.audit_counter.rest.application import AuditApplication
+from ottla.audit_counter.rest.document import openapi
+from ottla.audit_counter.server import AuditServer
+from ottla.audit_counter.store import StoreFailed
+from ottla.cli.main import run
+from ottla.clock import SystemClock
+from ottla.config.audit import AuditSettings
+from ottla.coordination.embedded import EmbeddedZooKeeper
+from ottla.coordination.sessions import OpenSession
+from ottla.errors import ConfigurationError, InvalidRequest, ResourceNotFound
+from ottla.rpc.channel import RpcChannel
+from ottla.rpc.v1 import audit_pb2 as messages
+from ottla.testing.certificates import Authority
+
+
+def settings_of(bootstrap_servers: str, directory: Path, **changes: str) -> AuditSettings:
+    properties = {
+        "bootstrap.servers": bootstrap_servers,
+        "rest.listener": "127.0.0.1:0",
+        "rpc.listener": "127.0.0.1:0",
+        "http.listener": "127.0.0.1:0",
+        "audit.directory": str(directory),
+        **{name.replace("_", "."): value for name, value in changes.items()},
+    }
+    return AuditSettings.from_properties(properties)
+
+
+@asynccontextmanager
+async def server_of(settings: AuditSettings, open_coordination: OpenSession | None = None, name: str = "one") -> AsyncIterator[AuditServer]:
+    server = AuditServer(settings, open_coordination, name=name)
+    await server.start()
+    try:
+        await asyncio.wait_for(server.counter.wait_caught_up(), 120)
+        yield server
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def served(tmp_path: Path) -> AsyncIterator[tuple[AuditServer, Pipeline]]:
+    """A server, with 100 messages of which the consumer lost one."""
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 2)
+        async with server_of(settings_of(servers(running), tmp_path / "audit")) as server:
+            now_ms = SystemClock().time_ms()
+            line = Pipeline(running, cluster, server.counter, now_ms - now_ms % 60_000 - 120_000)
+            await line.produce(100)
+            await line.consume(lambda found: [message for message in found if message[:2] != (1, 7)])
+            await line.say_final()
+            assert (await line.summary()).is_known
+            yield server, line
+
+
+@asynccontextmanager
+async def rpc_channel(port: int) -> AsyncIterator[RpcChannel]:
+    channel = RpcChannel(f"127.0.0.1:{port}")
+    try:
+        yield channel
+    finally:
+        await channel.close()
+
+
+async def beside(function: Callable[..., Any], *arguments: Any) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+
+
+def get(url: str, path: str, accept: str = "") -> tuple[int, str, str]:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=120)
+    connection.request("GET", path, headers={"Accept": accept} if accept else {})
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, answer.headers["content-type"], body
+
+
+@in_a_loop
+async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with served(tmp_path) as (server, line):
+        url, window = server.url, line.start_ms
+        span = f"from={window}&to={window + 60_000}"
+
+        async def ask(path: str, accept: str = "") -> tuple[int, Any]:
+            status, kind, body = await beside(get, url, path, accept)
+            return status, json.loads(body) if "json" in kind else body
+
+        status, topics = await ask("/v1/topics")
+        assert (status, topics[0]["topic"], topics[0]["missing"]) == (200, "clicks", 1)
+        assert topics[0]["messages"] == {"producer": 100, "log": 100, "consumer:billing": 99}
+        _, edges = await ask(f"/v1/topics/clicks/edges?{span}")
+        assert {edge["edge"]: edge["verdict"] for edge in edges} == {"producer->log": "COMPLETE", "log->consumer:billing": "LOSS"}
+        _, windows = await ask(f"/v1/topics/clicks/windows?{span}&tier=producer")
+        assert [(row["tier"], row["attempted"], row["count"]) for row in windows] == [("producer", 100, 100)]
+        edge = "log-%3Econsumer:billing"
+        assert await ask(f"/v1/topics/clicks/missing?window={window}&edge={edge}") == (200, [{"partition": 1, "offset": 7, "times": 1}])
+        _, text = await ask(f"/v1/topics/clicks/missing?window={window}&edge={edge}", "text/csv")
+        assert text.splitlines() == ["partition,offset,times", "1,7,1"]
+        _, sessions = await ask("/v1/sessions")
+        assert {(session["tier"], session["state"]) for session in sessions} == {("producer", "final"), ("consumer:billing", "final")}
+        _, status_body = await ask("/v1/status")
+        assert status_body["is_active"]
+        assert status_body["quarantined"] == 0
+        for path, code in (
+            ("/v1/topics/none/edges", 404),
+            ("/v1/topics/clicks/edges?from=5&to=4", 400),
+            ("/v1/topics/clicks/edges?from=yesterday", 400),
+            ("/v1/topics/clicks/windows?from=0&to=99999999999999", 400),
+            ("/v1/topics/clicks/missing?window=1&edge=a-%3Eb", 404),
+            ("/v1/topics/clicks/missing?window=1", 400),
+            ("/nowhere", 404),
+        ):
+            found, problem = await ask(path)
+            assert (found, problem["status"], bool(problem["detail"])) == (code, code, True), path
+        found, page = await ask("/")
+        assert (found, "<title>Ottla audit</title>" in page) == (200, True)
+
+        # The command, with the exit codes that a pipeline looks at.
+        options = ["--counter", url]
+        times = ["--from", str(window), "--to", str(window + 60_000)]
+        assert await beside(run, ["audit", "verify", "-t", "clicks", *times, *options]) == 1
+        assert await beside(run, ["audit", "verify", "-t", "clicks", *times, "--tiers", "producer,log", "--json", *options]) == 0
+        assert await beside(run, ["audit", "verify", "-t", "other", *times, *options]) == 3
+        assert await beside(run, ["audit", "verify", "-t", "clicks", "--from", "soon", *options]) == 2
+        for words in (["status"], ["sessions"], ["missing", "-t", "clicks", "--window", str(window), "--edge", "log->consumer:billing"]):
+            assert await beside(run, ["audit", *words, *options]) == 0
+        printed = capsys.readouterr().out
+        assert "LOSS" in printed
+        assert "consumer:billing" in printed
+
+        # gRPC.
+        async with rpc_channel(server.rpc_port) as channel:
+            service = messages.DESCRIPTOR.services_by_name["Audit"].full_name
+
+            async def call(name: str, request: Any, answer: Any) -> Any:
+                return await channel.call_named(f"/{service}/{name}", request, answer, timeout_seconds=10)
+
+            verify = messages.VerifyRequest(topic="clicks", from_ms=window, to_ms=window + 1)
+            verified = await call("Verify", verify, messages.VerifyResponse)
+            assert (verified.verdict, verified.exit_code, len(verified.verdicts)) == ("LOSS", 1, 2)
+            missing = messages.MissingRequest(topic="clicks", window=window, edge="log->consumer:billing")
+            found = await call("Missing", missing, messages.MissingResponse)
+            assert [(one.partition, one.offset) for one in found.messages] == [(1, 7)]
+            with pytest.raises(ResourceNotFound):
+                await call("Missing", messages.MissingRequest(topic="clicks", window=window, edge="a->b"), messages.MissingResponse)
+            with pytest.raises(InvalidRequest):
+                await call("Verify", messages.VerifyRequest(topic="clicks"), messages.VerifyResponse)
+            standing = await call("Status", messages.AuditStatusRequest(), messages.AuditStatusResponse)
+            assert (standing.is_active, standing.is_caught_up, list(standing.topics)) == (True, True, ["clicks"])
+
+        # Metrics, and whether it is ready.
+        assert server.is_ready
+        _, _, text = await beside(get, server.metrics_url, "/metrics")
+        assert 'ottla_audit_missing_messages{edge="log->consumer:billing",topic="clicks"} 1.0' in text
+        assert 'ottla_audit_messages{tier="producer",topic="clicks"} 100.0' in text
+        assert "ottla_audit_is_active 1.0" in text
+
+
+@in_a_loop
+async def test_verdicts_are_sent_as_they_change(tmp_path: Path) -> None:
+    async with served(tmp_path) as (server, line):
+
+        def listen(started: Callable[[], None]) -> str:
+            connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=120)
+            connection.request("GET", "/v1/events?topic=clicks")
+            answer = connection.getresponse()
+            assert answer.readline() == b"retry: 2000\n"
+            started()
+            while not (text := answer.readline().decode()).startswith("data:"):
+                pass
+            connection.close()
+            return text
+
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        listening = asyncio.ensure_future(beside(listen, lambda: loop.call_soon_threadsafe(begun.set)))
+        await begun.wait()
+        await line.produce(10)
+        await line.report(line.producer.records(line.now_ms))
+        event = json.loads((await listening).removeprefix("data: "))
+        assert (event["topic"], event["window"]) == ("clicks", line.start_ms)
+
+
+@in_a_loop
+async def test_of_two_counters_one_is_active_and_the_other_takes_over(tmp_path: Path) -> None:
+    """With its own file, brought up to date by reading; the term in the file refuses what is past."""
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(brokers(tmp_path))
+        cluster = await stack.enter_async_context(cluster_of(running))
+        await create_topic(cluster, "clicks", 2)
+        zookeeper = EmbeddedZooKeeper(tmp_path / "zookeeper", SystemClock())
+        stack.push_async_callback(zookeeper.close)
+        first = AuditServer(settings_of(servers(running), tmp_path / "a"), zookeeper.session, name="a")
+        await first.start()
+        second = await stack.enter_async_context(server_of(settings_of(servers(running), tmp_path / "b"), zookeeper.session, "b"))
+        assert (first.counter.is_active, second.counter.is_active) == (True, False)
+        now_ms = SystemClock().time_ms()
+        line = Pipeline(running, cluster, second.counter, now_ms - now_ms % 60_000 - 120_000)
+        await line.produce(20)
+        await line.say_final()
+        await first.stop()
+        # The standby has no log of its own to go by until it is active.
+        summary = await line.summary()
+        assert second.counter.is_active
+        assert second.counter.epoch == 2
+        assert summary.exit_code == 0
+        with pytest.raises(StoreFailed, match="term 1 is over"):
+            await second.counter.activate(1)
+
+
+@in_a_loop
+async def test_brokers_are_reached_over_tls(tmp_path: Path) -> None:
+    keystore, truststore = (str(path) for path in Authority("tests").write(tmp_path, "broker"))
+    own: dict[str, Any] = {"ssl_keystore_location": keystore, "ssl_keystore_type": "PEM", "listeners": "SSL://127.0.0.1:0"}
+    others: dict[str, Any] = {"ssl_truststore_location": truststore, "ssl_truststore_type": "PEM", "security_inter_broker_protocol": "SSL"}
+    async with brokers(tmp_path, **own, **others) as running:
+        directory, trusted = tmp_path / "audit", {"security_protocol": "SSL", "ssl_truststore_location": truststore}
+        async with server_of(settings_of(servers(running), directory, **trusted)) as server:
+            await asyncio.wait_for(server.counter.wait_read(60), 120)
+
+
+def test_the_description_of_the_api_has_every_route() -> None:
+    application = AuditApplication(None, SystemClock()).application  # type: ignore[arg-type]
+    routes = {route.path for route in application.routes if isinstance(route, Route)}
+    assert routes - {"/"} == set(openapi()["paths"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("audit_tiers", "producer,moon"), ("rest_listener", "nowhere"), ("audit_window_ms", "5"), ("audit_verify", "perhaps")],
+)
+def test_settings_that_cannot_be_are_refused(tmp_path: Path, name: str, value: str) -> None:
+    with pytest.raises(ConfigurationError, match=name.replace("_", r"\.")):
+        settings_of("localhost:9092", tmp_path, **{name: value})

@@ -1,0 +1,319 @@
+"""The counter's file: offsets and counts in one transaction, so that nothing is counted twice or lost, whatever is killed when."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.audit_counter.records import MINUTE, NOW, START, appended, consumed, produced, read, record
+from tests.unit.audit_counter.test_verdicts import headers, tally
+
+from ottla.audit_counter.store import Read, Store, StoreFailed
+from ottla.audit_counter.verdicts import EdgeVerdict, Named, Verdict, judge
+from ottla.record.audit_records import AuditRecord, Tally
+
+HOUR = 3_600_000
+END = START + MINUTE
+ALL = list(range(100))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "audit.db", MINUTE, 168 * HOUR)
+    store.next_offsets("topic-1")
+    yield store
+    store.close()
+
+
+def apply(store: Store, *records: AuditRecord | None, first: int = 0) -> set[tuple[str, int]]:
+    return store.apply(read(*records, first=first), {0: first + len(records)}, NOW)
+
+
+def verdicts(store: Store) -> dict[str, Verdict]:
+    return {said.edge: said.verdict for said in judge(store.books("clicks", START), ("producer", "broker"))}
+
+
+def test_records_of_all_tiers_become_books_that_are_judged(store: Store) -> None:
+    changed = apply(store, produced(0, ALL, watermark_ms=END), appended(0, ALL, watermark_ms=END), consumed(0, ALL, 100))
+    assert changed == {("clicks", START), ("clicks", -1)}
+    assert store.books("clicks", START).beginnings == {"broker": {0: 0}, "consumer:g": {0: 0}}
+    assert verdicts(store) == {"producer->broker": Verdict.COMPLETE, "broker->consumer:g": Verdict.COMPLETE}
+    assert store.topics() == ["clicks"]
+    assert sorted(store.totals()) == [("clicks", "broker", 100), ("clicks", "consumer:g", 100), ("clicks", "producer", 100)]
+
+
+def test_a_second_copy_of_a_record_changes_nothing(store: Store) -> None:
+    apply(store, produced(0, ALL), appended(0, ALL), consumed(0, ALL, 100))
+    before = store.books("clicks", START)
+    apply(store, produced(0, ALL), appended(0, ALL), consumed(0, ALL, 100), first=3)
+    assert store.books("clicks", START) == before
+    assert store.counters.repeated == 3
+    # Nor do offsets that were read before, as after a kill between the answer of SQLite and the next fetch.
+    store.apply(read(produced(1, [7])), {0: 6}, NOW)
+    assert store.books("clicks", START) == before
+
+
+def test_records_count_the_same_one_by_one_and_in_one_transaction(store: Store, tmp_path: Path) -> None:
+    """Digests and full sketches are added to those of the file, and the second copies within a transaction are none."""
+    records = [produced(number, ALL[20 * number : 20 * number + 60]) for number in range(3)]
+    for number, one in enumerate(records):
+        apply(store, one, first=number)
+    other = Store(tmp_path / "other.db", MINUTE, 168 * HOUR)
+    assert other.apply(iter(read(*records, *records)), {0: 6}, NOW) == {("clicks", START), ("clicks", -1)}
+    assert other.counters.repeated == 3
+    assert other.books("clicks", START) == store.books("clicks", START)
+    assert other.books("clicks", START).total("producer").count == 180
+    other.close()
+
+
+@pytest.mark.parametrize("rows", [4_096, 1])
+def test_rows_that_are_remembered_are_those_of_the_file(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """One store works on; the other one is opened again before each step, and so has nothing but its file."""
+    monkeypatch.setattr("ottla.audit_counter.store._RECENT_COUNTS", rows)
+    monkeypatch.setattr("ottla.audit_counter.store._RECENT_SESSIONS", rows)
+    again: dict[str, Any] = {"host": "b", "first_offset": 60, "next_offset": 80}
+    steps: list[Callable[[Store], object]] = [
+        lambda it: apply(it, produced(0, ALL), appended(0, ALL[:60]), appended(1, ALL[60:]), record("l", 0, "log", {START: tally(ALL)})),
+        lambda it: it.put_log("clicks", {START: {0: tally(ALL[:50])}}, {0: 100}, {START: 0}),
+        lambda it: apply(it, record("l", 1, "log", {START: tally([7])}), first=4),
+        lambda it: it.drop_sketches(NOW + HOUR),
+        lambda it: apply(it, produced(1, [100]), first=5),
+        lambda it: apply(it, record("n", 0, "broker", {START: headers(ALL[60:80])}, **again), first=6),
+        lambda it: apply(it, record("n", 1, "broker", {START: headers(ALL[60:80])}, **again), first=7),
+        lambda it: it.silent_sessions(NOW + 1),
+        lambda it: apply(it, produced(0, ALL), first=8),
+        lambda it: it.purge(NOW + 169 * HOUR),
+        lambda it: apply(it, produced(2, [101]), first=9),
+    ]
+    path = tmp_path / "other.db"
+    Store(path, MINUTE, 168 * HOUR).close()
+    for number, step in enumerate(steps):
+        step(store)
+        other = Store(path, MINUTE, 168 * HOUR)
+        other.next_offsets("topic-1")
+        step(other)
+        assert other.books("clicks", START) == store.books("clicks", START), number
+        assert other.sessions() == store.sessions(), number
+        other.close()
+
+
+def test_a_file_that_is_opened_again_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "audit.db"
+    store = Store(path, MINUTE, HOUR)
+    store.next_offsets("topic-1")
+    apply(store, produced(0, ALL))
+    books = store.books("clicks", START)
+    store.close()
+    store = Store(path, MINUTE, HOUR)
+    assert store.next_offsets("topic-1") == {0: 1}
+    assert store.books("clicks", START) == books
+    # A topic that was made again has other offsets, and what was counted of it is gone with it.
+    assert store.next_offsets("topic-2") == {}
+    assert not store.topics()
+    store.close()
+
+
+def test_a_missing_sequence_is_missing_audit_data_and_never_loss(store: Store) -> None:
+    apply(
+        store,
+        produced(0, ALL, watermark_ms=START),
+        produced(2, [200], watermark_ms=END, reported_ms=END),
+        appended(0, ALL, watermark_ms=END),
+    )
+    (session,) = (session for session in store.sessions() if session.tier == "producer")
+    assert [(gap.first, gap.behind) for gap in session.gaps] == [(1, 2)]
+    store.apply(read(appended(1, [100], watermark_ms=END, next_offset=300), first=3), {0: 4}, NOW)
+    assert verdicts(store)["producer->broker"] is Verdict.UNAUDITED
+
+
+def test_the_next_leader_counts_again_what_the_former_one_may_have_said(store: Store) -> None:
+    """A leader died after its report and before its checkpoint: the next one begins at the checkpoint."""
+    apply(store, appended(0, ALL[:40]), appended(1, ALL[40:70]), produced(0, ALL, watermark_ms=END))
+    again = record("b2", 0, "broker", {START: headers(ALL[40:])}, first_offset=40, next_offset=100, leader_epoch=1, watermark_ms=END)
+    apply(store, again, first=3)
+    assert store.books("clicks", START).total("broker").count == 100
+    assert store.counters.recounts == 1
+    apply(store, appended(2, ALL[70:80], is_final=True), first=4)  # what the former one still says is not counted twice
+    assert store.books("clicks", START).positions["broker"][0] in (80, 100)
+
+
+def test_what_a_mirror_reads_again_takes_the_place_of_what_it_said_before(store: Store) -> None:
+    """A worker was killed before its word was acknowledged; the next one reads the same in other portions."""
+
+    def mirrored(session: str, sequence: int, first: int, behind: int) -> AuditRecord:
+        windows = {START: headers(ALL[first:behind])}
+        return record(session, sequence, "mirror:A-B", windows, first_offset=first, next_offset=behind, reported_ms=END)
+
+    apply(store, appended(0, ALL, watermark_ms=END), mirrored("m1", 0, 0, 50), mirrored("m1", 1, 50, 100))
+    assert verdicts(store)["broker->mirror:A-B"] is Verdict.COMPLETE
+    apply(store, mirrored("m2", 0, 50, 60), first=3)
+    assert verdicts(store)["broker->mirror:A-B"] is Verdict.PENDING
+    apply(store, mirrored("m2", 1, 60, 100), mirrored("m2", 1, 60, 100), first=4)
+    assert verdicts(store)["broker->mirror:A-B"] is Verdict.COMPLETE
+    # Its source was cut within a range: what is known of that range is known no more, and that is said.
+    apply(store, mirrored("m2", 2, 55, 100), first=6)
+    assert verdicts(store)["broker->mirror:A-B"] is Verdict.UNAUDITED
+
+
+def test_offsets_that_no_broker_counted_are_missing_audit_data(store: Store) -> None:
+    apply(store, produced(0, ALL, watermark_ms=END), appended(0, ALL[:50], watermark_ms=END))
+    apply(store, appended(1, ALL[60:], watermark_ms=END, reported_ms=END), first=2)
+    assert verdicts(store)["producer->broker"] is Verdict.UNAUDITED
+
+
+def test_windows_far_ahead_and_long_past_are_not_opened(store: Store) -> None:
+    day = 24 * HOUR
+    apply(store, record("p", 0, "producer", {START + 2 * day: Tally(), START - 8 * day: Tally(), START: Tally(count=1)}))
+    assert store.windows_of("clicks") == [START]
+    assert store.counters.windows_refused == 2
+
+
+def test_a_tier_with_windows_of_another_width_is_missing_audit_data_and_no_loss(store: Store) -> None:
+    """However often it reports: the gaps of a session are bounded, and none is forgotten."""
+    starts = [*(START + number * MINUTE for number in range(1, 150)), START]
+    other = [
+        appended(number, [number], watermark_ms=END)._replace(window_ms=MINUTE // 2, windows={start_ms: Tally(count=1)})
+        for number, start_ms in enumerate(starts)
+    ]
+    apply(store, produced(0, ALL, watermark_ms=END), *other)
+    assert verdicts(store) == {"producer->broker": Verdict.UNAUDITED}
+    (session,) = (each for each in store.sessions("clicks") if each.tier == "broker")
+    assert len(session.gaps) == 100
+    assert store.counters.windows_refused == 150
+
+
+def test_records_that_are_none_are_kept_with_their_offset_and_counted(store: Store) -> None:
+    apply(store, None, produced(0, ALL))
+    assert store.quarantine() == [(0, 0, "no record")]
+    assert store.counters.quarantined == 1
+
+
+def test_a_session_that_says_nothing_for_long_is_dead_until_it_speaks(store: Store) -> None:
+    apply(store, produced(0, ALL, watermark_ms=START + 1), appended(0, ALL, watermark_ms=END))
+    assert store.silent_sessions(NOW) == []
+    assert ("clicks", START + 1) in store.silent_sessions(NOW + 1)
+    assert verdicts(store)["producer->broker"] is Verdict.IN_DOUBT
+    apply(store, produced(1, [], watermark_ms=END), first=2)
+    assert verdicts(store)["producer->broker"] is Verdict.COMPLETE
+
+
+def test_verdicts_are_read_as_they_were_written_and_go_with_their_windows(store: Store) -> None:
+    said = EdgeVerdict("a", "b", Verdict.LOSS, "why", "placed", 10, 9, 1, 0, 0, 2, ("h",), (Named(2, 7, 1),), 3)
+    apply(store, produced(0, ALL))
+    store.put_verdicts("clicks", START, [said])
+    assert store.verdicts("clicks") == [("clicks", START, said)]
+    assert store.verdicts(kinds=(Verdict.COMPLETE,)) == []
+    store.purge(NOW)
+    assert store.verdicts("clicks")
+    assert store.purge(NOW + 169 * HOUR) == 1
+    assert store.verdicts("clicks") == []
+
+
+def test_a_torn_file_is_set_apart_and_everything_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "audit.db"
+    store = Store(path, MINUTE, HOUR)
+    apply(store, produced(0, ALL))
+    store.close()
+    whole = path.read_bytes()
+    path.write_bytes(b"torn" + whole[4:])
+    store = Store(path, MINUTE, HOUR)
+    assert store.next_offsets("topic-1") == {}
+    assert path.with_suffix(".torn").exists()
+    store.close()
+
+
+def test_a_full_disk_takes_nothing_in(store: Store) -> None:
+    apply(store, produced(0, ALL))
+    before = store.books("clicks", START)
+    (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    many = [record("q", number, "producer", {START: headers([number])}, topic=f"t{number}", host="h" * 500) for number in range(100)]
+    with pytest.raises(StoreFailed, match="full"):
+        apply(store, produced(1, [100]), *many, first=1)
+    assert store.next_offsets("topic-1") == {0: 1}
+    assert store.books("clicks", START) == before
+    store._connection.execute("PRAGMA max_page_count = 1073741823")
+    apply(store, produced(1, [100]), *many, first=1)
+    assert store.books("clicks", START).total("producer").count == 101
+    assert store.counters.repeated == 0
+
+
+def test_two_counters_cannot_have_one_file(tmp_path: Path) -> None:
+    store = Store(tmp_path / "audit.db", MINUTE, HOUR)
+    script = (
+        "import sys; from pathlib import Path; from ottla.audit_counter import store\n"
+        "real = store.sqlite3.connect\n"
+        "store.sqlite3.connect = lambda *a, **k: real(*a, **{**k, 'timeout': 0.1})\n"
+        "store.Store(Path(sys.argv[1]), 60000, 1)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "audit.db")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert found.returncode
+    assert "locked" in found.stderr
+    store.close()
+
+
+def test_a_former_term_cannot_write(store: Store) -> None:
+    store.raise_epoch(4)
+    store.raise_epoch(4)
+    with pytest.raises(StoreFailed, match="term 3 is over"):
+        store.raise_epoch(3)
+    assert store.epoch == 4
+
+
+def test_another_window_needs_another_file(tmp_path: Path) -> None:
+    Store(tmp_path / "audit.db", MINUTE, HOUR).close()
+    with pytest.raises(StoreFailed, match=r"audit\.window\.ms is 10000"):
+        Store(tmp_path / "audit.db", 10_000, HOUR)
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from ottla.audit_counter.store import Store
+from tests.unit.audit_counter.records import MINUTE, NOW, read, produced
+store = Store(Path(sys.argv[1]), MINUTE, 3_600_000)
+offset = store.next_offsets("topic-1").get(0, 0)
+print("open", flush=True)
+for number in range(offset, 100_000):
+    store.apply(read(produced(number, [number]), first=number), {0: number + 1}, NOW)
+    print(number, flush=True)
+"""
+
+
+def test_kill_9_counts_nothing_twice_and_nothing_less(tmp_path: Path) -> None:
+    """The process is killed in the middle of its writing, twice; what is there is what the offset says."""
+    path = tmp_path / "audit.db"
+    for _ in range(2):
+        process = subprocess.Popen([sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for _ in range(20):
+            process.stdout.readline()
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(120)
+        process.stdout.close()
+        store = Store(path, MINUTE, HOUR)
+        done = store.next_offsets("topic-1")[0]
+        books = store.books("clicks", START).total("producer")
+        assert (books.count, books.last_offset) == (done, done - 1)
+        store.close()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_what_the_log_said_is_old_once_more_was_written(store: Store) -> None:
+    apply(store, produced(0, ALL, watermark_ms=END), appended(0, ALL, watermark_ms=END))
+    store.put_log("clicks", {START: {0: produced(0, ALL).windows[START]}}, {0: 100}, {START: 0})
+    assert store.books("clicks", START).repeated == 0
+    store.apply([Read(0, 2, consumed(0, ALL, 100))], {0: 3}, NOW)
+    assert store.books("clicks", START).repeated == 0
+    store.apply([Read(0, 3, produced(1, [100], watermark_ms=END))], {0: 4}, NOW)
+    assert store.books("clicks", START).repeated is None

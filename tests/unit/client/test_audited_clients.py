@@ -1,0 +1,148 @@
+"""confluent-kafka's clients, audited: what they report is judged COMPLETE, and a message that the consumer swallows is named."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from ottla.client.audited_clients import audited
+from ottla.client.auditing import ConsumerAudit, ProducerAudit, new_session
+from ottla.clock import SystemClock
+from ottla.record.audit_records import NO_PARTITION, TOPIC, AuditRecord, decode
+from ottla.testing.cluster import EmbeddedCluster
+
+
+def records_on(bootstrap_servers: str, count: int) -> list[AuditRecord]:
+    """What was reported, once there is so much of it."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "look", "auto.offset.reset": "earliest"})
+    consumer.subscribe([TOPIC])
+    found: list[AuditRecord] = []
+    deadline = time.monotonic() + 120
+    try:
+        while len(found) < count:
+            assert time.monotonic() < deadline, found
+            message = consumer.poll(1.0)
+            if message is not None and message.error() is None:
+                found.append(decode(message.value() or b""))
+    finally:
+        consumer.close()
+    return found
+
+
+def test_an_audited_producer_and_consumer_say_the_same(tmp_path: Path) -> None:
+    with EmbeddedCluster(data_directory=tmp_path) as cluster:
+        servers = cluster.bootstrap_servers
+        cluster.create_topic("clicks")
+        cluster.create_topic(TOPIC)
+        delivered: list[int | None] = []
+        producer = audited(confluent_kafka.Producer)(
+            {"bootstrap.servers": servers, "ottla.audit.application": "checkout", "ottla.audit.host": "web-1"}
+        )
+        for number in range(100):
+            producer.produce(
+                "clicks", f"value-{number}", key=None if number % 3 else "k", on_delivery=lambda _, m: delivered.append(m.offset())
+            )
+        with pytest.raises(confluent_kafka.KafkaException):
+            producer.produce("clicks", b"x" * 2_000_000)  # refused before it is sent: never attempted
+        assert producer.close_audit() == 0  # type: ignore[attr-defined]
+        assert set(delivered) == set(range(100))
+        consumer = audited(confluent_kafka.Consumer)(
+            {"bootstrap.servers": servers, "group.id": "billing", "auto.offset.reset": "earliest", "ottla.audit.host": "bill-1"}
+        )
+        consumer.subscribe(["clicks"])
+        count = 0
+        deadline = time.monotonic() + 120
+        while count < 100 and time.monotonic() < deadline:
+            count += len(consumer.consume(50, 1.0))
+        consumer.close()
+        reported = records_on(servers, 2)
+    sent = next(record for record in reported if record.tier == "producer")
+    had = next(record for record in reported if record.tier == "consumer:billing")
+    assert (sent.host, sent.application, sent.is_final, had.host) == ("web-1", "checkout", True, "bill-1")
+    assert (had.first_offset, had.next_offset) == (0, 100)
+    ours, theirs = list(sent.windows.values()), list(had.windows.values())
+    assert sum(tally.attempted for tally in ours) == sum(tally.acknowledged for tally in ours) == 100
+    assert [(tally.count, tally.placed, tally.content, tally.offsets, tally.sketch) for tally in ours] == [
+        (tally.count, tally.placed, tally.content, tally.offsets, tally.sketch) for tally in theirs
+    ]
+
+
+def test_only_clients_of_confluent_kafka_are_audited_and_only_settings_that_there_are() -> None:
+    with pytest.raises(TypeError, match="neither a Producer nor a Consumer"):
+        audited(dict)
+    with pytest.raises(ValueError, match=r"unknown setting ottla\.audit\.aplication"):
+        audited(confluent_kafka.Producer)({"bootstrap.servers": "localhost:1", "ottla.audit.aplication": "x"})
+
+
+def test_a_watermark_stays_below_what_is_on_its_way() -> None:
+    audit = ProducerAudit(new_session("producer"))
+    first = audit.attempted("t", b"k", b"v", 70_000)
+    second = audit.attempted("t", b"k", b"v", 190_000)
+    assert [record.watermark_ms for record in audit.records(500_000)] == [60_000]
+    audit.acknowledged(first, 0, 0)
+    assert [record.watermark_ms for record in audit.records(500_000)] == [180_000]
+    audit.failed(second)
+    (record,) = audit.records(500_000)
+    assert (record.watermark_ms, record.partition, record.windows[180_000].failed) == (500_000, NO_PARTITION, 1)
+    # A clock that goes back does not take a word back.
+    assert [record.watermark_ms for record in audit.records(400_000)] == [500_000]
+
+
+def test_what_is_on_its_way_at_the_end_is_reported_as_attempted() -> None:
+    audit = ProducerAudit(new_session("producer"))
+    audit.attempted("t", b"k", b"v", 70_000)
+    audit.withdrawn(audit.attempted("t", b"k", b"v", 70_001))
+    (record,) = audit.records(500_000, is_final=True)
+    assert (record.is_final, record.windows[60_000].attempted, record.windows[60_000].outstanding) == (True, 1, 1)
+
+
+def test_the_watermark_comes_with_the_last_record_of_a_report_alone() -> None:
+    """Or a window would be known before all of it was said."""
+    audit = ProducerAudit(new_session("producer"))
+    for partition in range(3):
+        audit.acknowledged(audit.attempted("t", b"k", b"v", 70_000), partition, 5)
+    reported = audit.records(500_000, is_final=True)
+    assert [(record.watermark_ms, record.is_final) for record in reported] == [(0, False), (0, False), (500_000, True)]
+
+
+def test_offsets_that_nobody_knows_leave_contents_as_the_evidence() -> None:
+    """acks=0."""
+    audit = ProducerAudit(new_session("producer"))
+    audit.acknowledged(audit.attempted("t", b"k", b"v", 70_000), 0, -1)
+    (record,) = audit.records(500_000)
+    tally = record.windows[60_000]
+    assert (tally.count, tally.offsets, tally.placed, tally.content is not None) == (1, None, None, True)
+
+
+def test_many_messages_are_added_up_on_the_way() -> None:
+    audit = ConsumerAudit(new_session("consumer:g"))
+    for offset in range(40_000):
+        audit.consumed("t", 0, offset, None, b"v", 70_000)
+    assert len(audit._topics["t"].outcomes) < 40_000
+    (record,) = audit.records(500_000)
+    assert (record.windows[60_000].count, record.first_offset, record.next_offset) == (40_000, 0, 40_000)
+
+
+class _StandingClock(SystemClock):
+    """A clock at two minutes and a bit."""
+
+    def time_ms(self) -> int:
+        return 130_000
+
+
+def test_counted_by_append_a_message_of_another_time_holds_no_window_open() -> None:
+    """The broker stamps it, so only the producer's clock says where it can be until then."""
+    for by_append, window, watermark in ((False, 0, 0), (True, 120_000, 120_000)):
+        audit = ProducerAudit(new_session("producer"), _StandingClock(), by_append=by_append)
+        attempts = [audit.attempted("t", b"k", b"v", 5_000) for _ in range(3)]
+        (waiting,) = audit.records(130_000)
+        assert (waiting.watermark_ms, dict(waiting.windows)) == (watermark, {})
+        audit.acknowledged(attempts[0], 0, 7, 130_000)
+        audit.failed(attempts[1])
+        unknown, known = audit.records(130_000, is_final=True)
+        assert [(start, tally.attempted, tally.failed) for start, tally in unknown.windows.items()] == [(window, 2, 1)]
+        assert list(known.windows) == [120_000]
+        assert (0 in known.windows[120_000].latencies.buckets) is by_append

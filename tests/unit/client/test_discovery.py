@@ -1,0 +1,117 @@
+"""A producer with `zk.connect`: what ZooKeeper's watchers tell it of brokers and topics, while it sends.
+
+The design document, "Automatic producer load balancing", has four events: a broker comes, a broker goes, a topic is new, brokers have
+other partitions of a topic that there is.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+from kazoo.client import KazooClient
+
+from ottla.client.messages import Message
+from ottla.client.partitioners import murmur2_partition
+from ottla.client.producer import Producer
+from ottla.client.simple_consumer import SimpleConsumer
+from ottla.config.client import ProducerSettings
+from ottla.errors import BrokerNotAvailable
+from ottla.testing.cluster import EmbeddedCluster
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(brokers=2, settings={"coordination.listener": "127.0.0.1:0"}) as running:
+        yield running
+
+
+@pytest.fixture
+def zookeeper(cluster: EmbeddedCluster) -> str:
+    return cluster.zookeeper_address
+
+
+@pytest.fixture
+def look(zookeeper: str) -> Iterator[KazooClient]:
+    client = KazooClient(zookeeper)
+    client.start(20)
+    yield client
+    client.stop()
+    client.close()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def partition_of(producer: Producer, topic: str, key: bytes) -> int:
+    return producer.send(topic, b"x", key=key).result(120)[0][0].partition
+
+
+@pytest.mark.parametrize("partitioner", [None, lambda key, count: count - 1], ids=["murmur2", "own"])
+def test_partitions_that_are_added_are_written_to_at_once(
+    cluster: EmbeddedCluster, zookeeper: str, partitioner: Callable[[bytes | None, int], int] | None
+) -> None:
+    """librdkafka would hear of them after `topic.metadata.refresh.interval.ms`, which is five minutes."""
+    topic = cluster.create_topic("growing", partitions=1)
+    key = next(key for number in range(100) if murmur2_partition(key := b"%d" % number, 4) == 3)
+    with Producer(ProducerSettings(zookeeper_connect=zookeeper), partitioner=partitioner) as producer:
+        assert partition_of(producer, topic, key) == 0
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        admin.create_partitions([NewPartitions(topic, 4)])[topic].result(120)
+        until(lambda: partition_of(producer, topic, key) == 3)
+
+
+def test_a_topic_that_is_new_is_written_to(cluster: EmbeddedCluster, zookeeper: str) -> None:
+    with Producer(ProducerSettings(zookeeper_connect=zookeeper, producer_type="async", queue_buffering_max_ms=1)) as producer:
+        producer.send(cluster.create_topic("there"), b"x").result(120)
+        delivery = producer.send(cluster.create_topic("new", partitions=3), b"x", key=b"k")
+        assert delivery.result(120)[0][0].partition == murmur2_partition(b"k", 3)
+
+
+def test_brokers_that_come_and_go_are_followed(cluster: EmbeddedCluster, zookeeper: str) -> None:
+    """The producer knows broker 1 alone when it starts. Broker 2 comes, broker 1 goes: all that it sends is written."""
+    topic = cluster.create_topic("steady", partitions=1, replication_factor=2)
+    cluster.stop_broker(2)
+    with Producer(ProducerSettings(zookeeper_connect=zookeeper)) as producer:
+        producer.send(topic, b"first")
+        cluster.start_broker(2)
+        until(lambda: set(cluster.isr(topic)) == {1, 2})
+        cluster.stop_broker(1)
+        producer.send(topic, b"second")
+    with SimpleConsumer(cluster.bootstrap_servers) as consumer:
+        assert [message.value for message in consumer.fetch(topic, 0, 0)] == [b"first", b"second"]
+
+
+def test_brokers_that_all_have_moved_are_found_at_their_new_addresses(cluster: EmbeddedCluster, look: KazooClient, zookeeper: str) -> None:
+    """A logical broker id lets a broker move to another machine without a change at its clients: nobody answers any more at the addresses
+    that the producer began with."""
+    with EmbeddedCluster(topics={"moved": 1}) as former:
+        port = int(former.bootstrap_servers.rpartition(":")[2])
+        data = {"version": 5, "host": "127.0.0.1", "port": port, "endpoints": [f"PLAINTEXT://127.0.0.1:{port}"], "jmx_port": -1}
+        data |= {"listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"}, "timestamp": "1", "features": {}, "rack": None}
+        look.create("/elsewhere/brokers/ids/1", json.dumps(data).encode(), makepath=True)
+        settings = ProducerSettings(zookeeper_connect=f"{zookeeper}/elsewhere", message_timeout_ms=60_000)
+        producer = Producer(settings)
+        assert producer.send("moved", b"first").result(120)
+    now = cluster.create_topic("moved")  # at other addresses
+    port = int(cluster.bootstrap_servers.split(",")[0].rpartition(":")[2])
+    data |= {"port": port, "endpoints": [f"PLAINTEXT://127.0.0.1:{port}"]}
+    look.set("/elsewhere/brokers/ids/1", json.dumps(data).encode())
+    producer.send(now, b"second", key=b"k", headers=[("h", b"1")], timestamp_ms=5)  # waits for brokers that nobody has heard of yet
+    producer.close()
+    with SimpleConsumer(cluster.bootstrap_servers) as consumer:
+        (message,) = consumer.fetch(now, 0, 0)
+    assert message == Message(now, 0, 0, 5, b"k", b"second", (("h", b"1"),))
+
+
+def test_a_chroot_that_is_not_there_is_said_and_not_made(cluster: EmbeddedCluster, look: KazooClient, zookeeper: str) -> None:
+    with pytest.raises(BrokerNotAvailable, match="/misspelt: there is no such chroot"):
+        Producer(ProducerSettings(zookeeper_connect=f"{zookeeper}/misspelt"))
+    assert look.exists("/misspelt") is None

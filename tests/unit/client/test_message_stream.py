@@ -1,0 +1,101 @@
+"""How far a reader is in what a fetch brought, and that both ways of decoding give the same messages."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.client.message_stream import Chunk
+from ottla.client.messages import MessageSet, read_stretch, stretches_of
+from ottla.errors import InvalidRecord
+from ottla.model import TopicPartition
+from ottla.record.batch import HEADER_SIZE
+from ottla.record.columnar import read_columns
+from ottla.record.records import Record, build_batch
+
+CLICKS = TopicPartition("clicks", 3)
+BYTES = st.none() | st.binary(max_size=200)
+HEADERS = st.lists(st.tuples(st.text(max_size=5), BYTES), max_size=2).map(tuple)
+RECORDS = st.lists(st.builds(Record, st.just(0), st.integers(0, 2**40), BYTES, BYTES, HEADERS), min_size=1, max_size=80)
+
+
+def batches(*sizes: int, value_size: int = 10) -> memoryview:
+    """Batches of so many records each, end to end."""
+    found, offset = b"", 0
+    for size in sizes:
+        found += build_batch([Record(offset + index, 1_000, None, b"%0*d" % (value_size, offset + index)) for index in range(size)])
+        offset += size
+    return memoryview(found)
+
+
+def message_set(records: memoryview, offset: int, next_offset: int) -> MessageSet:
+    return MessageSet(CLICKS, offset, next_offset, records, (), next_offset, 0)
+
+
+@given(RECORDS, st.integers(0, 40), st.sampled_from([0, 1, 4]))
+def test_columns_and_records_are_the_same_messages(records: list[Record], start: int, codec: int) -> None:
+    numbered = [replace(record, offset=index) for index, record in enumerate(records)]
+    view = memoryview(build_batch(numbered, codec=codec))
+    found = [stretch for columns in read_columns(view, start_offset=start) for stretch in stretches_of(columns, CLICKS)]
+    assert [each for stretch in found for each in stretch.messages] == list(read_stretch(view, CLICKS, start).messages)
+
+
+@pytest.mark.parametrize("sizes", [(3, 4), (150, 100, 50)], ids=["records", "columns"])
+def test_a_message_is_processed_when_the_next_one_is_asked_for_or_when_it_is_marked(sizes: tuple[int, ...]) -> None:
+    count = sum(sizes)
+    chunk = Chunk(message_set(batches(*sizes), 1, count))
+    seen: list[int] = []
+    while (messages := chunk.advance()) is not None:
+        for message in messages:
+            assert chunk.processed_offset == max(1, message.offset)
+            seen.append(message.offset)
+            if message.offset % 5 == 0:
+                chunk.mark_processed()
+                assert chunk.processed_offset == message.offset + 1
+    assert seen == list(range(1, count))
+
+
+def test_nothing_is_handed_out_of_what_is_revoked() -> None:
+    chunk = Chunk(message_set(batches(100, 100, 100), 0, 300))
+    messages = chunk.advance()
+    assert messages is not None
+    assert [next(messages).offset for _ in range(3)] == [0, 1, 2]
+    assert chunk.processed_offset == 2
+    chunk.revoke()
+    assert list(messages) == []
+    assert chunk.advance() is None
+
+
+def test_a_chunk_may_be_revoked_by_another_thread_at_any_time() -> None:
+    for _ in range(20):
+        chunk = Chunk(message_set(batches(3_000), 0, 3_000))
+        revoking = threading.Thread(target=chunk.revoke)
+        seen = 0
+        while (messages := chunk.advance()) is not None:
+            for message in messages:
+                assert message.offset == seen
+                seen += 1
+                if seen == 100:
+                    revoking.start()
+        revoking.join()
+        assert 100 <= seen <= 3_000
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (300, 2)], ids=["records", "columns"])
+def test_what_cannot_be_decoded_is_said_each_time_and_not_skipped(sizes: tuple[int, int]) -> None:
+    """The checksum was right, so it was written so. What is before it is handed out once."""
+    first, second = bytes(batches(sizes[0])), bytearray(batches(1))
+    second[HEADER_SIZE] = 0x7F  # its length goes beyond the batch
+    second[:8] = sizes[0].to_bytes(8, "big")
+    chunk = Chunk(message_set(memoryview(first + bytes(second)), 0, sizes[0] + 1))
+    seen: list[int] = []
+    for _ in range(3):
+        with pytest.raises(InvalidRecord):
+            while (messages := chunk.advance()) is not None:
+                seen += [message.offset for message in messages]
+    assert seen == list(range(sizes[0]))
+    assert chunk.processed_offset == sizes[0]

@@ -1,0 +1,250 @@
+"""The producer, against brokers in this process: sync and async, handlers, partitioners, transactions, and what goes wrong."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from ottla.client.errors import ClientClosed, DeliveryFailed, InvalidPartition, QueueFull
+from ottla.client.partitioners import murmur2_partition
+from ottla.client.producer import Producer
+from ottla.client.producer_handlers import CallbackHandler, ProducerRecord
+from ottla.client.simple_consumer import SimpleConsumer
+from ottla.config.client import ProducerSettings
+from ottla.errors import ConfigurationError
+from ottla.model import TopicPartition
+from ottla.testing.cluster import EmbeddedCluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def reader(cluster: EmbeddedCluster) -> Iterator[SimpleConsumer]:
+    with SimpleConsumer(cluster.bootstrap_servers) as consumer:
+        yield consumer
+
+
+@pytest.fixture
+def topic(cluster: EmbeddedCluster, request: pytest.FixtureRequest) -> str:
+    return cluster.create_topic(f"topic-{abs(hash(request.node.name))}", partitions=2)
+
+
+def settings(cluster: EmbeddedCluster, kind: str = "sync", **more: Any) -> ProducerSettings:
+    return ProducerSettings(broker_list=cluster.bootstrap_servers, producer_type=kind, **more)
+
+
+def written(reader: SimpleConsumer, topic: str, partition: int) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    offset = 0
+    while (messages := reader.fetch(topic, partition, offset)).next_offset > offset:
+        found += [message.value for message in messages]
+        offset = messages.next_offset
+    return found
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_a_synchronous_send_returns_when_its_messages_are_written(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, codec: str
+) -> None:
+    with Producer(settings(cluster, compression_codec=codec)) as producer:
+        delivery = producer.send(topic, [b"a", b"b", None], key=b"k", headers=[("h", b"1"), ("n", None)], timestamp_ms=5)
+        assert delivery.is_done
+        partition = murmur2_partition(b"k", 2)
+        assert delivery.result() == [(TopicPartition(topic, partition), offset) for offset in range(3)]
+    found = list(reader.fetch(topic, partition, 0))
+    assert [(m.key, m.value, m.timestamp, m.headers) for m in found] == [
+        (b"k", value, 5, (("h", b"1"), ("n", None))) for value in (b"a", b"b", None)
+    ]
+
+
+def test_an_asynchronous_send_is_written_by_flush(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
+    with Producer(settings(cluster, "async")) as producer:
+        delivery = producer.send(topic, [b"%d" % number for number in range(50)], partition=1)
+        producer.flush()
+        assert [offset for _, offset in delivery.result(0)] == list(range(50))
+    assert written(reader, topic, 1) == [b"%d" % number for number in range(50)]
+    with pytest.raises(ClientClosed, match="closed"):
+        producer.send(topic, b"late")
+
+
+def test_encoder_and_partitioner_are_the_program_s(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
+    with Producer(
+        settings(cluster), encoder=lambda value: str(value).encode(), key_encoder=str.encode, partitioner=lambda key, count: len(key or b"")
+    ) as producer:
+        producer.send(topic, [1, 2], key="x")
+        assert written(reader, topic, 1) == [b"1", b"2"]
+        with pytest.raises(InvalidPartition, match="gives 3"):
+            producer.send(topic, 3, key="xyz")
+    for wrong, error in ((lambda key, count: -1, InvalidPartition), (lambda key, count: 1 // 0, ZeroDivisionError)):
+        with Producer(settings(cluster), partitioner=wrong) as producer, pytest.raises(error):
+            producer.send(topic, b"a")
+    with Producer(settings(cluster), encoder=lambda value: value["nothing"]) as producer, pytest.raises(KeyError):
+        producer.send(topic, {})
+    assert written(reader, topic, 0) == []
+
+
+class Noting(CallbackHandler):
+    """Writes down what is called."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def init(self, settings: ProducerSettings) -> None:
+        self.calls.append("init")
+
+    def before_enqueue(self, record: ProducerRecord) -> ProducerRecord | None:
+        self.calls.append("before_enqueue")
+        return None if record.value == b"drop" else record._replace(partition=0)
+
+    def after_enqueue(self, record: ProducerRecord, is_added: bool) -> None:
+        self.calls.append("after_enqueue")
+
+    def after_dequeuing(self, record: ProducerRecord) -> Sequence[ProducerRecord]:
+        self.calls.append("after_dequeuing")
+        return (record, record._replace(value=b"twice")) if record.value == b"b" else (record,)
+
+    def before_sending(self, records: Sequence[ProducerRecord]) -> Sequence[ProducerRecord]:
+        self.calls.append(f"before_sending {len(records)}")
+        return [record for record in records if record.value != b"c"]
+
+    def last_batch_before_close(self) -> Sequence[ProducerRecord]:
+        self.calls.append("last_batch_before_close")
+        return [ProducerRecord(self.topic, None, b"last", partition=0)]
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    topic = ""
+
+
+def test_a_callback_handler_may_change_drop_and_add(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
+    """Design document of 0.7, 'Async producer': the hooks and their order."""
+    handler = Noting()
+    handler.topic = topic
+    with Producer(settings(cluster, "async", batch_size=3), callback_handler=handler) as producer:
+        delivery = producer.send(topic, [b"a", b"drop", b"b", b"c"])
+        producer.flush()
+        assert len(delivery.result(5)) == 3
+    assert written(reader, topic, 0) == [b"a", b"b", b"twice", b"last"]
+    assert handler.calls[0] == "init"
+    assert handler.calls[-5:] == ["after_dequeuing"] * 2 + ["before_sending 4", "last_batch_before_close", "close"]
+    assert (handler.calls.count("before_enqueue"), handler.calls.count("after_enqueue")) == (4, 3)
+
+
+def test_a_handler_that_raises_fails_its_batch_and_not_the_next(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
+    class Raising(CallbackHandler):
+        def before_sending(self, records: Sequence[ProducerRecord]) -> Sequence[ProducerRecord]:
+            if records[0].value == b"bad":
+                raise RuntimeError("no")
+            return records
+
+    with Producer(settings(cluster, "async"), callback_handler=Raising()) as producer:
+        bad = producer.send(topic, [b"bad", b"bad too"], partition=0)
+        with pytest.raises(DeliveryFailed, match="RuntimeError: no"):
+            producer.flush()
+        with pytest.raises(DeliveryFailed):
+            bad.result(0)
+        producer.send(topic, b"good", partition=0)
+    assert written(reader, topic, 0) == [b"good"]
+
+
+def test_an_event_handler_sends_instead_of_the_producer(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
+    class Keeping:
+        def __init__(self) -> None:
+            self.batches: list[list[bytes | None]] = []
+
+        def handle(self, records: Sequence[ProducerRecord]) -> None:
+            self.batches.append([record.value for record in records])
+
+    handler = Keeping()
+    with Producer(settings(cluster, "async", batch_size=2), event_handler=handler) as producer:
+        producer.send(topic, [b"a", b"b", b"c"])
+    assert handler.batches == [[b"a", b"b"], [b"c"]]
+    assert written(reader, topic, 0) + written(reader, topic, 1) == []
+    with pytest.raises(ConfigurationError, match=r"producer\.type=async"):
+        Producer(settings(cluster), event_handler=handler)
+
+
+def test_a_transaction_is_written_as_a_whole_or_not_at_all(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
+    with Producer(settings(cluster, "async", transactional_id="loader")) as producer:
+        with pytest.raises(RuntimeError, match="changed my mind"), producer.transaction():
+            producer.send(topic, [b"never"], partition=0)
+            raise RuntimeError("changed my mind")
+        with producer.transaction():
+            producer.send(topic, [b"a", b"b"], partition=0)
+    assert written(reader, topic, 0) == [b"a", b"b"]
+
+
+def test_a_failed_delivery_surfaces_at_result_or_at_flush(cluster: EmbeddedCluster) -> None:
+    nowhere = ProducerSettings(broker_list="127.0.0.1:1", producer_type="async", message_timeout_ms=50, queue_buffering_max_ms=1)
+    producer = Producer(nowhere)
+    with pytest.raises(DeliveryFailed, match="timed out"):
+        producer.send("clicks", b"a").result(120)
+    producer.flush()
+    producer.send("clicks", b"a")
+    with pytest.raises(DeliveryFailed, match="1 sends have failed"):
+        producer.close()
+
+
+def test_a_full_queue_waits_as_long_as_it_is_told() -> None:
+    nowhere = ProducerSettings(
+        broker_list="127.0.0.1:1", producer_type="async", queue_size=2, queue_enqueue_timeout_ms=30, message_timeout_ms=5_000
+    )
+    for handler in (None, CallbackHandler()):
+        producer = Producer(nowhere, callback_handler=handler)
+        with pytest.raises(QueueFull, match="2 messages"):
+            producer.send("clicks", [b"a"] * 10)
+        with pytest.raises((TimeoutError, DeliveryFailed)):
+            producer.close(0.1)
+
+
+def test_properties_of_07_and_08_are_read_and_unknown_ones_refused(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
+    with Producer.from_properties(
+        {
+            "broker.list": cluster.bootstrap_servers,
+            "producer.type": "async",
+            "queue.time": "10",
+            "queue.size": "100",
+            "batch.size": "20",
+            "compression.codec": "1",
+            "serializer.class": "os:fsencode",
+            "request.required.acks": "-1",
+        }
+    ) as producer:
+        producer.send(topic, ["a"], partition=0)
+    assert written(reader, topic, 0) == [b"a"]
+    defaults = ProducerSettings(broker_list="a:1")
+    assert (defaults.queue_buffering_max_ms, defaults.queue_size, defaults.batch_size) == (5000, 10000, 200)
+    for wrong, message in (
+        ({"broker.list": "a:1", "queue.tim": "1"}, r"did you mean 'queue\.time'"),
+        ({}, "one of the two is needed"),
+        ({"broker.list": "a:1", "request.required.acks": "0"}, "idempotence and transactions need -1"),
+        ({"broker.list": "a:1", "serializer.class": "nowhere"}, "serializer.class"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            Producer.from_properties(wrong)
+
+
+def test_a_forked_child_is_refused(cluster: EmbeddedCluster, topic: str) -> None:
+    with Producer(settings(cluster)) as producer:
+        context = multiprocessing.get_context("fork")
+        said = context.Queue()
+        child = context.Process(target=_send_in_child, args=(producer, topic, said))
+        child.start()
+        assert f"process {os.getpid()}, of which this is a forked child" in said.get(timeout=120)
+        child.join(120)
+
+
+def _send_in_child(producer: Producer, topic: str, said: Any) -> None:
+    try:
+        producer.send(topic, b"a")
+    except ClientClosed as error:
+        said.put(str(error))

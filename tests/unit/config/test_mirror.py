@@ -1,0 +1,128 @@
+"""MirrorMaker 2's properties load, and what Ottla cannot do is said with the line."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.config.environment import from_environment, layered
+from ottla.config.mirror import IDENTITY_POLICY, MirrorSettings
+from ottla.config.properties import parse
+from ottla.errors import ConfigurationError
+
+# As the example of Kafka's distribution, config/connect-mirror-maker.properties, has it.
+EXAMPLE = """
+clusters = A, B
+A.bootstrap.servers = A_host1:9092, A_host2:9092
+B.bootstrap.servers = B_host1:9092
+A->B.enabled = true
+A->B.topics = foo-.*, bar
+B->A.enabled = true
+B->A.topics = .*
+replication.factor=1
+checkpoints.topic.replication.factor=1
+heartbeats.topic.replication.factor=1
+offset-syncs.topic.replication.factor=1
+offset.storage.replication.factor=1
+status.storage.replication.factor=1
+config.storage.replication.factor=1
+"""
+
+
+def read(text: str) -> MirrorSettings:
+    return MirrorSettings.from_properties(parse(text, "mm2.properties"))
+
+
+def test_the_example_of_mirror_maker_2_loads() -> None:
+    settings = read(EXAMPLE)
+    assert {link.name: (link.topics, link.replication_factor) for link in settings.links} == {
+        "A-B": (("foo-.*", "bar"), 1),
+        "B-A": ((".*",), 1),
+    }
+    assert settings.sides["A"].bootstrap_servers == "A_host1:9092, A_host2:9092"
+    assert "offset.storage.replication.factor" in MirrorSettings.without_effect(settings.given)
+
+
+def test_a_links_own_setting_is_over_the_common_one() -> None:
+    settings = read(
+        EXAMPLE + f"slots=4\nA->B.slots=8\nreplication.policy.class={IDENTITY_POLICY}\nA->B.naming=prefix\ntopics.blacklist=x\n"
+    )
+    there, back = settings.links
+    assert (there.slots, there.naming_policy, there.topics_exclude) == (8, "prefix", ("x",))
+    assert (back.slots, back.naming_policy) == (4, "identity")
+
+
+def test_a_password_is_read_of_java_s_line_and_shown_to_nobody() -> None:
+    jaas = r'A.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="a\\"b";'
+    settings = read(EXAMPLE + f"A.security.protocol=SASL_PLAINTEXT\n{jaas}\n")
+    assert settings.sides["A"].credentials == ("me", 'a"b')
+    assert 'a"b' not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("A->B.topcis = x", r"mm2.properties:16 \(A->B.\): unknown setting 'topcis'; did you mean 'topics'"),
+        ("A->B.slots = 0", "slots = '0': must be at least 1"),
+        ("A->A.enabled = true", "A->A.enabled: a cluster is not copied to itself"),
+        ("A.producer.acks = 1", "A.producer.acks: it tunes a Java client"),
+        ("A.security.protocol = SASL_SSL", "A.sasl.jaas.config: username="),
+        ("replication.policy.class = com.example.Mine", "must be one of"),
+        ("nonsense = 1", "mm2.properties:16: unknown setting 'nonsense'"),
+        ("C->B.enabled = true", "unknown setting 'C->B.enabled'"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(line: str, complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        read(EXAMPLE + line + "\n")
+
+
+@pytest.mark.parametrize("clusters", ["", "A", "A, A", "A, b.c"])
+def test_clusters_are_two_or_more_with_plain_names(clusters: str) -> None:
+    with pytest.raises(ConfigurationError, match="clusters = "):
+        read(EXAMPLE.replace("clusters = A, B", f"clusters = {clusters}"))
+
+
+def test_a_cluster_without_brokers_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"B\.bootstrap\.servers is not set"):
+        read(EXAMPLE.replace("B.bootstrap.servers = B_host1:9092", ""))
+
+
+def from_variables(variables: dict[str, str], file: str = "") -> MirrorSettings:
+    given = {f"OTTLA_SETTING_{name}": value for name, value in variables.items()}
+    properties = parse(file, "mm2.properties")
+    return MirrorSettings.from_properties(layered(MirrorSettings, [properties, from_environment(MirrorSettings, given, properties)]))
+
+
+def test_clusters_and_links_are_said_by_variables_too() -> None:
+    settings = from_variables(
+        {
+            "CLUSTERS": "far-away, here",
+            "FAR_AWAY_BOOTSTRAP_SERVERS": "far:9092",
+            "HERE_BOOTSTRAP_SERVERS": "near:9092",
+            "FAR_AWAY_TO_HERE_ENABLED": "true",
+            "FAR_AWAY_TO_HERE_TOPICS": "clicks",
+            "SLOTS": "2",
+        }
+    )
+    (link,) = settings.links
+    assert (link.name, link.topics, link.slots) == ("far-away-here", ("clicks",), 2)
+    assert settings.sides["far-away"].bootstrap_servers == "far:9092"
+
+
+def test_a_variable_goes_over_the_file_that_names_the_clusters() -> None:
+    settings = from_variables({"A_TO_B_SLOTS": "3", "A_BOOTSTRAP_SERVERS": "elsewhere:9092"}, EXAMPLE)
+    assert settings.links[0].slots == 3
+    assert settings.sides["A"].bootstrap_servers == "elsewhere:9092"
+
+
+@pytest.mark.parametrize(
+    ("variables", "complaint"),
+    [
+        ({"CLUSTERS": "A, B", "A_TO_B_ENABELD": "true"}, "OTTLA_SETTING_A_TO_B_ENABELD: there is no such setting; did you mean"),
+        ({"CLUSTERS": "A, B", "C_BOOTSTRAP_SERVERS": "x:1"}, "OTTLA_SETTING_C_BOOTSTRAP_SERVERS: there is no such setting"),
+        ({"CLUSTERS": "a, A"}, "a.bootstrap.servers and A.bootstrap.servers would be one variable, A_BOOTSTRAP_SERVERS"),
+    ],
+)
+def test_a_variable_that_stands_for_nothing_or_for_two_is_refused(variables: dict[str, str], complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        from_variables(variables)

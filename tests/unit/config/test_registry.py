@@ -1,0 +1,104 @@
+"""The settings of the schema registry: a file of Confluent's loads, and what cannot be honoured is refused with its line."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.config.properties import parse
+from ottla.config.registry import PARTS, RegistrySettings
+from ottla.errors import ConfigurationError
+
+# As etc/schema-registry/schema-registry.properties of a release of Confluent's has it, with more of what people set.
+CONFLUENTS = """
+listeners=http://0.0.0.0:8081,https://0.0.0.0:8443
+host.name=registry-1
+kafkastore.bootstrap.servers=PLAINTEXT://broker-1:9092,SSL://broker-1:9093,broker-2:9092
+kafkastore.topic=_schemas
+kafkastore.topic.replication.factor=3
+kafkastore.timeout.ms=500
+kafkastore.init.timeout.ms=60000
+kafkastore.security.protocol=PLAINTEXT
+leader.eligibility=true
+schema.compatibility.level=full_transitive
+mode.mutability=true
+access.control.allow.methods=GET,POST,PUT,OPTIONS
+access.control.allow.origin=*
+access.control.allow.headers=Content-Type
+authentication.method=NONE
+inter.instance.listener.name=https
+inter.instance.protocol=http
+response.http.headers.config=add X-XSS-Protection: 1; mode=block, "set X-Frame-Options: DENY"
+schema.registry.group.id=prod
+kafkagroup.session.timeout.ms=10000
+debug=false
+ssl.keystore.location=/etc/ottla/registry.pem
+ssl.keystore.type=PEM
+"""
+
+
+def settings(text: str) -> RegistrySettings:
+    return RegistrySettings.from_properties(parse(text, "schema-registry.properties"))
+
+
+def test_a_file_of_confluents_loads() -> None:
+    found = settings(CONFLUENTS)
+    assert [(each.name, each.host, each.port, each.is_tls) for each in found.api_listeners] == [
+        ("HTTP", "0.0.0.0", 8081, False),
+        ("HTTPS", "0.0.0.0", 8443, True),
+    ]
+    assert found.inter_instance_listener.port == 8443 and found.advertised_host("machine") == "registry-1"
+    assert found.bootstrap_servers == "broker-1:9092,broker-2:9092"
+    assert found.response_headers == {"x-xss-protection": "1; mode=block", "x-frame-options": "DENY"}
+    assert found.schema_compatibility_level == "full_transitive" and found.access_control_allow_origin == ("*",)
+    assert "kafkagroup.session.timeout.ms" in found.without_effect(found.given)
+
+
+def test_listeners_may_have_names() -> None:
+    found = settings("kafkastore.bootstrap.servers=b:1\nlisteners=IN://:8081,OUT://[::1]:8082\nlistener.protocol.map=IN:http,OUT:https\n"
+                     "inter.instance.listener.name=in\n")  # fmt: skip
+    assert [(each.name, each.host, each.is_tls) for each in found.api_listeners] == [("IN", "", False), ("OUT", "::1", True)]
+    assert found.inter_instance_listener.name == "IN" and found.advertised_host("machine") == "machine"
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("kafkastore.connection.url=zk:2181", "zookeeper.connect"),
+        ("kafkastore.sasl.mechanism=PLAIN", "SASL"),
+        ("resource.extension.class=io.confluent.X", "Java"),
+        ("schema.registry.resource.extension.class=io.confluent.X", "Java"),
+        ("metadata.encoder.secret=abc", "not encrypted"),
+        ("confluent.license=abc", "licensed"),
+        ("metric.reporters=x", "Java"),
+        ("listeners=8081", "is not http://host:port"),
+        ("listeners=ftp://:8081", "neither http nor https"),
+        ("listeners=http://:99999", "port 99999"),
+        ("listener.protocol.map=IN", "NAME:http"),
+        ("inter.instance.listener.name=nowhere", "none of listeners"),
+        ("schema.compatibility.level=SOMETIMES", "must be one of"),
+        ("incompatible.schema.error.code=400", "40901"),
+        ("authentication.method=BASIC", "authentication.file"),
+        ("response.http.headers.config=drop X: y", "add Name: value"),
+        ("response.http.headers.config=add X Y: y", "no header"),
+        ("schema.registry.group.id=a/b", "letters, digits"),
+        ("kafkastore.topik=x", "did you mean 'kafkastore.topic'"),
+        ("rpc.listener=http://x", "rpc.listener"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_with_its_line(line: str, complaint: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        settings(f"kafkastore.bootstrap.servers=b:1\n{line}\n")
+    assert complaint in str(refused.value) and "schema-registry.properties" in str(refused.value)
+
+
+def test_brokers_must_be_named() -> None:
+    with pytest.raises(ConfigurationError, match="kafkastore.bootstrap.servers"):  # noqa: RUF043
+        settings("listeners=http://:8081")
+    with pytest.raises(ConfigurationError, match="no broker that speaks SSL"):
+        settings("kafkastore.bootstrap.servers=PLAINTEXT://b:1\nkafkastore.security.protocol=SSL")
+
+
+def test_every_setting_says_what_it_is() -> None:
+    for part in PARTS.values():
+        for definition in part.definitions().values():
+            assert definition.doc.endswith((".", "`")) or definition.without_effect, definition.name

@@ -1,0 +1,279 @@
+"""The HTTP listener: bounds on what comes in, slow clients, pipelining, and what it does with bytes that are no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.loops import LoopClock
+from tests.unit.schema_registry.registries import Client, MemoryLog, node, parsed, record
+
+from ottla.errors import OttlaError
+from ottla.network.tls import TlsSettings, server_context
+from ottla.schema_registry.rest.http import Answer, Connection, HttpLimits, HttpListener, Request, Response
+from ottla.testing.certificates import Authority
+
+LIMITS = HttpLimits(connections=5, deadline_seconds=60, idle_seconds=60, head_bytes=2_000, body_bytes=10_000)
+
+
+def echo(request: Request) -> Answer:
+    """Says what came; `/slow` waits for others first."""
+
+    async def later() -> Response:
+        await asyncio.sleep(0.05)
+        return Response(200, b"slow")
+
+    if request.fault:
+        return Response(400, request.fault.encode())
+    return later() if request.target == b"/slow" else Response(200, request.method + b" " + request.target + b" " + request.body)
+
+
+@asynccontextmanager
+async def listening(limits: HttpLimits = LIMITS) -> AsyncIterator[tuple[HttpListener, Client]]:
+    listener = HttpListener(echo, limits)
+    await listener.start("127.0.0.1", 0)
+    try:
+        yield listener, Client(listener.port)
+    finally:
+        await listener.close()
+        assert listener.connection_count == 0
+
+
+def get(path: str, *, close: bool = False) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: x\r\n{'Connection: close' if close else 'X: y'}\r\n\r\n".encode()
+
+
+def test_requests_of_a_connection_are_answered_in_their_order() -> None:
+    async def run() -> None:
+        async with listening() as (_, client):
+            answers = await client.raw(get("/1") + get("/slow") + get("/2") + get("/slow") + get("/3", close=True))
+            bodies = [part.partition(b"\r\n\r\n")[2] for part in answers.split(b"HTTP/1.1 200 OK")[1:]]
+            assert bodies == [b"GET /1 ", b"slow", b"GET /2 ", b"slow", b"GET /3 "]
+
+    asyncio.run(run())
+
+
+def test_many_requests_at_once_are_all_answered() -> None:
+    """More than are kept waiting: reading pauses, and goes on."""
+
+    async def run() -> None:
+        async with listening(HttpLimits()) as (_, client):
+            answers = await client.raw(get("/slow") + get("/x") * 500 + get("/end", close=True))
+            assert answers.count(b"HTTP/1.1 200 OK") == 502
+
+    asyncio.run(run())
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read() -> None:
+    async def run() -> None:
+        async with listening() as (_, client):
+            announced = await client.raw(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10001\r\n\r\n")
+            assert parsed(announced).content == b"body too large" and b"connection: close" in announced
+            chunked = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1000\r\n" + b"x" * 4096 + b"\r\n"
+            assert parsed(await client.raw(chunked + (b"1000\r\n" + b"x" * 4096 + b"\r\n") * 3)).content == b"body too large"
+            fits = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 10000\r\n\r\n" + b"y" * 10_000
+            assert parsed(await client.raw(fits)).status == 200
+
+    asyncio.run(run())
+
+
+def test_a_head_that_is_too_large_is_refused() -> None:
+    async def run() -> None:
+        async with listening() as (_, client):
+            assert (
+                parsed(await client.raw(b"GET / HTTP/1.1\r\nHost: x\r\nLong: " + b"y" * 3_000 + b"\r\n\r\n")).content == b"head too large"
+            )
+            assert parsed(await client.raw(b"GET /" + b"z" * 3_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")).content == b"head too large"
+
+    asyncio.run(run())
+
+
+def test_a_client_that_waits_to_be_told_is_told_to_continue() -> None:
+    """curl does so with bodies from 1 MiB on."""
+
+    async def run() -> None:
+        async with listening() as (_, client):
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+            writer.write(b"POST /p HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\nConnection: close\r\n\r\n")
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(b"ok")
+            assert parsed(await reader.read()).content == b"POST /p ok"
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_an_offer_of_http_2_is_not_taken_up() -> None:
+    """Java's HttpClient sends one with each first request."""
+
+    async def run() -> None:
+        async with listening() as (_, client):
+            upgrade = b"GET /1 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMA\r\n\r\n"
+            answers = await client.raw(upgrade + get("/2", close=True))
+            assert b"GET /1 " in answers and b"GET /2 " in answers
+
+    asyncio.run(run())
+
+
+def test_slow_clients_are_cut_and_others_are_served_meanwhile() -> None:
+    async def run() -> None:
+        clock = LoopClock()
+        async with listening() as (listener, client):
+            slow = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(3)]
+            slow[0][1].write(b"GET / HT")
+            slow[1][1].write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
+            assert parsed(await client.raw(get("/", close=True))).status == 200
+            assert listener.connection_count == 3
+            clock.put_forward(seconds=61)
+            async with asyncio.timeout(120):
+                assert [await reader.read() for reader, _ in slow] == [b"", b"", b""]
+            assert listener.connection_count == 0
+            for _, writer in slow:
+                writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_client_that_takes_no_answers_is_cut() -> None:
+    async def run() -> None:
+        clock, asked = LoopClock(), asyncio.Event()
+
+        def answer(_: Request) -> Response:
+            asked.set()
+            return Response(200, b"x" * 8_000_000)
+
+        big = HttpListener(answer, LIMITS)
+        await big.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", big.port, limit=1024)
+        writer.write(get("/") * 3)
+        await asked.wait()
+        clock.put_forward(seconds=61)
+        async with asyncio.timeout(120):
+            while big.connection_count:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert not reader.at_eof(), "what has come is not even read"
+        writer.close()
+        await big.close()
+
+    asyncio.run(run())
+
+
+def test_of_too_many_connections_the_one_that_waits_for_longest_goes() -> None:
+    async def run() -> None:
+        async with listening() as (listener, client):
+            idle = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(LIMITS.connections)]
+            assert parsed(await client.raw(get("/new", close=True))).content == b"GET /new "
+            async with asyncio.timeout(120):
+                assert await idle[0][0].read() == b""
+            assert listener.connection_count <= LIMITS.connections
+            for _, writer in idle:
+                writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    async def run() -> None:
+        async with listening() as (listener, _):
+            with pytest.raises(OttlaError, match=str(listener.port)):
+                await HttpListener(echo).start("127.0.0.1", listener.port)
+
+    asyncio.run(run())
+
+
+def test_a_request_at_work_is_answered_when_the_listener_closes() -> None:
+    async def run() -> None:
+        begun, may_end = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> Response:
+            begun.set()
+            await may_end.wait()
+            return Response(200, b"slow")
+
+        listener = HttpListener(lambda _: slow(), LIMITS)
+        await listener.start("127.0.0.1", 0)
+        asked = asyncio.ensure_future(Client(listener.port).raw(get("/slow")))
+        await begun.wait()
+        closing = asyncio.ensure_future(listener.close())
+        await asyncio.sleep(0)
+        may_end.set()
+        await closing
+        answer = await asked
+        assert parsed(answer).content == b"slow" and b"connection: close" in answer
+
+    asyncio.run(run())
+
+
+def test_tls(tmp_path: Path) -> None:
+    keystore, truststore = Authority("tests").write(tmp_path, "registry")
+
+    async def run() -> None:
+        listener = HttpListener(echo, LIMITS, server_context(TlsSettings(keystore_location=keystore)))
+        await listener.start("127.0.0.1", 0)
+        context = ssl.create_default_context(cafile=truststore)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=context)
+        writer.write(get("/x", close=True))
+        assert parsed(await reader.read()).content == b"GET /x "
+        writer.close()
+        await listener.close()
+
+    asyncio.run(run())
+
+
+@given(
+    st.lists(st.binary(max_size=60) | st.sampled_from([b"GET ", b"POST / HTTP/1.1\r\n", b"Content-Length: 5\r\n", b"\r\n\r\n"]), max_size=6)
+)
+@settings(max_examples=60)
+def test_bytes_that_are_no_http_end_the_connection_and_nothing_else(pieces: list[bytes]) -> None:
+    class Transport(asyncio.Transport):
+        def __init__(self) -> None:
+            super().__init__()
+            self.written = b""
+            self.closed = False
+
+        def write(self, data: bytes | bytearray | memoryview) -> None:
+            self.written += bytes(data)
+
+        def close(self) -> None:
+            self.closed = True
+
+        abort = close
+
+        def pause_reading(self) -> None: ...
+
+        def resume_reading(self) -> None: ...
+
+        def is_closing(self) -> bool:
+            return self.closed
+
+    loop = asyncio.new_event_loop()
+    listener = HttpListener(lambda request: Response(400 if request.fault else 200), LIMITS)
+    connection, transport = Connection(listener._shared, loop), Transport()
+    connection.connection_made(transport)
+    for piece in pieces:
+        if not transport.closed:
+            connection.data_received(piece)
+    assert transport.closed == (b"connection: close" in transport.written)
+    connection.connection_lost(None)
+    loop.close()
+    assert listener.connection_count == 0
+
+
+def test_a_large_schema_is_42209_whatever_comes_of_its_bytes() -> None:
+    async def run() -> None:
+        async with node(MemoryLog(), limits=HttpLimits(body_bytes=5_000), body_bytes=5_000) as registry:
+            large = record("R", *(f"field_{number}" for number in range(1_000)))
+            reply = await registry.client.post("/subjects/a/versions", {"schema": str(large)})
+            assert (reply.status, reply.code) == (422, 42209)
+            packed = gzip.compress(b'{"schema":"' + b"x" * 20_000 + b'"}')
+            reply = await registry.client.ask("POST", "/subjects/a/versions", packed, {"Content-Encoding": "gzip"})
+            assert reply.code == 42209
+
+    asyncio.run(run())

@@ -1,0 +1,744 @@
+"""The API over real sockets: paths, parameters, media types, codes and quirks, against Confluent's published behaviour.
+
+Sources: `schema-registry-api-spec.yaml`, `rest/resources/*.java`, `rest/exceptions/*.java` and `RestApi*Test.java` in
+confluentinc/schema-registry; what confluent-kafka-python sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from tests.unit.schema_registry.registries import Client, MemoryLog, Node, node, record
+
+from ottla.schema_registry.rest import document
+from ottla.schema_registry.rest.api import Api, Bounds
+from ottla.schema_registry.rest.application import Cors
+from ottla.schema_registry.rest.routes import ROUTES, Router
+from ottla.schema_registry.rest.security import Authentication, users_of
+from ottla.schema_registry.state.errors import BY_CODE
+
+ROOT: Final = Path(__file__).parents[3]
+A, A_AND_B = json.dumps(record("R", "a")), json.dumps(record("R", "a", "b"))
+B_DEFAULTS: Final = json.dumps(
+    {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}, {"name": "b", "type": "string", "default": ""}]}
+)
+
+Test = Callable[[Client], Awaitable[None]]
+
+
+def on_a_registry(test: Callable[[Client], Awaitable[None]], **options: Any) -> None:
+    async def run() -> None:
+        async with node(MemoryLog(), **options) as registry:
+            await test(registry.client)
+
+    asyncio.run(run())
+
+
+def test_the_same_schema_again_is_the_same_id_across_subjects_and_is_not_written() -> None:
+    async def run() -> None:
+        log = MemoryLog()
+        async with node(log) as registry:
+            client = registry.client
+            assert await client.register("a-value", A) == 1
+            size = len(log.records)
+            assert await client.register("a-value", A) == 1
+            assert await client.register("a-value", json.dumps(json.loads(A), indent=4)) == 1  # canonical, so the notation does not matter
+            assert len(log.records) == size
+            assert await client.register("b-value", A) == 1
+            assert await client.register("a-value", B_DEFAULTS) == 2
+            assert (await client.get("/subjects/a-value/versions")).json == [1, 2]
+            assert (await client.get("/schemas/ids/1/subjects")).json == ["a-value", "b-value"]
+            assert (await client.get("/schemas/ids/1/versions")).json == [
+                {"subject": "a-value", "version": 1},
+                {"subject": "b-value", "version": 1},
+            ]
+
+    asyncio.run(run())
+
+
+def test_what_is_answered_has_confluents_fields() -> None:
+    async def test(client: Client) -> None:
+        await client.register("a", A, metadata={"properties": {"owner": "ada"}})
+        version = (await client.get("/subjects/a/versions/latest")).json
+        guid = version["guid"]
+        assert version.pop("ts") > 0
+        expected = {"guid": guid, "schemaType": "AVRO", "schema": A.replace(" ", ""), "metadata": {"properties": {"owner": "ada"}}}
+        assert version == {"subject": "a", "version": 1, "id": 1, **expected}
+        by_id = (await client.get("/schemas/ids/1")).json
+        assert {key: by_id[key] for key in expected} == expected and "subject" not in by_id
+        by_id = (await client.get("/schemas/ids/1?subject=a&fetchMaxId=true")).json
+        assert (by_id["subject"], by_id["version"], by_id["maxId"]) == ("a", 1, 1)
+        assert (await client.get(f"/schemas/guids/{guid}")).json["schema"] == expected["schema"]
+        assert (await client.get(f"/schemas/guids/{guid}/ids")).json == [{"context": ".", "id": 1}]
+        assert (await client.get("/schemas/ids/1/schema")).content.decode() == expected["schema"]
+        assert (await client.get("/subjects/a/versions/1/schema")).content.decode() == expected["schema"]
+        assert (await client.get("/schemas/types")).json == ["JSON", "PROTOBUF", "AVRO"]
+        assert (await client.get("/")).json == {} == (await client.post("/", {})).json
+        looked_up = (await client.post("/subjects/a", {"schema": A})).json
+        assert (looked_up["version"], looked_up["id"], looked_up["guid"]) == (1, 1, guid)  # metadata is that of the latest version
+
+    on_a_registry(test)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("GET", "/schemas/ids/9", None, 404, 40403),
+        ("GET", "/schemas/ids/nine", None, 404, 404),
+        ("GET", "/schemas/ids/99999999999999", None, 404, 404),
+        ("GET", "/schemas/ids/-1", None, 404, 404),
+        ("GET", "/schemas/guids/none", None, 404, 40403),
+        ("GET", "/schemas/ids/9/subjects", None, 404, 40403),
+        ("GET", "/subjects/none/versions", None, 404, 40401),
+        ("GET", "/subjects/none/versions/latest", None, 404, 40401),
+        ("GET", "/subjects/a/versions/7", None, 404, 40402),
+        ("GET", "/subjects/a/versions/0", None, 422, 42202),
+        ("GET", "/subjects/a/versions/-2", None, 422, 42202),
+        ("GET", "/subjects/a/versions/first", None, 422, 42202),
+        ("GET", "/subjects/a/versions/2147483648", None, 422, 42202),
+        ("GET", "/subjects/a/metadata?key=k&value=v", None, 404, 40403),
+        ("GET", "/subjects?limit=many", None, 400, 400),
+        ("POST", "/subjects/none", {"schema": A}, 404, 40401),
+        ("POST", "/subjects/a", {"schema": A_AND_B}, 404, 40403),
+        ("POST", "/subjects/a", {"schema": "{"}, 422, 42201),
+        ("POST", "/subjects/a/versions", {"schema": A_AND_B}, 409, 409),
+        ("POST", "/subjects/a/versions", {"schema": '{"type":"nix"}'}, 422, 42201),
+        ("POST", "/subjects/a/versions", {"schema": "\ud800"}, 422, 42201),
+        ("POST", "/subjects/new/versions", {"schema": ""}, 422, 42201),
+        ("POST", "/subjects/new/versions", {}, 422, 42201),
+        ("POST", "/subjects/a/versions", {"schema": A, "schemaType": "XML"}, 422, 42201),
+        ("POST", "/subjects/a/versions", {"schema": 7}, 400, 400),
+        ("POST", "/subjects/a/versions", {"schema": A, "references": [{"name": "x"}]}, 400, 400),
+        ("POST", "/subjects/a/versions", {"schema": A, "references": [{"name": "x", "subject": "no", "version": 1}]}, 422, 42201),
+        ("POST", "/subjects/a/versions", {"schema": A, "id": 7}, 422, 42205),
+        ("POST", "/subjects/a/versions", {"schema": A, "metadata": 7}, 400, 400),
+        ("POST", "/subjects/a/versions", {"schema": B_DEFAULTS, "version": 9}, 422, 42201),
+        ("POST", "/subjects/__GLOBAL/versions", {"schema": A}, 422, 42208),
+        ("POST", "/subjects/__EMPTY/versions", {"schema": A}, 422, 42208),
+        ("POST", "/subjects/:.__GLOBAL:a/versions", {"schema": A}, 422, 42208),
+        ("POST", "/subjects/a%0Ab/versions", {"schema": A}, 422, 42208),
+        (
+            "POST",
+            "/subjects/a/versions",
+            {"schema": A, "ruleSet": {"domainRules": [{"name": "1", "type": "CEL", "mode": "READ"}]}},
+            422,
+            42210,
+        ),
+        (
+            "POST",
+            "/subjects/a/versions",
+            {"schema": A, "ruleSet": {"domainRules": [{"name": "r", "type": "X", "mode": "UPGRADE"}]}},
+            422,
+            42210,
+        ),
+        ("POST", "/compatibility/subjects/a/versions/7", {"schema": A}, 404, 40402),
+        ("POST", "/compatibility/subjects/a/versions/x", {"schema": A}, 422, 42202),
+        ("POST", "/compatibility/subjects/a/versions", {"schema": "{"}, 422, 42201),
+        ("DELETE", "/subjects/none", None, 404, 40401),
+        ("DELETE", "/subjects/a?permanent=true", None, 404, 40405),
+        ("DELETE", "/subjects/a/versions/1?permanent=true", None, 404, 40407),
+        ("DELETE", "/subjects/a/versions/7", None, 404, 40402),
+        ("DELETE", "/subjects/none/versions/1", None, 404, 40401),
+        ("GET", "/config/a", None, 404, 40408),
+        ("PUT", "/config", {"compatibility": "SOMETIMES"}, 422, 42203),
+        ("PUT", "/config/__EMPTY", {"compatibility": "FULL"}, 422, 42208),
+        ("PUT", "/config/a", {"normalize": "perhaps"}, 400, 400),
+        ("DELETE", "/config/a", None, 404, 40401),
+        ("GET", "/mode/a", None, 404, 40409),
+        ("PUT", "/mode", {"mode": "ASLEEP"}, 422, 42204),
+        ("PUT", "/mode/a", {"mode": "FORWARD"}, 422, 42204),
+        ("PUT", "/mode/a", {"mode": "IMPORT"}, 422, 42205),
+        ("DELETE", "/mode/a", None, 404, 40401),
+        ("DELETE", "/contexts/.", None, 422, 42211),
+        ("GET", "/associations/resources/-/t", None, 404, 404),
+        ("GET", "/exporters", None, 404, 404),
+        ("GET", "/dek-registry/v1/keks", None, 404, 404),
+        ("GET", "/nowhere", None, 404, 404),
+        ("PUT", "/subjects", None, 405, 405),
+        ("PATCH", "/config", None, 405, 405),
+        ("GET", "/compatibility/subjects/a/versions", None, 405, 405),
+    ],
+)
+def test_an_error_has_confluents_status_and_code(method: str, path: str, body: object, status: int, code: int) -> None:
+    async def test(client: Client) -> None:
+        await client.register("a", A)
+        reply = await client.ask(method, path, body, {"Content-Type": "application/json"} if body is not None else None)
+        assert (reply.status, reply.json["error_code"]) == (status, code), reply
+        assert reply.json["message"] and reply.headers["content-type"] == "application/vnd.schemaregistry.v1+json"
+        if status == 405:
+            assert reply.headers["allow"]
+
+    on_a_registry(test)
+
+
+def test_versions_go_on_after_a_soft_delete_and_ids_stay_readable() -> None:
+    async def test(client: Client) -> None:
+        await client.register("a", A)
+        await client.register("a", B_DEFAULTS)
+        assert (await client.delete("/subjects/a/versions/2")).json == 2
+        assert (await client.delete("/subjects/a/versions/2")).code == 40406
+        assert (await client.get("/subjects/a/versions")).json == [1]
+        assert (await client.get("/subjects/a/versions?deleted=True")).json == [1, 2]
+        assert (await client.get("/subjects/a/versions?deletedOnly=true")).json == [2]
+        assert (await client.get("/subjects/a/versions?deletedAsNegative=true")).json == [1, -2]
+        assert (await client.get("/schemas/ids/2")).status == 200
+        assert (await client.get("/subjects/a/versions/2")).code == 40402
+        assert (await client.get("/subjects/a/versions/2?deleted=true")).json["deleted"] is True
+        assert await client.register("a", B_DEFAULTS) == 2  # the same id, another version, and the older one is gone
+        assert (await client.get("/subjects/a/versions?deleted=true")).json == [1, 3]
+        assert (await client.delete("/subjects/a")).json == [1, 3]
+        assert (await client.delete("/subjects/a")).code == 40404
+        assert (await client.get("/subjects")).json == []
+        assert (await client.get("/subjects?deleted=true")).json == ["a"] == (await client.get("/subjects?deletedOnly=true")).json
+        assert await client.register("a", A) == 1
+        assert (await client.get("/subjects/a/versions")).json == [4]
+        assert (await client.delete("/subjects/a/versions/-1")).json == 4
+        assert (await client.delete("/subjects/a?permanent=true")).json == [3, 4]
+        assert (await client.get("/schemas/ids/1")).code == 40403
+        assert await client.register("a", A) == 3  # no id is given twice
+        assert (await client.get("/subjects/a/versions")).json == [1]
+
+    on_a_registry(test)
+
+
+def test_a_deletion_is_taken_back() -> None:
+    async def test(client: Client) -> None:
+        await client.register("a", A)
+        await client.register("a", B_DEFAULTS)
+        await client.delete("/subjects/a")
+        assert (await client.post("/subjects/a/versions/2/undelete", {})).json == 2
+        assert (await client.get("/subjects/a/versions")).json == [2]
+        assert (await client.post("/subjects/a/versions/2/undelete", {})).code == 40407
+        assert (await client.post("/subjects/a/undelete", {})).json == [1]
+        assert (await client.get("/subjects/a/versions")).json == [1, 2]
+        assert (await client.post("/subjects/none/undelete", {})).code == 40401
+
+    on_a_registry(test)
+
+
+def test_what_others_refer_to_is_not_deleted() -> None:
+    async def test(client: Client) -> None:
+        await client.register("a", A)
+        using = {"type": "record", "name": "U", "fields": [{"name": "r", "type": "R"}]}
+        assert await client.register("u", using, references=[{"name": "R", "subject": "a", "version": 1}]) == 2
+        assert (await client.get("/subjects/a/versions/1/referencedby")).json == [2]
+        assert (await client.delete("/subjects/a/versions/1")).code == 42206
+        assert (await client.delete("/subjects/a")).code == 42206
+        assert (await client.delete("/subjects/u")).json == [1]
+        assert (await client.get("/subjects/a/versions/1/referencedby")).json == []
+        assert (await client.get("/subjects/a/versions/1/referencedby?deleted=true")).json == [2]
+        assert (await client.delete("/subjects/a")).json == [1]
+        assert (await client.delete("/subjects/a?permanent=true")).code == 42206
+        assert (await client.delete("/subjects/u?permanent=true")).json == [1]
+        assert (await client.delete("/subjects/a?permanent=true")).json == [1]
+        found = (await client.get("/subjects/u/versions/1")).code
+        assert found == 40401
+
+    on_a_registry(test)
+
+
+def test_a_schema_with_references_is_read_with_them_in_it() -> None:
+    async def test(client: Client) -> None:
+        await client.register(":.c:a", A)
+        using = {"type": "record", "name": "U", "fields": [{"name": "r", "type": "R"}]}
+        await client.register(":.c:u", using, references=[{"name": "R", "subject": "a", "version": -1}])
+        resolved = (await client.get("/contexts/.c/schemas/ids/2?format=resolved")).json
+        assert json.loads(resolved["schema"])["fields"][0]["type"]["name"] == "R"
+        for name in ("referenceFormat", "reference_format"):
+            found = (await client.get(f"/subjects/:.c:u/versions/1?{name}=qualified")).json
+            assert found["references"] == [{"name": "R", "subject": ":.c:a", "version": -1}]
+
+    on_a_registry(test)
+
+
+def test_compatibility_is_asked_of_one_version_or_all_and_says_why() -> None:
+    async def test(client: Client) -> None:
+        checked = "/compatibility/subjects/a/versions"
+        assert (await client.post(f"{checked}/latest", {"schema": A})).json == {"is_compatible": True}  # a subject that is not there
+        await client.register("a", A)
+        assert (await client.post(f"{checked}/latest", {"schema": B_DEFAULTS})).json == {"is_compatible": True}
+        assert (await client.post(f"{checked}/latest?verbose=True", {"schema": B_DEFAULTS})).json == {"is_compatible": True, "messages": []}
+        assert (await client.post(f"{checked}/1", {"schema": A_AND_B})).json == {"is_compatible": False}
+        said = (await client.post(f"{checked}?verbose=true", {"schema": A_AND_B})).json
+        assert said["is_compatible"] is False
+        assert "READER_FIELD_MISSING_DEFAULT_VALUE" in said["messages"][0] and "/fields/1" in said["messages"][0]
+        assert "remedy" in said["messages"][0] and "{oldSchemaVersion: 1}" in said["messages"]
+        said = (await client.post(f"{checked}?verbose=true", {"schema": "{"})).json
+        assert said["is_compatible"] is False and len(said["messages"]) == 1
+        await client.put("/config/a", {"compatibility": "NONE"})
+        assert (await client.post(f"{checked}/1", {"schema": A_AND_B})).json == {"is_compatible": True}
+
+    on_a_registry(test)
+
+
+def test_only_versions_of_the_same_compatibility_group_are_compared() -> None:
+    async def test(client: Client) -> None:
+        await client.put("/config/a", {"compatibilityGroup": "major"})
+        await client.register("a", A, metadata={"properties": {"major": "1"}})
+        reply = await client.post("/subjects/a/versions", {"schema": A_AND_B, "metadata": {"properties": {"major": "1"}}})
+        assert reply.code == 409
+        await client.register("a", A_AND_B, metadata={"properties": {"major": "2"}})
+        found = (await client.get("/subjects/a/metadata?key=major&value=1")).json
+        assert found["version"] == 1
+
+    on_a_registry(test)
+
+
+def test_a_dry_run_writes_nothing_and_says_what_would_be() -> None:
+    async def test(client: Client) -> None:
+        path = "/subjects/a/versions?dryRun=true"
+        found = (await client.post(path, {"schema": A})).json
+        assert (found["id"], found["version"]) == (1, 1)
+        assert (await client.get("/subjects?deleted=true")).json == []
+        await client.register("a", A)
+        assert (await client.post(path, {"schema": A_AND_B})).code == 409
+        assert (await client.post(path, {"schema": A})).json["version"] == 1
+
+    on_a_registry(test)
+
+
+def test_force_registers_what_is_incompatible() -> None:
+    async def test(client: Client) -> None:
+        await client.register("a", A)
+        assert (await client.post("/subjects/a/versions?force=true", {"schema": A_AND_B})).json["version"] == 2
+
+    on_a_registry(test)
+
+
+def test_two_versions_are_compared_place_by_place() -> None:
+    async def test(client: Client) -> None:
+        await client.register("a", A)
+        await client.register("a", B_DEFAULTS)
+        changes = (await client.get("/subjects/a/versions/1/diff/latest")).json
+        assert [change["kind"] for change in changes] == ["added"] and "b" in changes[0]["path"]
+        assert (await client.get("/subjects/a/versions/1/diff/9")).code == 40402
+
+    on_a_registry(test)
+
+
+def test_the_normal_form_is_asked_for_or_configured() -> None:
+    one = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}],"doc":"d"}'
+    other = '{"name":"R","doc":"d","type":"record","fields":[{"type":{"type":"int"},"name":"a"}]}'
+
+    async def test(client: Client) -> None:
+        await client.put("/config", {"normalize": True})
+        assert (await client.get("/config")).json == {"normalize": True, "compatibilityLevel": "BACKWARD"}
+        assert await client.register("a", one) == await client.register("b", other)
+        found = await client.post("/subjects/a?normalize=True&deleted=False", {"schema": other})
+        assert found.json["version"] == 1
+
+    on_a_registry(test)
+
+
+def test_config_is_put_under_one_name_and_read_under_another() -> None:
+    async def test(client: Client) -> None:
+        assert (await client.get("/config")).json == {"compatibilityLevel": "BACKWARD"}
+        assert (await client.put("/config", {"compatibility": "full"})).json == {"compatibility": "FULL"}
+        assert (await client.put("/config/a", {"compatibility": "NONE", "alias": "b"})).json == {"alias": "b", "compatibility": "NONE"}
+        assert (await client.get("/config/a")).json == {"alias": "b", "compatibilityLevel": "NONE"}
+        assert (await client.put("/config/a", {"alias": None})).json == {"compatibility": "NONE"}
+        assert (await client.get("/config/c?defaultToGlobal=true")).json == {"compatibilityLevel": "FULL"}
+        assert (await client.delete("/config/a")).json == {"compatibilityLevel": "NONE"}
+        assert (await client.delete("/config")).json == {"compatibilityLevel": "FULL"}
+        assert (await client.get("/config/")).json == {"compatibilityLevel": "BACKWARD"}
+        assert (await client.put("/config/:.:", {"compatibility": "NONE"})).status == 200  # the default context is the top
+        assert (await client.get("/config")).json == {"compatibilityLevel": "NONE"}
+        await client.delete("/config")
+        await client.put("/config/:.__GLOBAL:", {"compatibility": "FORWARD"})
+        assert (await client.get("/config/x?defaultToGlobal=true")).json == {"compatibilityLevel": "FORWARD"}
+
+    on_a_registry(test)
+
+
+def test_an_alias_stands_for_a_subject() -> None:
+    async def test(client: Client) -> None:
+        await client.register("long-name", A)
+        await client.put("/config/short", {"alias": "long-name"})
+        assert (await client.get("/subjects/short/versions/latest")).json["subject"] == "long-name"
+        assert await client.register("short", B_DEFAULTS) == 2
+        assert (await client.get("/subjects")).json == ["long-name"]
+        found = (await client.get("/schemas?aliases=true&latestOnly=true")).json
+        assert [(each["subject"], each["version"], each["aliases"]) for each in found] == [("long-name", 2, ["short"])]
+
+    on_a_registry(test)
+
+
+def test_defaults_and_overrides_of_the_config_become_part_of_a_schema() -> None:
+    rule = {"name": "check", "kind": "CONDITION", "type": "CEL", "mode": "WRITE", "expr": "true"}
+
+    async def test(client: Client) -> None:
+        update = {"defaultMetadata": {"properties": {"a": "1", "b": "1"}}, "overrideMetadata": {"properties": {"b": "3"}}}
+        await client.put("/config/s", {**update, "overrideRuleSet": {"domainRules": [rule]}})
+        await client.register("s", A, metadata={"properties": {"b": "2", "c": "2"}})
+        found = (await client.get("/subjects/s/versions/1")).json
+        assert found["metadata"] == {"properties": {"a": "1", "b": "3", "c": "2"}}
+        assert found["ruleSet"] == {"domainRules": [{**rule, "disabled": False}]}
+        assert [each["subject"] for each in (await client.get("/schemas?ruleType=CEL")).json] == ["s"]
+        assert (await client.get("/schemas?ruleType=JSONATA")).json == []
+        again = await client.post("/subjects/s/versions", {"metadata": {"properties": {"c": "5"}}})  # the schema of the latest version
+        assert again.json["version"] == 2 and again.json["schema"] == found["schema"]
+
+    on_a_registry(test)
+
+
+def test_the_version_becomes_part_of_the_metadata_when_it_is_asked_for() -> None:
+    async def test(client: Client) -> None:
+        first = (await client.post("/subjects/s/versions", {"schema": A, "version": -1})).json
+        assert first["metadata"] == {"properties": {"confluent:version": "1"}}
+        second = (await client.post("/subjects/s/versions", {"schema": B_DEFAULTS})).json
+        assert second["metadata"] == {"properties": {"confluent:version": "2"}}
+        assert (await client.post("/subjects/s", {"schema": A})).json["version"] == 1
+
+    on_a_registry(test)
+
+
+def test_tags_are_written_into_the_schema_as_another_version() -> None:
+    async def test(client: Client) -> None:
+        await client.register("s", A)
+        tags = [{"schemaEntity": {"entityPath": "R.a", "entityType": "sr_field"}, "tags": ["PII"]}]
+        tagged = (await client.post("/subjects/s/versions/latest/tags", {"tagsToAdd": tags})).json
+        assert tagged["version"] == 2 and "confluent:tags" in tagged["schema"]
+        assert tagged["metadata"] == {"properties": {"confluent:version": "2"}}
+        found = (await client.get("/subjects/s/versions/2?findTags=PII")).json
+        assert found["schemaTags"] == tags
+        assert "schemaTags" not in (await client.get("/schemas/ids/2?findTags=OTHER")).json
+        kept = (await client.post("/subjects/s/versions", {"schema": B_DEFAULTS, "propagateSchemaTags": True})).json
+        assert json.loads(kept["schema"])["fields"][0]["confluent:tags"] == ["PII"]
+        wrong = [{"schemaEntity": {"entityPath": "R.z", "entityType": "sr_field"}, "tags": ["PII"]}]
+        assert (await client.post("/subjects/s/versions/1/tags", {"tagsToAdd": wrong})).code == 42201
+        assert (await client.post("/subjects/s/versions/1/tags", {"tagsToAdd": [7]})).code == 400
+
+    on_a_registry(test)
+
+
+def test_modes() -> None:
+    async def test(client: Client) -> None:
+        assert (await client.get("/mode")).json == {"mode": "READWRITE"}
+        await client.register("a", A)
+        assert (await client.put("/mode", {"mode": "READONLY"})).json == {"mode": "READONLY"}
+        for reply in (
+            await client.post("/subjects/a/versions", {"schema": B_DEFAULTS}),
+            await client.delete("/subjects/a"),
+            await client.delete("/subjects/a/versions/1"),
+            await client.put("/config/a", {"compatibility": "NONE"}),
+        ):
+            assert reply.code == 42205
+        assert await client.register("a", A) == 1  # it is there, so nothing is written
+        assert (await client.put("/mode/b", {"mode": "READWRITE"})).status == 200
+        assert await client.register("b", B_DEFAULTS) == 2
+        assert (await client.delete("/mode")).json == {"mode": "READONLY"}
+        assert (await client.delete("/mode/b")).json == {"mode": "READWRITE"}
+        assert (await client.get("/mode/b?defaultToGlobal=true")).json == {"mode": "READWRITE"}
+
+    on_a_registry(test)
+
+
+def test_ids_and_versions_are_given_in_import_mode_only() -> None:
+    async def test(client: Client) -> None:
+        assert (await client.put("/mode/:.lake:", {"mode": "IMPORT"})).status == 200
+        body = {"schema": A, "id": 100, "version": 5}
+        assert (await client.post("/subjects/:.lake:a/versions", body)).json["id"] == 100
+        assert (await client.get("/contexts/lake/subjects/a/versions")).json == [5]
+        assert (await client.post("/subjects/:.lake:b/versions", {"schema": A_AND_B, "id": 100})).code == 42205  # it is another schema's
+        assert (await client.post("/subjects/:.lake:b/versions", {"schema": A})).code == 42205  # no id
+        assert (await client.put("/mode/:.lake:", {"mode": "READWRITE"})).status == 200
+        assert await client.register(":.lake:c", B_DEFAULTS) == 101
+        assert (await client.put("/mode/:.lake:", {"mode": "IMPORT"})).code == 42205
+        assert (await client.put("/mode/:.lake:?force=true", {"mode": "IMPORT"})).status == 200
+        assert (await client.delete("/mode/:.lake:?recursive=true")).json == {"mode": "IMPORT"}
+
+    on_a_registry(test)
+
+
+def test_modes_are_left_alone_where_they_may_not_be_changed() -> None:
+    """`mode.mutability=false`."""
+
+    async def test(client: Client) -> None:
+        assert (await client.put("/mode", {"mode": "READONLY"})).code == 42205
+
+    on_a_registry(test, may_change_mode=False)
+
+
+def test_each_context_has_ids_of_its_own() -> None:
+    async def test(client: Client) -> None:
+        assert await client.register("a", A) == 1
+        assert await client.register(":.c:a", B_DEFAULTS) == 1
+        assert (await client.post("/contexts/.c/subjects/b/versions", {"schema": A})).json["id"] == 2
+        assert (await client.get("/contexts")).json == [".", ".c"]
+        assert (await client.get("/contexts?contextPrefix=.c")).json == [".c"]
+        assert (await client.get("/subjects")).json == ["a", ":.c:a", ":.c:b"]
+        assert (await client.get("/subjects?subjectPrefix=")).json == ["a"]
+        assert (await client.get("/subjects?subjectPrefix=:*:a")).json == ["a", ":.c:a"]
+        assert (await client.get("/contexts/c/subjects")).json == [":.c:a", ":.c:b"]
+        assert (await client.get("/contexts/:.c:/schemas/ids/1")).json["schema"] == B_DEFAULTS.replace(" ", "")
+        assert (await client.get("/schemas/ids/1?subject=:.c:")).json["version"] == 1
+        assert (await client.get("/schemas/ids/2?subject=b")).json["subject"] == ":.c:b"  # found in another context
+        assert (await client.get("/subjects/b/versions/1")).json["subject"] == ":.c:b"
+        assert (await client.post("/subjects/b", {"schema": A})).json["subject"] == ":.c:b"
+        assert (await client.get("/subjects/:.:a/versions/1")).json["subject"] == "a"
+        assert (await client.delete("/contexts/.c")).code == 42211
+        await client.put("/contexts/c/config", {"compatibility": "NONE"})
+        assert (await client.get("/config/:.c:")).json == {"compatibilityLevel": "NONE"}
+        assert (await client.get("/config/:.c:a?defaultToGlobal=true")).json == {"compatibilityLevel": "NONE"}
+        assert (await client.get("/config")).json == {"compatibilityLevel": "BACKWARD"}
+        for subject in (":.c:a", ":.c:b"):
+            await client.delete(f"/subjects/{subject}")
+            await client.delete(f"/subjects/{subject}?permanent=true")
+        assert (await client.delete("/contexts/.c")).status == 204
+        assert (await client.get("/contexts")).json == ["."]
+        assert (await client.get("/contexts/a:b/subjects")).status == 404
+
+    on_a_registry(test)
+
+
+def test_pages() -> None:
+    async def test(client: Client) -> None:
+        for name in "abcde":
+            await client.register(name, A)
+        assert (await client.get("/subjects?offset=1&limit=2")).json == ["b", "c"]
+        assert (await client.get("/subjects?offset=4&limit=-1")).json == ["e"]
+        assert len((await client.get("/schemas")).json) == 2  # by setting
+        assert len((await client.get("/schemas?limit=3")).json) == 3
+        assert len((await client.get("/schemas?limit=100")).json) == 2  # more than is allowed is as if nothing were said
+
+    on_a_registry(test, bounds=Bounds(schemas=(2, 4)))
+
+
+@pytest.mark.parametrize(
+    "path", ["/subjects/a%2Fb/versions/1", "//subjects//a%2fb/versions/1/", "/contexts/./subjects/a%2Fb/versions/latest"]
+)
+def test_a_name_may_have_a_slash_and_slashes_too_many_do_not_matter(path: str) -> None:
+    """kafbat/kafka-ui issue 809 asks for `/config/`."""
+
+    async def test(client: Client) -> None:
+        await client.register("a%2Fb", A)
+        assert (await client.get(path)).json["subject"] == "a/b"
+
+    on_a_registry(test)
+
+
+@pytest.mark.parametrize(
+    ("accept", "answered"),
+    [
+        (None, "application/vnd.schemaregistry.v1+json"),
+        ("*/*", "application/vnd.schemaregistry.v1+json"),
+        ("application/json", "application/json"),
+        ("text/html, application/vnd.schemaregistry+json;q=0.9", "application/vnd.schemaregistry+json"),
+        (
+            "application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json",
+            "application/vnd.schemaregistry.v1+json",
+        ),
+        ("text/html", None),
+    ],
+)
+def test_media_types_of_answers(accept: str | None, answered: str | None) -> None:
+    async def test(client: Client) -> None:
+        reply = await client.ask("GET", "/subjects", headers={} if accept is None else {"Accept": accept})
+        if answered is None:
+            assert (reply.status, reply.code) == (406, 406)
+        else:
+            assert reply.headers["content-type"] == answered
+
+    on_a_registry(test)
+
+
+def test_media_types_and_forms_of_bodies() -> None:
+    async def test(client: Client) -> None:
+        body = json.dumps({"schema": A, "aNewField": {"that": "clients send"}}).encode()
+        path = "/subjects/a/versions"
+        for media_type in ("application/json; charset=utf-8", "application/vnd.schemaregistry+json", "application/octet-stream", ""):
+            assert (await client.ask("POST", path, body, {"Content-Type": media_type} if media_type else {})).status == 200
+        assert (await client.ask("POST", path, body, {"Content-Type": "text/xml"})).code == 415
+        assert (await client.ask("POST", path, gzip.compress(body), {"Content-Encoding": "gzip"})).status == 200
+        assert (await client.ask("POST", path, body, {"Content-Encoding": "br"})).code == 415
+        assert (await client.ask("POST", path, body, {"Content-Encoding": "gzip"})).code == 400
+        assert (await client.ask("POST", path, gzip.compress(body)[:-9], {"Content-Encoding": "gzip"})).code == 400
+        for broken in (b"", b"{", b"[]", b"7", b'"\xff"', b"[" * 100_000):
+            assert (await client.ask("POST", path, broken)).code == 400, broken[:9]
+        bomb = gzip.compress(b" " * 40_000_000)
+        assert (await client.ask("POST", path, bomb, {"Content-Encoding": "gzip"})).code == 42209
+
+    on_a_registry(test)
+
+
+def test_an_id_is_answered_for_ever_and_compressed_where_that_helps() -> None:
+    async def test(client: Client) -> None:
+        await client.register("a", record("R", *(f"field_{number}" for number in range(100))))
+        reply = await client.get("/schemas/ids/1")
+        assert "immutable" in reply.headers["cache-control"]
+        unchanged = await client.get("/schemas/ids/1", If_None_Match=reply.headers["etag"])
+        assert (unchanged.status, unchanged.content) == (304, b"")
+        compressed = await client.get("/schemas/ids/1", Accept_Encoding="gzip, deflate")
+        assert compressed.headers["content-encoding"] == "gzip" and gzip.decompress(compressed.content) == reply.content
+        head = await client.ask("HEAD", "/schemas/ids/1")
+        assert (head.status, head.content, head.headers["content-length"]) == (200, b"", reply.headers["content-length"])
+        assert (await client.ask("HEAD", "/schemas/ids/7")).status == 404
+
+    on_a_registry(test)
+
+
+def test_a_kept_answer_is_given_no_longer_once_the_schema_is_gone() -> None:
+    async def run() -> None:
+        async with node(MemoryLog()) as registry:
+            client = registry.client
+            await client.register("a", A)
+            data = (
+                b"GET /schemas/ids/1 HTTP/1.1\r\nHost: x\r\n\r\n" * 3
+                + b"GET /schemas/ids/1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            )
+            answers = await client.raw(data)
+            assert answers.count(b"HTTP/1.1 200 OK") == 4 and registry.application.counts.cached == 2
+            await client.delete("/subjects/a")
+            await client.delete("/subjects/a?permanent=true")
+            assert (await client.get("/schemas/ids/1")).code == 40403
+
+    asyncio.run(run())
+
+
+def test_a_follower_answers_what_it_has_and_waits_for_what_was_written() -> None:
+    async def run() -> None:
+        log = MemoryLog()
+        leaders: list[Node] = []
+
+        async with node(log) as leader:
+            leaders.append(leader)
+            async with node(log, leads=False) as follower:
+                written = await leader.client.post("/subjects/a/versions", {"schema": A})
+                offset = written.headers["x-registry-offset"]
+                found = await follower.client.get("/subjects/a/versions/1", X_Registry_Offset=offset)
+                assert found.json["id"] == 1
+                assert await follower.client.register("a", A) == 1  # it is there, so no leader is needed
+                assert (await follower.client.post("/subjects/a/versions", {"schema": B_DEFAULTS})).code == 50004
+                assert (await follower.client.post("/subjects/a/versions?dryRun=true", {"schema": A_AND_B})).code == 409
+
+    asyncio.run(run())
+
+
+def test_a_follower_that_lags_refuses_nothing_that_the_leader_takes() -> None:
+    """A config and a schema that others refer to were written through another node a moment ago. Method: a follower that reads nothing."""
+
+    async def run() -> None:
+        log = MemoryLog()
+        async with node(log) as leader, node(log, leads=False, timeout_seconds=0.2) as follower:
+            await leader.client.register("a", A)
+            await follower.store.wait_for(len(log.records))
+            follower.leadership._leader = leader.leadership.leader
+            follower.topic.may_read.clear()
+            await leader.client.put("/config/a", {"compatibility": "NONE"})
+            assert await follower.client.register("a", '"int"') == 2
+            await leader.client.register("type", {"type": "enum", "name": "E", "symbols": ["X"]})
+            refers = {"type": "record", "name": "R", "fields": [{"name": "e", "type": "E"}]}
+            references = [{"name": "E", "subject": "type", "version": 1}]
+            assert await follower.client.register("r", refers, references=references) == 4
+            assert follower.state.versions("r") == ()
+            refused = await follower.client.post("/subjects/a/versions", {"schema": "no schema"})
+            assert (refused.status, refused.code) == (422, 42201)
+
+    asyncio.run(run())
+
+
+def test_a_follower_has_read_what_it_forwarded() -> None:
+    async def run() -> None:
+        log = MemoryLog()
+        async with node(log) as leader, node(log, leads=False) as follower:
+            follower.leadership._leader = leader.leadership.leader
+            for number in range(5):
+                schema_id = await follower.client.register(f"s{number}", record(f"R{number}", "a"))
+                assert (await follower.client.get(f"/schemas/ids/{schema_id}")).status == 200
+                assert (await follower.client.delete(f"/subjects/s{number}")).json == [1]
+                assert (await follower.client.get(f"/subjects/s{number}/versions/1")).code == 40401
+
+    asyncio.run(run())
+
+
+def test_an_offset_that_does_not_come_is_waited_for_in_vain() -> None:
+    async def test(client: Client) -> None:
+        assert (await client.get("/subjects", X_Registry_Offset="1000")).code == 50002
+
+    on_a_registry(test, timeout_seconds=0.2)
+
+
+def test_the_code_of_an_incompatible_schema_can_be_that_of_newer_releases() -> None:
+    """`incompatible.schema.error.code`; 409 until December 2025, 40901 since."""
+
+    async def test(client: Client) -> None:
+        await client.register("a", A)
+        reply = await client.post("/subjects/a/versions", {"schema": A_AND_B})
+        assert (reply.status, reply.code) == (409, 40901)
+
+    on_a_registry(test, incompatible_code=40901)
+
+
+def test_browsers_of_allowed_origins_may_read_and_others_may_not() -> None:
+    async def test(client: Client) -> None:
+        allowed = await client.get("/subjects", Origin="https://ui.example")
+        assert allowed.headers["access-control-allow-origin"] == "https://ui.example" and allowed.headers["x-frame-options"] == "DENY"
+        assert "access-control-allow-origin" not in (await client.get("/subjects", Origin="https://elsewhere")).headers
+        asked = {"Origin": "https://ui.example", "Access-Control-Request-Method": "PUT", "Access-Control-Request-Headers": "content-type"}
+        preflight = await client.ask("OPTIONS", "/config/a", headers=asked)
+        assert preflight.headers["access-control-allow-methods"] == "GET,PUT"
+        assert preflight.headers["access-control-allow-headers"] == "content-type"
+        assert "PUT" in preflight.headers["allow"]
+
+    on_a_registry(test, cors=Cors(("https://ui.example",), ("GET", "PUT")), headers={"x-frame-options": "DENY"})
+
+
+def test_who_is_known_reads_and_who_has_the_role_writes(tmp_path: Path) -> None:
+    file = tmp_path / "users.properties"
+    file.write_text("ada: MD5:5f4dcc3b5aa765d61d8327deb882cf99, developer\nbob: secret, reader\neve: x, stranger\n")
+    authentication = Authentication(users_of(file), frozenset({"reader", "developer"}), frozenset({"developer"}), "Schemas")
+    ada, bob, eve = "Basic YWRhOnBhc3N3b3Jk", "Basic Ym9iOnNlY3JldA==", "Basic ZXZlOng="
+
+    async def test(client: Client) -> None:
+        for authorization in (None, "Basic !", "Bearer abc", "Basic " + "YWRhOndyb25n", "Basic bm9ib2R5Ong="):
+            reply = await client.ask("GET", "/subjects", headers={} if authorization is None else {"Authorization": authorization})
+            assert reply.code == 401 and reply.headers["www-authenticate"] == 'Basic realm="Schemas"'
+        assert (await client.get("/subjects", Authorization=eve)).code == 403
+        for _ in range(2):
+            assert (await client.get("/subjects", Authorization=bob)).status == 200
+        assert (await client.post("/subjects/a/versions", {"schema": A}, Authorization=bob)).code == 403
+        assert (await client.post("/subjects/a/versions", {"schema": A}, Authorization=ada)).status == 200
+        assert (await client.post("/compatibility/subjects/a/versions", {"schema": A}, Authorization=bob)).status == 200
+        for _ in range(2):
+            assert (await client.get("/schemas/ids/1")).code == 401  # nothing is kept for everybody
+
+    on_a_registry(test, authentication=authentication)
+
+
+def test_every_route_has_a_method_and_every_error_its_class() -> None:
+    assert {route.name for route in ROUTES} <= {name for name in dir(Api) if not name.startswith("_")}
+    assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
+    router = Router()
+    for route in ROUTES:
+        path = route.path.replace("{", "").replace("}", "") or "/"
+        assert router.find(path).route(route.method) is route
+        assert route.path == "/" or router.find(f"/contexts/.c{path}").route(route.method) is route
+    assert all(error("").code == code for code, error in BY_CODE.items())
+
+
+def test_openapi_and_the_page_are_made_of_the_table() -> None:
+    async def test(client: Client) -> None:
+        found = (await client.get("/openapi.json")).json
+        assert found == json.loads(json.dumps(document.openapi("1.0")))
+        assert set(found["paths"]) == {route.path for route in ROUTES}
+        assert found["paths"]["/subjects/{subject}/versions"]["post"]["responses"]["422"]["description"].startswith("error_code 42201")
+
+    on_a_registry(test)
+    page = ROOT / "docs" / "schema-registry.md"
+    assert document.page(page.read_text(encoding="utf-8")) == page.read_text(encoding="utf-8")
+
+
+def test_metadata_of_the_server() -> None:
+    async def test(client: Client) -> None:
+        found = (await client.get("/v1/metadata/id")).json
+        assert found["scope"]["clusters"] == {"kafka-cluster": "cluster-1", "schema-registry-cluster": "group-1"}
+        assert (await client.get("/v1/metadata/version")).json["version"] == "1.0"
+        assert (await client.get("/v1/metadata/deployment")).status == 200
+
+    on_a_registry(test)

@@ -1,0 +1,107 @@
+"""The snapshot file: what it brings back, and every way in which it may not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.schema_registry.test_records import lines
+from tests.unit.schema_registry.test_replay import seen
+
+from ottla.schema_registry.state.records import PutVersion, encode
+from ottla.schema_registry.state.replay import EPOCH_HEADER, State
+from ottla.schema_registry.state.schemas import Schema, Version
+from ottla.schema_registry.store import snapshot
+from ottla.schema_registry.store.snapshot import Identity, UnfitSnapshot
+
+IDENTITY = Identity("cluster-1", "_schemas", "id-1")
+
+
+def state_of_the_fixture() -> State:
+    """Confluent's topic, and a record that gives an id to another schema."""
+    state = State()
+    for offset, (key, value) in enumerate(lines()):
+        state.apply(offset, 1_700_000_000_000 + offset, key, value, {EPOCH_HEADER: b"3"})
+    conflict = encode(PutVersion(Version("conflict", 1, 1, Schema.of("AVRO", '"fixed"'), False, 0)))
+    state.apply(state.next_offset, 9, conflict.key, conflict.value, {})
+    assert state.conflict_count == 1
+    return state
+
+
+def read(path: Path, **other: Any) -> State:
+    return snapshot.read(path, other.get("identity", IDENTITY), other.get("first", 0), other.get("next", 1000), "BACKWARD")
+
+
+def test_a_snapshot_brings_everything_back(tmp_path: Path) -> None:
+    state, path = state_of_the_fixture(), tmp_path / "kept" / "_schemas.snapshot"
+    snapshot.write(path, IDENTITY, state.image())
+    found = read(path)
+    assert seen(found) == seen(state)
+    assert (found.next_offset, found.epoch, found.conflict_count) == (state.next_offset, 3, 1)
+    assert [(each.version.subject, each.holder) for each in found.conflicts] == [("conflict", state.conflicts[0].holder)]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_snapshot_is_of_one_moment_although_the_state_goes_on(tmp_path: Path) -> None:
+    state = state_of_the_fixture()
+    image, before = state.image(), seen(state)
+    for subject in ("orders-value", "new"):
+        record = encode(PutVersion(Version(subject, 9, 99, Schema.of("AVRO", '"null"'), False, 0)))
+        state.apply(state.next_offset, 9, record.key, record.value, {})
+    snapshot.write(tmp_path / "s", IDENTITY, image)
+    assert seen(read(tmp_path / "s")) == before
+
+
+def test_a_torn_snapshot_is_found_out_at_each_byte(tmp_path: Path) -> None:
+    """Method: the file cut after every 37th byte, and a bit turned there."""
+    path = tmp_path / "s"
+    snapshot.write(path, IDENTITY, state_of_the_fixture().image())
+    whole = path.read_bytes()
+    for position in range(0, len(whole) - 1, 37):
+        path.write_bytes(whole[:position])
+        assert snapshot.read_or_none(path, IDENTITY, 0, 1000, "BACKWARD") is None
+        if position > whole.index(b"\n"):
+            path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+            assert snapshot.read_or_none(path, IDENTITY, 0, 1000, "BACKWARD") is None
+
+
+@pytest.mark.parametrize(
+    ("other", "complaint"),
+    [
+        ({"identity": Identity("cluster-2", "_schemas", "id-1")}, "it is of"),
+        ({"identity": Identity("cluster-1", "_schemas", "id-2")}, "it is of"),
+        ({"identity": Identity("cluster-1", "other", "id-1")}, "it is of"),
+        ({"next": 3}, "goes to offset"),
+        ({"first": 500}, "goes to offset"),
+    ],
+)
+def test_a_snapshot_of_another_topic_is_not_taken(tmp_path: Path, other: dict[str, Any], complaint: str) -> None:
+    path = tmp_path / "s"
+    snapshot.write(path, IDENTITY, state_of_the_fixture().image())
+    with pytest.raises(UnfitSnapshot, match=complaint):
+        read(path, **other)
+
+
+def test_a_snapshot_of_a_later_format_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    snapshot.write(path, IDENTITY, state_of_the_fixture().image())
+    head, _, body = path.read_bytes().partition(b"\n")
+    path.write_bytes(json.dumps({**json.loads(head), "format": 2}).encode() + b"\n" + body)
+    with pytest.raises(UnfitSnapshot, match="format 2"):
+        read(path)
+
+
+def test_a_snapshot_that_cannot_be_written_leaves_the_former_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "s"
+    snapshot.write(path, IDENTITY, State().image())
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        snapshot.write(path, IDENTITY, state_of_the_fixture().image())
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,252 @@
+"""A stream's sink over a real broker, with a Spark of a few lines: the order in which it journals, calls and runs again is Spark's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+from tests.unit.spark.test_reading import KEPT, consumed
+
+from ottla.errors import InvalidTransactionTimeout, ProducerFenced
+from ottla.model import TopicPartition
+from ottla.record.records import Record, build_batch
+from ottla.spark.commits import TOPIC, CheckpointFenced, Decision, Slot, Step, TransactionLost, partition_of, slot_id
+from ottla.spark.exactly_once import SinkCommits, Turn, open_slot
+from ottla.testing import EmbeddedCluster
+from ottla.wire.cluster import Cluster, ClusterSettings
+from ottla.wire.transactions import describe_transaction, end_transaction, list_transactions
+
+TIMEOUT_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(settings=KEPT) as running:
+        yield running
+
+
+class Killed(BaseException):
+    """As a kill: nothing catches it."""
+
+
+def run(cluster: EmbeddedCluster, main: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
+    async def opened() -> None:
+        async with connected(cluster) as connections:
+            await main(connections)
+
+    asyncio.run(opened())
+
+
+@asynccontextmanager
+async def connected(cluster: EmbeddedCluster) -> AsyncIterator[Cluster]:
+    connections = Cluster(cluster.bootstrap_servers, ClusterSettings(api_timeout_seconds=20.0))
+    try:
+        yield connections
+    finally:
+        await connections.close()
+
+
+def committed(cluster: EmbeddedCluster, topic: str, partitions: int = 1) -> list[bytes]:
+    return sorted(
+        row[2] for number in range(partitions) for row in consumed(cluster, TopicPartition(topic, number), 1 << 60, "read_committed")
+    )
+
+
+async def task(connections: Cluster, turn: Turn, topic: str, number: int, rows: list[bytes], attempt: int = 0) -> Slot:
+    producer = await open_slot(connections, turn, slot_id(turn.name, number, attempt))
+    await producer.send(TopicPartition(topic, number), build_batch([Record(at, 1000, None, row) for at, row in enumerate(rows)]))
+    found = await producer.prepare()
+    await producer.close()
+    assert found.transactional_id is not None
+    return Slot(found.transactional_id, found.producer_id, found.producer_epoch, len(rows))
+
+
+def test_a_batch_is_seen_when_it_is_committed_and_is_not_written_twice(cluster: EmbeddedCluster) -> None:
+    topic = cluster.create_topic("once", partitions=2)
+
+    async def main(connections: Cluster) -> None:
+        commits = SinkCommits(connections, "once")
+        turn = await commits.begin("q", TIMEOUT_MS)
+        assert (turn.query, turn.done) == ("q", -1)
+        slots = tuple([await task(connections, turn, topic, number, [b"%d" % number]) for number in range(2)])
+        assert committed(cluster, topic, 2) == []
+        await commits.commit(turn, Decision("q", 0, slots))
+        assert committed(cluster, topic, 2) == [b"0", b"1"]
+        assert await commits.last() == Decision("q", 0, slots, is_ended=True)
+        assert (await commits.begin("q", TIMEOUT_MS)).done == 0
+
+    run(cluster, main)
+
+
+def test_another_checkpoint_is_refused_and_disturbs_nobody(cluster: EmbeddedCluster) -> None:
+    topic = cluster.create_topic("owned")
+
+    async def main(connections: Cluster) -> None:
+        commits = SinkCommits(connections, "owned")
+        turn = await commits.begin("q", TIMEOUT_MS)
+        await commits.commit(turn, Decision("q", 0, (await task(connections, turn, topic, 0, [b"a"]),)))
+        turn = await commits.begin("q", TIMEOUT_MS)
+        slot = await task(connections, turn, topic, 0, [b"b"])
+        with pytest.raises(CheckpointFenced, match="belongs to the checkpoint of query q"):
+            await SinkCommits(connections, "owned").begin("another", TIMEOUT_MS)
+        await commits.commit(turn, Decision("q", 1, (slot,)))
+
+    run(cluster, main)
+    assert committed(cluster, topic) == [b"a", b"b"]
+
+
+def test_a_driver_that_was_replaced_decides_nothing_and_its_tasks_begin_nothing(cluster: EmbeddedCluster) -> None:
+    """Two drivers with copies of one checkpoint: the second one's batch is the one that is there."""
+    topic = cluster.create_topic("two")
+
+    async def main(connections: Cluster) -> None:
+        first, second = SinkCommits(connections, "two"), SinkCommits(connections, "two")
+        old = await first.begin("q", TIMEOUT_MS)
+        slot = await task(connections, old, topic, 0, [b"old"])
+        new = await second.begin("q", TIMEOUT_MS)
+        assert await describe_transaction(connections, slot.transactional_id) is not None
+        with pytest.raises(TransactionLost, match="nothing of the batch was committed"):
+            await first.commit(old, Decision("q", 0, (slot,)))
+        with pytest.raises(ProducerFenced):
+            await task(connections, old, topic, 0, [b"late"])
+        with pytest.raises(ProducerFenced):
+            await first.give_up(old)
+        prepared = await task(connections, new, topic, 0, [b"new"])
+        # Even with transactions that are open: its decision is refused by the coordinator.
+        with pytest.raises(ProducerFenced):
+            await first.commit(old, Decision("q", 0, (prepared,)))
+        await second.commit(new, Decision("q", 0, (prepared,)))
+
+    run(cluster, main)
+    assert committed(cluster, topic) == [b"new"]
+
+
+def test_a_second_attempt_writes_beside_the_first_and_what_is_left_is_aborted(cluster: EmbeddedCluster) -> None:
+    topic = cluster.create_topic("attempts")
+
+    async def main(connections: Cluster) -> None:
+        commits = SinkCommits(connections, "attempts")
+        turn = await commits.begin("q", TIMEOUT_MS)
+        slots = [await task(connections, turn, topic, 0, [b"%d" % attempt], attempt) for attempt in range(3)]
+        await commits.commit(turn, Decision("q", 0, (slots[1],)))
+        assert await list_transactions(connections) == ["attempts-0", "attempts-0.2"]
+        await commits.begin("q", TIMEOUT_MS)
+        assert await list_transactions(connections) == []
+
+    run(cluster, main)
+    assert committed(cluster, topic) == [b"1"]
+
+
+def test_what_cannot_be_committed_is_said_before_or_after_it_was_decided(cluster: EmbeddedCluster) -> None:
+    topic = cluster.create_topic("late", partitions=2)
+
+    async def main(connections: Cluster) -> None:
+        with pytest.raises(InvalidTransactionTimeout):
+            await task(connections, await SinkCommits(connections, "late").begin("q", 900_001), topic, 0, [b"x"])
+        turn = await SinkCommits(connections, "late").begin("q", TIMEOUT_MS)
+        slots = tuple([await task(connections, turn, topic, number, [b"%d" % number]) for number in range(2)])
+
+        async def lose(slot: Slot) -> None:
+            found = await describe_transaction(connections, slot.transactional_id)
+            assert found is not None
+            await end_transaction(connections, found.identity, commit=False)
+
+        def die(step: Step) -> None:
+            if step is Step.DECIDED:
+                raise Killed
+
+        with pytest.raises(Killed):
+            await SinkCommits(connections, "late", die).commit(turn, Decision("q", 0, slots))
+        await lose(slots[1])
+        with pytest.raises(TransactionLost, match="batch 0 was decided, and 1 of its rows are lost: transactions late-1 had ended"):
+            await SinkCommits(connections, "late").begin("q", TIMEOUT_MS)
+
+    run(cluster, main)
+
+
+def test_decisions_of_many_batches_are_read_from_a_partition_that_others_write_to(cluster: EmbeddedCluster) -> None:
+    names = [name for name in map(str, range(200)) if partition_of(name) == partition_of("0")][:3]
+    topic = cluster.create_topic("many")
+
+    async def main(connections: Cluster) -> None:
+        for batch in range(5):
+            for name in names:
+                commits = SinkCommits(connections, name)
+                turn = await commits.begin(f"q{name}", TIMEOUT_MS)
+                assert turn.done == batch - 1
+                await commits.commit(turn, Decision(f"q{name}", batch, (await task(connections, turn, topic, 0, [b"x"]),)))
+
+    run(cluster, main)
+    assert len(committed(cluster, topic)) == 15
+    assert consumed(cluster, TopicPartition(TOPIC, partition_of("0")), 1 << 60)
+
+
+def test_a_stream_that_dies_anywhere_writes_every_row_once(cluster: EmbeddedCluster) -> None:
+    """Method: 60 seeded deaths of a driver, at a step or between tasks, with attempts that die, run twice or come late.
+
+    Spark journals a batch's rows before its tasks, and that it is over after `commit`; at its start it runs the last one again that is
+    journaled and not over.
+    """
+    topic = cluster.create_topic("dies", partitions=3)
+    random = Random(19)
+    offsets: list[list[list[bytes]]] = []  # of each batch the rows of each task
+    over = made = deaths = 0
+    late: list[tuple[Turn, int]] = []  # tasks of drivers that are dead, which nobody has stopped yet
+
+    async def driver(connections: Cluster, dies_at: Step | None, dies_after: int | None) -> None:
+        nonlocal over, made
+
+        def at(step: Step) -> None:
+            if step is dies_at and random.random() < 0.7:
+                raise Killed
+
+        for _ in range(2):
+            if len(offsets) == over:
+                parts = random.randrange(1, 4)
+                offsets.append([[b"%d" % (made + number * 2 + more) for more in range(2)] for number in range(parts)])
+                made += 2 * parts
+            batch = over
+            commits = SinkCommits(connections, "dies", at)
+            turn = await commits.begin("q", TIMEOUT_MS)
+            slots = []
+            for number, rows in enumerate(offsets[batch]):
+                if batch <= turn.done:
+                    continue
+                attempt = 0
+                while random.random() < 0.2:  # an attempt that is lost with what it wrote
+                    await task(connections, turn, topic, number, [b"lost"], attempt)
+                    attempt += 1
+                slots.append(await task(connections, turn, topic, number, rows, attempt))
+                if random.random() < 0.1:  # speculation, of which Spark does not want the second
+                    await task(connections, turn, topic, number, rows, attempt + 1)
+                if late and random.random() < 0.3:
+                    old, of = late.pop()
+                    with pytest.raises(ProducerFenced):
+                        await task(connections, old, topic, of, [b"late"])
+                if number == dies_after:
+                    late.append((turn, number))
+                    raise Killed
+            at(Step.PREPARED)
+            if slots:
+                await commits.commit(turn, Decision("q", batch, tuple(slots)))
+            over += 1
+
+    async def main(connections: Cluster) -> None:
+        nonlocal deaths
+        steps = [*Step]
+        while deaths < 60:
+            try:
+                await driver(connections, random.choice(steps), random.choice([None, None, 0, 1]))
+            except Killed:
+                deaths += 1
+        await driver(connections, None, None)
+        await SinkCommits(connections, "dies").begin("q", TIMEOUT_MS)
+        assert await list_transactions(connections) == []
+
+    run(cluster, main)
+    assert committed(cluster, topic, 3) == sorted(row for batch in offsets for rows in batch for row in rows)
+    assert over > 15

@@ -1,0 +1,246 @@
+"""Ranges read as Arrow from a real broker: equal to what librdkafka's consumer gives, to the offset, with every codec and transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient
+
+from ottla.model import TopicPartition
+from ottla.record.batch import batches
+from ottla.spark.offsets import OffsetRange
+from ottla.spark.reading import ClusterReader, DataLost, ReadFailed, arrow_schema, read_ranges, record_batch
+from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
+from ottla.testing import EmbeddedCluster
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+KEPT = {
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(settings=KEPT) as running:
+        yield running
+
+
+def settings(cluster: EmbeddedCluster, **options: str) -> SourceSettings:
+    return SourceSettings.of({"kafka.bootstrap.servers": cluster.bootstrap_servers, "includeHeaders": "true", **options}, is_stream=False)
+
+
+def fill(cluster: EmbeddedCluster, topic: str, count: int, codec: str = "none", partition: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "compression.type": codec, "linger.ms": 5})
+    for number in range(count):
+        producer.produce(
+            topic,
+            None if number % 7 == 0 else b"value %d" % number * 5,
+            None if number % 3 == 0 else b"key %d" % number,
+            partition,
+            timestamp=1_700_000_000_000 + number,
+            headers=[("h", b"%d" % number), ("empty", None)] if number % 5 == 0 else None,
+        )
+    assert producer.flush(120) == 0
+
+
+def damage(cluster: EmbeddedCluster, partition: TopicPartition, number: int) -> tuple[int, int]:
+    """Changes a byte of a batch on the disk; gives the batch's first offset and the one behind its last."""
+    (segment,) = cluster.data_directory.rglob(f"{partition}/*.log")
+    whole = bytearray(segment.read_bytes())
+    position, header = list(batches(whole))[number]
+    with segment.open("r+b") as file:
+        file.seek(position + header.size - 1)
+        file.write(bytes([whole[position + header.size - 1] ^ 0xFF]))
+    return header.base_offset, header.last_offset + 1
+
+
+def in_transaction(cluster: EmbeddedCluster, topic: str, name: str, values: list[bytes], *, commit: bool | None) -> Producer:
+    """None leaves it open."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": name})
+    producer.init_transactions(120)
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    producer.flush(120)
+    if commit is not None:
+        producer.commit_transaction(120) if commit else producer.abort_transaction(120)
+    return producer
+
+
+def rows(found: SourceSettings, ranges: list[OffsetRange]) -> list[dict[str, Any]]:
+    schema = arrow_schema(found.columns)
+    tables = [record_batch(portion.columns, portion.partition, schema) for portion in read_ranges(found, ranges)]
+    read: list[dict[str, Any]] = pyarrow.Table.from_batches(tables, schema).to_pylist()
+    return read
+
+
+def consumed(cluster: EmbeddedCluster, partition: TopicPartition, end: int, isolation: str = "read_uncommitted") -> list[tuple[Any, ...]]:
+    """What librdkafka gives up to an offset."""
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none", "isolation.level": isolation, "enable.partition.eof": True}
+    )
+    consumer.assign([Place(partition.topic, partition.partition, 0)])
+    found = []
+    while (message := consumer.poll(20)) is not None and message.error() is None and (message.offset() or 0) < end:
+        kind, milliseconds = message.timestamp()
+        found.append((message.offset(), message.key(), message.value(), kind - 1, milliseconds, message.headers()))
+    consumer.close()
+    return found
+
+
+def as_consumed(row: dict[str, Any]) -> tuple[Any, ...]:
+    headers = None if row["headers"] is None else [(header["key"], header["value"]) for header in row["headers"]]
+    return row["offset"], row["key"], row["value"], row["timestampType"], round(row["timestamp"].timestamp() * 1000), headers
+
+
+def test_every_codec_is_read_as_librdkafka_reads_it_and_several_partitions_by_one_task(cluster: EmbeddedCluster) -> None:
+    topic = cluster.create_topic("codecs", partitions=len(CODECS))
+    for number, codec in enumerate(CODECS):
+        fill(cluster, topic, 300, codec, number)
+    partitions = [TopicPartition(topic, number) for number in range(len(CODECS))]
+    found = rows(settings(cluster, subscribe=topic), [OffsetRange(partition, 0, 300) for partition in partitions])
+    assert len(found) == 1500
+    for partition in partitions:
+        of_it = [row for row in found if row["partition"] == partition.partition]
+        assert {row["topic"] for row in of_it} == {topic}
+        assert list(map(as_consumed, of_it)) == consumed(cluster, partition, 300)
+
+
+def test_a_range_begins_and_ends_within_a_batch(cluster: EmbeddedCluster) -> None:
+    topic = cluster.create_topic("within")
+    fill(cluster, topic, 100)
+    found = rows(settings(cluster, subscribe=topic, columns="offset"), [OffsetRange(TopicPartition(topic, 0), 13, 71)])
+    assert found == [{"offset": offset} for offset in range(13, 71)]
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_transactions_are_seen_as_their_isolation_says_and_what_is_in_no_row_is_accounted_for(
+    cluster: EmbeddedCluster, isolation: str
+) -> None:
+    topic = cluster.create_topic(f"transactions-{isolation}")
+    partition = TopicPartition(topic, 0)
+    in_transaction(cluster, topic, f"{topic}-a", [b"1", b"2"], commit=True)
+    in_transaction(cluster, topic, f"{topic}-b", [b"3", b"4", b"5"], commit=False)
+    fill(cluster, topic, 3)
+    still_open = in_transaction(cluster, topic, f"{topic}-c", [b"6"], commit=None)
+    found = settings(cluster, subscribe=topic, **{"kafka.isolation.level": isolation})
+    with ClusterReader(found) as reader:
+        end = reader.latest(reader.partitions())[partition]
+    is_committed = isolation == "read_committed"
+    assert end == (10 if is_committed else 11)  # 2 and a marker, 3 and a marker, 3, and 1 that is open
+    portions = list(read_ranges(found, [OffsetRange(partition, 0, end)]))
+    assert (portions[0].start, portions[-1].end) == (0, end)
+    read = sum(len(portion.columns) for portion in portions)
+    assert (read, sum(portion.unseen for portion in portions)) == ((5, 5) if is_committed else (9, 2))
+    assert list(map(as_consumed, rows(found, [OffsetRange(partition, 0, end)]))) == consumed(cluster, partition, end, isolation)
+    still_open.abort_transaction(120)
+
+
+def delete_before(cluster: EmbeddedCluster, partition: TopicPartition, offset: int) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    (deleted,) = admin.delete_records([Place(partition.topic, partition.partition, offset)]).values()
+    assert deleted.result(120).low_watermark == offset
+
+
+def test_records_that_retention_took_are_named_to_the_offset_or_left_out(cluster: EmbeddedCluster) -> None:
+    topic = cluster.create_topic("cut")
+    partition = TopicPartition(topic, 0)
+    fill(cluster, topic, 50)
+    delete_before(cluster, partition, 20)
+    with pytest.raises(DataLost, match=r"cut-0: offsets \[5, 20\), 15 of them, are gone: the log begins at 20"):
+        rows(settings(cluster, subscribe=topic), [OffsetRange(partition, 5, 50)])
+    with pytest.raises(DataLost, match=r"\[5, 9\), 4 of them"):
+        rows(settings(cluster, subscribe=topic), [OffsetRange(partition, 5, 9)])
+    lenient = settings(cluster, subscribe=topic, failOnDataLoss="false")
+    assert [row["offset"] for row in rows(lenient, [OffsetRange(partition, 5, 50)])] == list(range(20, 50))
+    assert rows(lenient, [OffsetRange(partition, 5, 9)]) == []
+    with pytest.raises(DataLost, match="the log ends at 50"):
+        rows(settings(cluster, subscribe=topic), [OffsetRange(partition, 70, 80)])
+
+
+def test_a_range_that_does_not_come_fails_within_its_time(cluster: EmbeddedCluster) -> None:
+    """Offsets that are not written yet: the log has its end there, and nothing comes."""
+    topic = cluster.create_topic("short")
+    fill(cluster, topic, 5)
+    with pytest.raises(ReadFailed, match=r"gave nothing for 300 ms: short-0 at offset 5 of 9"):
+        rows(settings(cluster, subscribe=topic, **{"kafkaConsumer.pollTimeoutMs": "300"}), [OffsetRange(TopicPartition(topic, 0), 0, 9)])
+
+
+def test_a_cluster_that_does_not_answer_is_named() -> None:
+    found = SourceSettings.of(
+        {
+            "kafka.bootstrap.servers": "127.0.0.1:1",
+            "subscribe": "any",
+            "fetchOffset.numRetries": "0",
+            "kafka.default.api.timeout.ms": "300",
+        },
+        is_stream=False,
+    )
+    with ClusterReader(found) as reader, pytest.raises(ReadFailed, match=r"127\.0\.0\.1:1"):
+        reader.partitions()
+
+
+def test_boundaries_are_resolved_by_offset_by_time_and_by_name(cluster: EmbeddedCluster) -> None:
+    topic = cluster.create_topic("bounds", partitions=2)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    fill(cluster, topic, 10)
+    found = settings(cluster, subscribePattern="bou.*")
+    with ClusterReader(found) as reader:
+        there = reader.partitions()
+        assert there == {first, second}
+        assert reader.resolve(Boundary(default="latest"), there, is_start=True) == {first: 10, second: 0}
+        assert reader.resolve(Boundary(offsets={first: -1, second: -2}), there, is_start=True) == {first: 10, second: 0}
+        ending = Boundary(timestamp_ms=1_700_000_000_004)
+        assert reader.resolve(ending, there, is_start=False) == {first: 4, second: 0}
+        with pytest.raises(OptionRefused, match="bounds-1 has no record at or after"):
+            reader.resolve(ending, there, is_start=True)
+        with pytest.raises(OptionRefused, match="you must specify all TopicPartitions"):
+            reader.resolve(Boundary(offsets={first: 0}), there, is_start=True)
+    lenient = settings(cluster, assign='{"bounds":[0]}', startingOffsetsByTimestampStrategy="latest")
+    with ClusterReader(lenient) as reader:
+        assert reader.partitions() == {first}
+        assert reader.resolve(Boundary(timestamps_ms={first: 1_800_000_000_000}), [first], is_start=True) == {first: 10}
+
+
+def test_a_topic_that_is_made_again_is_a_loss(cluster: EmbeddedCluster) -> None:
+    topic = cluster.create_topic("again")
+    with ClusterReader(settings(cluster, subscribe=topic)) as reader:
+        assert reader.partitions()
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        admin.delete_topics([topic])[topic].result(120)
+        assert reader.partitions() == set()
+        cluster.create_topic(topic)
+        with pytest.raises(DataLost, match="again-0: the topic was deleted and made again"):
+            reader.partitions()
+
+
+def test_a_damaged_batch_fails_with_its_place_or_goes_into_quarantine(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """What stands around it is read, and the file has the bytes that the broker has."""
+    topic = cluster.create_topic("damaged")
+    for _ in range(4):
+        fill(cluster, topic, 10)
+    place = TopicPartition(topic, 0)
+    spoilt = [damage(cluster, place, number) for number in (1, 2)]
+    assert spoilt[0][1] == spoilt[1][0]
+    with pytest.raises(ReadFailed, match=r"damaged-0 at offset 0: CorruptMessage: the batch at offset"):
+        rows(settings(cluster, subscribe=topic), [OffsetRange(place, 0, 40)])
+    directory = tmp_path / "quarantine"
+    sparing = settings(cluster, subscribe=topic, onCorrupt="quarantine", quarantinePath=str(directory))
+    expected = [offset for offset in range(40) if not spoilt[0][0] <= offset < spoilt[1][1]]
+    assert [row["offset"] for row in rows(sparing, [OffsetRange(place, 0, 40)])] == expected
+    for start, end in spoilt:
+        (found,) = [header for _, header in batches((directory / f"{topic}-0-{start}.batch").read_bytes())]
+        assert (found.base_offset, found.last_offset + 1) == (start, end)
+    assert [row["offset"] for row in rows(sparing, [OffsetRange(place, spoilt[0][0] + 1, spoilt[1][1])])] == []
+    for wrong in ({"onCorrupt": "quarantine"}, {"quarantinePath": "x"}, {"onCorrupt": "ignore"}):
+        with pytest.raises(OptionRefused, match="onCorrupt"):
+            settings(cluster, subscribe=topic, **wrong)

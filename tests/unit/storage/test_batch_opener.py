@@ -1,0 +1,120 @@
+"""What a batch unpacks to is a process's to pay, and a batch that is too large is opened once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+
+import pytest
+
+from ottla.errors import CorruptMessage, InvalidRecord, RequestTimedOut
+from ottla.lifecycle import ThreadOffload, offload_nothing
+from ottla.record.batch import read_header
+from ottla.record.codecs import GZIP, ZSTD, DecompressedTooLarge, compress
+from ottla.record.opening import StoredAs
+from ottla.record.records import Record, build_batch, read_records, seal
+from ottla.storage import batch_opener, opening_process
+from ottla.storage.batch_opener import BatchOpener
+
+SMALL = build_batch([Record(index, 1_000 + index, b"k", b"v") for index in range(3)])
+LARGE = build_batch([Record(index, 1_000 + index, b"k", b"v" * 100) for index in range(20_000)], codec=ZSTD)
+# Twelve bytes over a million records: length 6, attributes, two deltas, no key, no value, no headers.
+BOMB = seal(
+    read_header(SMALL)._replace(attributes=ZSTD, record_count=2_000_000, last_offset_delta=1_999_999),
+    compress(ZSTD, bytes((12, 0, 0, 0, 1, 1, 0)) * 2_000_000),
+)
+
+
+def test_small_batches_are_opened_in_a_thread_and_large_ones_in_a_process() -> None:
+    async def scenario() -> None:
+        offload = ThreadOffload(1, "test")
+        opener = BatchOpener(offload, has_process=True)
+        try:
+            assert (await opener.opened(SMALL, StoredAs(has_keys=True))).batch == SMALL
+            assert await opener.first_at_or_after(SMALL, 1_001, 0) == (1_001, 1)
+            assert await opener.first_at_or_after(SMALL, 9_000, 0) is None
+            assert opener._process is None
+            again = await opener.opened(LARGE, StoredAs(has_keys=True, codec=GZIP))
+            assert [record.value for record in read_records(again.batch)] == [b"v" * 100] * 20_000
+            assert await opener.first_at_or_after(LARGE, 15_000, 0) == (15_000, 14_000)
+            assert opener._process is not None
+            with pytest.raises(CorruptMessage):
+                await opener.opened(LARGE[:-1], StoredAs(has_keys=True))
+        finally:
+            await opener.close()
+            offload.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_is_too_large_is_named_once_and_not_opened_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        offload = ThreadOffload(1, "test")
+        opener = BatchOpener(offload, has_process=True)
+        try:
+            for _ in range(3):
+                with pytest.raises(DecompressedTooLarge):
+                    await opener.first_at_or_after(BOMB, 0, 0)
+            process = opener._process
+            assert process is not None
+            await process.kill()
+            with pytest.raises(DecompressedTooLarge):
+                await opener.first_at_or_after(BOMB, 0, 0)
+            assert opener._process is process, "it is known, so no process is asked"
+            assert await opener.first_at_or_after(LARGE, 15_000, 0) == (15_000, 14_000), "another one is started for what is not known"
+        finally:
+            await opener.close()
+            offload.close()
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(scenario())
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_a_job_that_a_busy_machine_did_not_get_to_may_be_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known of its batch, and the client is to try again."""
+
+    async def scenario() -> None:
+        offload = ThreadOffload(1, "test")
+        opener = BatchOpener(offload, has_process=True)
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(batch_opener, "JOB_SECONDS", 0.0)
+                with pytest.raises(RequestTimedOut):
+                    await opener.first_at_or_after(LARGE, 15_000, 0)
+            assert await opener.first_at_or_after(LARGE, 15_000, 0) == (15_000, 14_000)
+        finally:
+            await opener.close()
+            offload.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_takes_its_time_to_open_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the process's own CPU time. Method: its answer, made in this process, with a bound that nothing keeps."""
+    monkeypatch.setattr(opening_process, "CPU_SECONDS", 0.01)
+    count = 500_000
+    header = read_header(SMALL)._replace(attributes=ZSTD, record_count=count, last_offset_delta=count - 1)
+    slow = seal(header, compress(ZSTD, bytes((12, 0, 0, 0, 1, 1, 0)) * count))
+    before = signal.signal(signal.SIGPROF, opening_process._too_long)
+    try:
+        answer, _ = opening_process._answer({"first": [1 << 60, 0]}, slow)
+    finally:
+        signal.signal(signal.SIGPROF, before)
+    assert answer["error"] == "DecompressedTooLarge"
+    assert "to open" in answer["message"]
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+
+
+def test_records_at_offsets_that_their_batch_does_not_have_are_refused() -> None:
+    """No cleaner could do with them; Kafka asks as much of a compressed batch (`LogValidator`)."""
+    lie = build_batch([Record(0, 1, b"k", b"v"), Record(5, 1, b"k", b"v")])
+
+    async def scenario() -> None:
+        with pytest.raises(InvalidRecord, match="record 1 has the offset 5"):
+            await BatchOpener(offload_nothing, has_process=False).opened(
+                seal(read_header(lie)._replace(last_offset_delta=1), lie[61:]), StoredAs(has_keys=True)
+            )
+
+    asyncio.run(scenario())

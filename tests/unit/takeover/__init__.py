@@ -1,0 +1,1 @@
+"""Taking over what Kafka left: its own files and znodes, unpacked for each test."""

@@ -1,0 +1,186 @@
+"""What is judged of what was found: what stops, what may be given up, what changes, and the way back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from ottla.config.broker import BrokerSettings
+from ottla.coordination.znodes import OwnEpochs, TopicAssignment
+from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicPartition
+from ottla.takeover import findings
+from ottla.takeover.findings import Severity
+from ottla.takeover.first_start import needs_check
+from ottla.takeover.found import FoundBroker, FoundCluster, FoundDirectory, FoundLog, FoundTopic
+
+ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
+TOPIC_ID, OTHER_ID = UUID(int=1), UUID(int=2)
+CLUSTER_ID = "Ns1g21eKQ8OHfovMSnVN8w"
+PLACE = Path("kafka-logs")
+
+
+def topic(isr: tuple[BrokerId, ...] = (ONE, TWO), topic_id: UUID | None = TOPIC_ID, **settings: str) -> FoundTopic:
+    state = PartitionState(isr[0], 3, isr, (ONE, TWO, THREE))
+    return FoundTopic(TopicAssignment(topic_id, ((ONE, TWO, THREE),)), (state,), {k.replace("_", "."): v for k, v in settings.items()})
+
+
+CLUSTER = FoundCluster(cluster_id=CLUSTER_ID, controller_epoch=3, topics={"clicks": topic()})
+CLICKS = TopicPartition("clicks", 0)
+
+
+def directory(log: FoundLog | None = FoundLog(1000, TOPIC_ID), broker_id: int = 1) -> FoundDirectory:  # noqa: B008  frozen
+    logs = {} if log is None else {CLICKS: log}
+    return FoundDirectory(PLACE, broker_id, CLUSTER_ID, is_clean=True, logs=logs)
+
+
+def broker(*directories: FoundDirectory, broker_id: int = 1, **properties: str) -> FoundBroker:
+    settings = {"broker.id": str(broker_id), **{name.replace("_", "."): text for name, text in properties.items()}}
+    return FoundBroker(f"server-{broker_id}.properties", BrokerSettings.from_properties(settings), directories or (directory(),))
+
+
+def judged(cluster: FoundCluster, *brokers: FoundBroker) -> dict[str, Severity]:
+    found = findings.takeover(cluster, brokers or (broker(),))
+    return {each.name: each.severity for each in found if each.severity is not Severity.TAKEN_OVER}
+
+
+def test_a_cluster_without_anything_of_note_is_taken_over_as_it_stands() -> None:
+    found = findings.takeover(CLUSTER, [broker()])
+    assert {each.severity for each in found} == {Severity.TAKEN_OVER}
+    assert "1 topics with 1 partitions" in found[0].what
+
+
+def test_what_is_accepted_by_one_broker_is_given_up_and_stops_nothing() -> None:
+    cluster = replace(CLUSTER, kept_elsewhere={"acls": ("/kafka-acl/Topic/clicks",)})
+    assert judged(cluster) == {"acls": Severity.STOPS}
+    assert judged(cluster, broker(takeover_accept="acls")) == {"acls": Severity.GIVEN_UP}
+    assert judged(cluster, broker(takeover_accept="quotas")) == {"acls": Severity.STOPS}
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster", "found"),
+    [
+        ("live-brokers", replace(CLUSTER, brokers=(BrokerRegistration(TWO, (), is_foreign=True),)), directory()),
+        ("live-controller", replace(CLUSTER, controller=BrokerId(3000), kraft_epoch=4), directory()),
+        ("kraft", CLUSTER, replace(directory(), is_kraft=True)),
+        ("foreign-directories", CLUSTER, directory(broker_id=2)),
+        ("foreign-directories", replace(CLUSTER, cluster_id=None, topics={}), directory(None)),
+        ("message-format", CLUSTER, directory(FoundLog(1000, TOPIC_ID, (("00000000000000000000.log", 0),)))),
+    ],
+)
+def test_what_would_lose_records_or_mix_implementations_cannot_be_accepted(name: str, cluster: FoundCluster, found: FoundDirectory) -> None:
+    assert judged(cluster, broker(found, takeover_accept=name)) == {name: Severity.STOPS}
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster", "found"),
+    [
+        ("damaged-files", CLUSTER, replace(directory(), damaged={"kafka-logs/meta.properties": "bad"})),
+        ("damaged-files", CLUSTER, FoundDirectory(PLACE, failure="Permission denied")),
+        ("damaged-znodes", replace(CLUSTER, damaged={"/brokers/topics/other": "no JSON"}), directory()),
+        ("topic-ids", CLUSTER, directory(FoundLog(1, OTHER_ID))),
+        ("missing-logs", replace(CLUSTER, topics={"clicks": topic((ONE,))}), directory(None)),
+        ("tiered-topics", replace(CLUSTER, topics={"clicks": topic(remote_storage_enable=" TRUE ")}), directory()),
+        ("dynamic-settings", replace(CLUSTER, topics={"clicks": topic(retention_ms="soon")}), directory()),
+        ("dynamic-settings", replace(CLUSTER, broker_settings={"2": {"log.cleaner.threads": "none"}}), directory()),
+    ],
+)
+def test_what_is_known_to_be_worse_may_be_accepted(name: str, cluster: FoundCluster, found: FoundDirectory) -> None:
+    assert judged(cluster, broker(found)) == {name: Severity.STOPS}
+    assert judged(cluster, broker(found, takeover_accept=name)) == {name: Severity.GIVEN_UP}
+
+
+def test_a_release_before_2_8_has_to_be_left_first() -> None:
+    """Topic ids came with 2.8."""
+    assert judged(CLUSTER, broker(inter_broker_protocol_version="2.7-IV2")) == {"protocol-version": Severity.STOPS}
+    assert judged(CLUSTER, broker(inter_broker_protocol_version="2.8-IV1")) == {}
+
+
+def test_a_log_that_is_missing_is_copied_when_another_in_sync_has_it() -> None:
+    """Broker 2, in sync as well, was not looked at, or has it."""
+    assert judged(CLUSTER, broker(directory(None))) == {}
+    both = broker(directory(None)), broker(directory(broker_id=2), broker_id=2)
+    assert judged(CLUSTER, *both) == {}
+    neither = broker(directory(None)), broker(directory(None, broker_id=2), broker_id=2)
+    assert judged(CLUSTER, *neither) == {"missing-logs": Severity.STOPS}
+
+
+def test_what_changes_is_said() -> None:
+    moving = FoundTopic(TopicAssignment(None, ((ONE, TWO),), {0: (TWO,)}, {}), (None,))
+    cluster = replace(CLUSTER, topics={"moving": moving}, deletions=("moving",))
+    assert judged(cluster, broker(num_io_threads="8")) == dict.fromkeys(
+        ["settings-without-effect", "reassignment", "deletion", "topic-ids", "stray-logs"], Severity.CHANGES
+    )
+    found = findings.takeover(cluster, [broker(delete_topic_enable="false")])
+    assert next(each.what for each in found if each.name == "deletion").endswith("removed, as delete.topic.enable is false")
+
+
+def test_a_setting_that_is_refused_is_a_finding_by_its_own_name() -> None:
+    found = replace(broker(), refused={"authorizer.class.name": "no ACLs", "my.plugin": "not known"})
+    by_name = {each.name: each for each in findings.takeover(CLUSTER, [found])}
+    assert by_name["authorizer.class.name"].may_be_accepted
+    assert not by_name["my.plugin"].may_be_accepted
+
+
+def test_a_sentence_has_what_where_what_to_do_and_how_to_give_it_up() -> None:
+    paths = tuple(f"/config/users/{number}" for number in range(7))
+    (found,) = findings.stops(findings.takeover(replace(CLUSTER, kept_elsewhere={"quotas": paths}), [broker()]))
+    assert found.sentence() == (
+        "quotas: quotas are set, and none is enforced here, at /config/users/0, /config/users/1, /config/users/2, /config/users/3, "
+        "/config/users/4 and 2 more; remove them with kafka-configs.sh while Kafka runs; to give it up: takeover.accept=quotas"
+    )
+
+
+# The way back.
+
+
+def back(cluster: FoundCluster, found: FoundBroker) -> dict[str, Severity]:
+    return {each.name: each.severity for each in findings.way_back(cluster, [found])}
+
+
+def test_nothing_that_ottla_writes_stands_in_kafkas_way() -> None:
+    """A cluster that was Ottla's, stopped in order: what Kafka passes over is said, and nothing stops it."""
+    ours = replace(CLUSTER, own_epochs=OwnEpochs(4, 5))
+    found = broker(replace(directory(), has_directory_id=True, checked_since=4), takeover_accept="quotas")
+    assert back(ours, found) == {"settings": Severity.CHANGES, "znodes": Severity.CHANGES}
+
+
+def test_what_keeps_kafka_from_starting_is_found() -> None:
+    living = replace(CLUSTER, brokers=(BrokerRegistration(ONE, (Endpoint("PLAINTEXT", "h", 1),)),))
+    assert back(living, broker()) == {"live-brokers": Severity.STOPS}
+    other = replace(directory(), unknown=("coordination",), set_aside=("clicks-0.abc-stray",), is_clean=False)
+    assert back(CLUSTER, broker(other)) == {"unknown-directories": Severity.STOPS, "unclean-stop": Severity.CHANGES}
+    older = broker(other, inter_broker_protocol_version="3.5")
+    assert back(CLUSTER, older)["stray-logs"] is Severity.STOPS
+    new_groups = broker(group_coordinator_rebalance_protocols="classic,consumer")
+    assert back(CLUSTER, new_groups) == {"consumer-groups": Severity.CHANGES}
+
+
+# When a broker looks.
+
+
+@pytest.mark.parametrize(
+    ("found", "epoch", "own", "looks"),
+    [
+        (directory(), 3, OwnEpochs(-1, -1), True),  # Kafka's, as it left it
+        (FoundDirectory(PLACE), 0, OwnEpochs(-1, -1), False),  # a new cluster's first broker
+        (FoundDirectory(PLACE), 3, OwnEpochs(-1, -1), True),  # an empty disk in Kafka's cluster
+        (replace(directory(), has_directory_id=True), 9, OwnEpochs(1, 9), False),  # never Kafka's
+        (replace(directory(), has_directory_id=True, checked_since=4), 9, OwnEpochs(4, 9), False),  # checked
+        (replace(directory(), has_directory_id=True, checked_since=4), 10, OwnEpochs(4, 9), True),  # Kafka was the controller since
+        (replace(directory(), has_directory_id=True, checked_since=4), 12, OwnEpochs(12, 12), True),  # and another Ottla was quicker
+        (replace(directory(), checked_since=4), 9, OwnEpochs(4, 9), True),  # a directory that Kafka wrote anew
+        (replace(directory(), has_directory_id=True, is_kraft=True), 1, OwnEpochs(1, 1), True),
+    ],
+)
+def test_a_broker_looks_where_kafka_may_have_written_since(found: FoundDirectory, epoch: int, own: OwnEpochs, looks: bool) -> None:
+    assert needs_check(FoundCluster(controller_epoch=epoch, own_epochs=own), (found,)) is looks
+
+
+def test_own_epochs_end_where_kafka_was_the_controller() -> None:
+    epochs = OwnEpochs(-1, -1).with_epoch(4).with_epoch(5)
+    assert epochs == OwnEpochs(4, 5)
+    assert epochs.with_epoch(5) == epochs
+    assert epochs.with_epoch(7) == OwnEpochs(7, 7)

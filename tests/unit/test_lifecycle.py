@@ -1,0 +1,106 @@
+"""A loop in a thread, for callers that block."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ottla.lifecycle import LoopThread, LoopThreadUnusable
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    with LoopThread("test-loop") as running:
+        yield running
+
+
+async def answer(value: int) -> int:
+    await asyncio.sleep(0)
+    return value
+
+
+async def fail(error: Exception) -> None:
+    raise error
+
+
+def test_what_is_called_runs_in_the_loop_and_gives_or_raises(thread: LoopThread) -> None:
+    async def where() -> str:
+        return threading.current_thread().name
+
+    assert thread.call(where(), 5) == "test-loop"
+    assert [thread.call(answer(number), 5) for number in range(3)] == [0, 1, 2]
+    with pytest.raises(LookupError, match="lost"):
+        thread.call(fail(LookupError("lost")), 5)
+    with pytest.raises(TimeoutError, match="its own"):
+        thread.call(fail(TimeoutError("its own")), 5)
+
+
+def test_what_takes_too_long_is_cancelled(thread: LoopThread) -> None:
+    cancelled = threading.Event()
+
+    async def dawdle() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            cancelled.set()
+
+    with pytest.raises(TimeoutError, match=r"not done after 0\.05 s"):
+        thread.call(dawdle(), 0.05)
+    assert cancelled.wait(120)
+
+
+def test_closing_cancels_what_runs_and_may_be_done_twice() -> None:
+    thread = LoopThread("test-loop")
+    cancelled = threading.Event()
+    begun = threading.Event()
+
+    async def serve() -> None:
+        try:
+            begun.set()
+            await asyncio.sleep(3600)
+        finally:
+            cancelled.set()
+
+    async def begin() -> asyncio.Task[None]:
+        return asyncio.create_task(serve())
+
+    task = thread.call(begin(), 120)
+    assert begun.wait(120)
+    thread.close(120)
+    thread.close(120)
+    assert cancelled.is_set() and task.cancelled()
+    with pytest.raises(LoopThreadUnusable, match="test-loop has ended"):
+        thread.call(answer(1), 5)
+
+
+def test_a_call_from_the_loop_itself_is_refused_instead_of_waiting_for_ever(thread: LoopThread) -> None:
+    async def nested() -> int:
+        return thread.call(answer(1), 5)
+
+    with pytest.raises(LoopThreadUnusable, match="would wait for itself"):
+        thread.call(nested(), 5)
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_forked_child_is_told_that_the_loop_stayed_behind(thread: LoopThread) -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        said = b"nothing"
+        try:
+            thread.call(answer(1), 5)
+        except LoopThreadUnusable as error:
+            said = str(error).encode()
+            thread.close(120)
+        finally:
+            os.write(writer, said)
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as said_by_child:
+        assert f"runs in process {os.getpid()}, of which this is a forked child" in said_by_child.read().decode()
+    assert thread.call(answer(2), 5) == 2

@@ -1,0 +1,34 @@
+"""Services beside an embedded cluster."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+
+import pytest
+
+from ottla.errors import ConfigurationError
+from ottla.testing import EmbeddedCluster
+from ottla.testing.cluster import ClusterError
+
+
+def _subjects(cluster: EmbeddedCluster) -> object:
+    with urllib.request.urlopen(f"{cluster.schema_registry_url}/subjects", timeout=120) as answer:
+        return json.load(answer)
+
+
+def test_a_schema_registry_runs_beside_the_brokers_and_is_there_again_after_a_restart() -> None:
+    with EmbeddedCluster(services=["schema-registry"]) as cluster:
+        url = f"{cluster.schema_registry_url}/subjects/clicks-value/versions"
+        headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
+        urllib.request.urlopen(urllib.request.Request(url, b'{"schema": "\\"int\\""}', headers), timeout=120).close()
+        cluster.restart()
+        assert url.startswith(cluster.schema_registry_url) and _subjects(cluster) == ["clicks-value"]
+        assert cluster.with_schema_registry() == cluster.schema_registry_url
+
+
+def test_a_service_that_is_none_is_refused_and_a_missing_one_is_told() -> None:
+    with pytest.raises(ConfigurationError, match="there are schema-registry and audit-counter"):
+        EmbeddedCluster(services=["schemas"])
+    with EmbeddedCluster() as cluster, pytest.raises(ClusterError, match="no schema registry"):
+        _ = cluster.schema_registry_url

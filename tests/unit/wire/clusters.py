@@ -1,0 +1,120 @@
+"""Brokers on the test's own event loop, and a `Cluster` that asks them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+from ottla.broker.in_process import InProcessBrokers
+from ottla.config.broker import BrokerSettings
+from ottla.errors import error_of
+from ottla.model import BrokerId, TopicPartition
+from ottla.protocol.api import ApiKey
+from ottla.wire.cluster import Cluster, ClusterSettings
+
+
+@asynccontextmanager
+async def brokers(directory: Path, count: int = 1, **properties: str) -> AsyncIterator[InProcessBrokers]:
+    """Brokers 1 to `count`, on ports of their own."""
+
+    def settings_of(broker_id: BrokerId) -> BrokerSettings:
+        return BrokerSettings.from_properties(
+            {
+                "broker.id": str(broker_id),
+                "listeners": "PLAINTEXT://127.0.0.1:0",
+                "log.dirs": str(directory / f"broker-{broker_id}"),
+                "coordination.directory": str(directory / "coordination"),
+                "offsets.topic.num.partitions": "2",
+                "offsets.topic.replication.factor": "1",
+                "transaction.state.log.num.partitions": "2",
+                "transaction.state.log.replication.factor": "1",
+                "transaction.state.log.min.isr": "1",
+                "group.initial.rebalance.delay.ms": "0",
+                **{name.replace("_", "."): value for name, value in properties.items()},
+            }
+        )
+
+    running = InProcessBrokers([BrokerId(number + 1) for number in range(count)], settings_of, directory / "coordination")
+    await running.start()
+    try:
+        yield running
+    finally:
+        await running.stop()
+
+
+def servers(running: InProcessBrokers) -> str:
+    """`bootstrap.servers` of all of them."""
+    return ",".join(broker.bootstrap_servers for broker in running.running.values())
+
+
+def cluster_of(running: InProcessBrokers, **settings: object) -> Cluster:
+    """A cluster that pauses little."""
+    pauses: dict[str, object] = {"retry_backoff_seconds": 0.01, "retry_backoff_max_seconds": 0.05, "request_timeout_seconds": 10.0}
+    return Cluster(servers(running), ClusterSettings(**{**pauses, **settings}), random=Random(1))  # type: ignore[arg-type]
+
+
+async def create_topic(cluster: Cluster, name: str, partitions: int = 1, replication_factor: int = 1, **settings: str) -> None:
+    """Makes a topic, and waits until the brokers name a leader of each partition."""
+
+    async def attempt(controller: BrokerId) -> None:
+        answer = await cluster.ask(
+            controller,
+            ApiKey.CREATE_TOPICS,
+            (2, 7),
+            lambda api: api.build(
+                "CreateTopicsRequest",
+                topics=[
+                    api.build(
+                        "CreatableTopic",
+                        name=name,
+                        num_partitions=partitions,
+                        replication_factor=replication_factor,
+                        assignments=(),
+                        configs=[api.build("CreatableTopicConfig", name=key.replace("_", "."), value=settings[key]) for key in settings],
+                    )
+                ],
+                timeout=10_000,
+                validate_only=False,
+            ),
+        )
+        if answer.topics[0].error_code:
+            raise error_of(int(answer.topics[0].error_code), answer.topics[0].error_message or name)
+
+    async def led(leader: BrokerId) -> None:
+        pass
+
+    await cluster.with_controller(attempt)
+    for number in range(partitions):
+        await cluster.with_leader(TopicPartition(name, number), led)
+
+
+async def produce(cluster: Cluster, partition: TopicPartition, batch: bytes) -> int:
+    """Writes one batch by Produce v9 as kio has it, not by `wire.producing`; gives its base offset."""
+
+    async def attempt(leader: BrokerId) -> int:
+        answer = await cluster.ask(
+            leader,
+            ApiKey.PRODUCE,
+            (9, 9),
+            lambda api: api.build(
+                "ProduceRequest",
+                transactional_id=None,
+                acks=-1,
+                timeout=10_000,
+                topic_data=[
+                    api.build(
+                        "TopicProduceData",
+                        name=partition.topic,
+                        partition_data=[api.build("PartitionProduceData", index=partition.partition, records=batch)],
+                    )
+                ],
+            ),
+        )
+        (answered,) = answer.responses[0].partition_responses
+        if answered.error_code:
+            raise error_of(int(answered.error_code))
+        return int(answered.base_offset)
+
+    return await cluster.with_leader(partition, attempt)

@@ -1,0 +1,120 @@
+"""The fetch loop against a broker whose answers are cut, changed or made up: what is delivered is right, and nothing hangs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.wire.fakes import Asked, api_versions, connecting
+
+from ottla.model import TopicPartition
+from ottla.protocol import fetch
+from ottla.protocol.api import ApiKey
+from ottla.protocol.fetch import FetchAnswer
+from ottla.record.batch import read_header
+from ottla.record.records import Record, build_batch
+from ottla.wire.cluster import Cluster, ClusterSettings
+from ottla.wire.fetching import Fetched, Fetcher, FetchFailed
+
+CLICKS = TopicPartition("clicks", 0)
+TOPIC_ID = UUID(int=7)
+COUNT = 12
+LOG = [build_batch([Record(offset, 0, None, b"%d" % offset)], base_offset=offset, leader_epoch=5) for offset in range(COUNT)]
+
+
+class Liar:
+    """A broker with one partition, which speaks the truth but for some of its answers to Fetch."""
+
+    def __init__(self, random: Random, share: float, log: Sequence[bytes] = LOG) -> None:
+        self.random = random
+        self.share = share
+        self.log = log
+        self.lies = 0
+
+    def __call__(self, asked: Asked) -> bytes | Exception | None:
+        schema = asked.schema
+        match asked.key:
+            case ApiKey.API_VERSIONS:
+                return api_versions(asked)
+            case ApiKey.METADATA:
+                numbers: dict[str, Any] = {"partition_index": 0, "leader_id": 1, "leader_epoch": 5, "error_code": 0}
+                nodes: dict[str, Any] = {"replica_nodes": (1,), "isr_nodes": (1,), "offline_replicas": ()}
+                topic = schema(
+                    "MetadataResponseTopic",
+                    error_code=0,
+                    name="clicks",
+                    topic_id=TOPIC_ID,
+                    is_internal=False,
+                    partitions=[schema("MetadataResponsePartition", **numbers, **nodes)],
+                    topic_authorized_operations=0,
+                )
+                broker = schema("MetadataResponseBroker", node_id=1, host="broker", port=9092, rack=None)
+                return asked.answer(throttle_time=0, brokers=[broker], cluster_id="c", controller_id=1, topics=[topic])
+            case _:
+                return self.fetch(asked)
+
+    def fetch(self, asked: Asked) -> bytes | Exception | None:
+        request = fetch.decode_request(asked.frame[asked.body_position :], asked.version)
+        if request.session_epoch > 0:
+            return self.answer(asked, [], 70)  # FETCH_SESSION_ID_NOT_FOUND: here are none
+        ((topic, (wanted,)),) = request.topics
+        if wanted.fetch_offset >= COUNT:
+            return None
+        records = self.log[wanted.fetch_offset]
+        answer = FetchAnswer(0, 0, COUNT, COUNT, 0, records=records)
+        whole = bytearray(self.answer(asked, [(topic, [answer])]))
+        if self.random.random() >= self.share:
+            return bytes(whole)
+        self.lies += 1
+        end_of_head = bytes(whole).index(records)
+        match self.random.choice(("cut", "head", "crc", "other", "made up", "lost")):
+            case "cut":
+                return bytes(whole[: self.random.randrange(len(whole))])
+            case "head":
+                whole[self.random.randrange(end_of_head)] = self.random.randrange(256)
+            case "crc":
+                whole[end_of_head + self.random.randrange(17, len(records))] ^= 1 << self.random.randrange(8)
+            case "other":
+                whole[0] ^= 1
+            case "made up":
+                return bytes(whole[:4]) + self.random.randbytes(self.random.randrange(80))
+            case _:
+                return ConnectionError("lost")
+        return bytes(whole)
+
+    def answer(self, asked: Asked, topics: Any, error_code: int = 0) -> bytes:
+        pieces = fetch.encode_response(asked.version, error_code, 0, topics)
+        return asked.frame[4:8].tobytes() + b"\0" + b"".join(piece for piece in pieces if isinstance(piece, bytes))
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 2**32), share=st.sampled_from([0.2, 0.6]))
+def test_what_is_delivered_is_the_log_however_the_broker_lies(seed: int, share: float) -> None:
+    random = Random(seed)
+    liar = Liar(random, share)
+
+    async def main() -> list[Fetched]:
+        quick = ClusterSettings(retry_backoff_seconds=0.0001, retry_backoff_max_seconds=0.0002, request_timeout_seconds=5.0)
+        got: list[Fetched] = []
+        async with (
+            Cluster("broker:9092", quick, random=random, connect=connecting(liar)) as cluster,
+            Fetcher(cluster) as fetcher,
+            asyncio.timeout(120),
+        ):
+            fetcher.assign(CLICKS, 0)
+            while len(got) < COUNT:
+                try:
+                    got += await fetcher.poll(5.0)
+                except FetchFailed as failed:  # a checksum, or an error code that the broker never gave
+                    assert failed.offset == (got[-1].next_offset if got else 0)
+                    fetcher.assign(CLICKS, failed.offset)
+        return got
+
+    got = asyncio.run(main())
+    assert [bytes(fetched.records) for fetched in got] == LOG
+    assert [fetched.next_offset for fetched in got] == [read_header(batch).last_offset + 1 for batch in LOG]

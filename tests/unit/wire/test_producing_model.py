@@ -1,0 +1,226 @@
+"""The producer against a model of a broker that fails by chance: KIP-98's rules of sequences, and every way to lose an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.wire.fakes import Asked, api_versions, connecting
+
+from ottla.errors import ApiError, MessageTooLarge, OutOfOrderSequenceNumber
+from ottla.model import TopicPartition
+from ottla.protocol import produce
+from ottla.protocol.api import ApiKey
+from ottla.protocol.produce import PartitionAnswer
+from ottla.record.batch import BatchHeader, check_batch
+from ottla.record.records import Record, build_batch, read_records
+from ottla.wire.cluster import Cluster, ClusterSettings
+from ottla.wire.producing import BatchProducer, ProduceSettings
+
+TOO_LARGE = b"too large"
+# What may become of a request besides being answered as it should be.
+CLEAN = ("not enough replicas",)
+DOUBTFUL = (*CLEAN, "not leader", "lost before", "lost after", "timed out", "not enough replicas any more")
+
+
+@dataclass
+class State:
+    """What the partition remembers of one producer."""
+
+    epoch: int
+    recent: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=5))  # first and last sequence, base offset
+
+
+class ModelBroker:
+    """One broker with one partition."""
+
+    def __init__(self, random: Random, faults: tuple[str, ...], share: float) -> None:
+        self.random = random
+        self.faults = faults
+        self.share = share
+        self.log: list[bytes] = []
+        self.states: dict[int, State] = {}
+        self.answers: list[int] = []
+
+    def __call__(self, asked: Asked) -> bytes | Exception | None:
+        schema = asked.schema
+        match asked.key:
+            case ApiKey.API_VERSIONS:
+                return api_versions(asked)
+            case ApiKey.METADATA:
+                partition: dict[str, Any] = {"partition_index": 0, "leader_id": 1, "leader_epoch": 5, "error_code": 0}
+                nodes: dict[str, Any] = {"replica_nodes": (1,), "isr_nodes": (1,), "offline_replicas": ()}
+                topic = schema(
+                    "MetadataResponseTopic",
+                    error_code=0,
+                    name="clicks",
+                    topic_id=None,
+                    is_internal=False,
+                    partitions=[schema("MetadataResponsePartition", **partition, **nodes)],
+                    topic_authorized_operations=0,
+                )
+                broker = schema("MetadataResponseBroker", node_id=1, host="broker", port=9092, rack=None)
+                return asked.answer(throttle_time=0, brokers=[broker], cluster_id="c", controller_id=1, topics=[topic])
+            case ApiKey.INIT_PRODUCER_ID:
+                return asked.answer(throttle_time=0, error_code=0, producer_id=7, producer_epoch=0)
+            case _:
+                return self.produce(asked)
+
+    def produce(self, asked: Asked) -> bytes | Exception:
+        frame = asked.frame
+        request = produce.decode_request(frame, asked.body_position, len(frame), asked.version)
+        ((name, (data,)),) = request.topics
+        fault = self.random.choice(self.faults) if self.random.random() < self.share else ""
+        if fault == "lost before":
+            return ConnectionError(fault)
+        code, offset = {"not leader": (6, -1), "not enough replicas": (19, -1)}.get(fault) or self.append(frame[data.start : data.stop])
+        if fault == "lost after":
+            return ConnectionError(fault)
+        if code == 0 and fault in ("timed out", "not enough replicas any more"):
+            code = 7 if fault == "timed out" else 20
+        self.answers.append(code)
+        answer = PartitionAnswer(0, code, offset if code == 0 else -1)
+        return produce.encode_response(asked.version, asked.correlation_id, [(name, [answer])])[4:]
+
+    def append(self, batch: memoryview) -> tuple[int, int]:
+        """Error code and base offset, as `ProducerAppendInfo.checkSequence` has it."""
+        header = check_batch(batch)
+        values = [record.value or b"" for record in read_records(batch)]
+        if values == [TOO_LARGE]:
+            return 10, -1
+        state = self.states.get(header.producer_id)
+        code, offset = self.check(header, state)
+        if code or offset >= 0:
+            return code, offset
+        if state is None or state.epoch != header.producer_epoch:
+            state = self.states[header.producer_id] = State(header.producer_epoch)
+        state.recent.append((header.base_sequence, header.last_sequence, len(self.log)))
+        self.log += values
+        return 0, len(self.log) - len(values)
+
+    def check(self, header: BatchHeader, state: State | None) -> tuple[int, int]:
+        if state is None:
+            return 0, -1
+        if header.producer_epoch != state.epoch:
+            if header.producer_epoch < state.epoch:
+                return 47, -1
+            return (45 if header.base_sequence else 0), -1
+        for first, last, offset in state.recent:
+            if (first, last) == (header.base_sequence, header.last_sequence):
+                return 0, offset
+        return (0 if header.base_sequence == state.recent[-1][1] + 1 else 45), -1
+
+
+def run(broker: ModelBroker, values: list[bytes], random: Random) -> list[int | BaseException]:
+    """Sends each value as a batch, in bursts, and gives what came of each."""
+
+    async def main() -> list[int | BaseException]:
+        quick = ClusterSettings(retry_backoff_seconds=0.0001, retry_backoff_max_seconds=0.0002)
+        async with (
+            Cluster("broker:9092", quick, random=random, connect=connecting(broker)) as cluster,
+            BatchProducer(cluster, ProduceSettings(max_request_bytes=1)) as producer,
+        ):
+            results = []
+            for value in values:
+                results.append(producer.send(TopicPartition("clicks", 0), build_batch([Record(0, 0, None, value)])))
+                for _ in range(random.randrange(4)):
+                    await asyncio.sleep(0)
+            async with asyncio.timeout(120):
+                return await asyncio.gather(*results, return_exceptions=True)
+
+    return asyncio.run(main())
+
+
+def numbered(count: int, too_large: set[int]) -> list[bytes]:
+    return [TOO_LARGE if index in too_large else b"%d" % index for index in range(count)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**32), share=st.sampled_from([0.05, 0.3, 0.6]), count=st.integers(1, 40))
+def test_whatever_is_lost_each_batch_is_written_once_and_in_order(seed: int, share: float, count: int) -> None:
+    random = Random(seed)
+    broker = ModelBroker(random, DOUBTFUL, share)
+    values = numbered(count, set())
+    assert run(broker, values, random) == list(range(count))
+    assert broker.log == values
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**32),
+    share=st.sampled_from([0.0, 0.3]),
+    count=st.integers(1, 40),
+    too_large=st.sets(st.integers(0, 39), max_size=15),
+)
+def test_batches_that_are_refused_fail_alone(seed: int, share: float, count: int, too_large: set[int]) -> None:
+    random = Random(seed)
+    broker = ModelBroker(random, CLEAN, share)
+    values = numbered(count, too_large)
+    said = run(broker, values, random)
+    kept = [value for value in values if value != TOO_LARGE]
+    assert [result for result in said if not isinstance(result, MessageTooLarge)] == list(range(len(kept)))
+    assert broker.log == kept
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**32), count=st.integers(1, 40), too_large=st.sets(st.integers(0, 39), max_size=15))
+def test_with_both_nothing_is_written_twice_and_the_order_holds(seed: int, count: int, too_large: set[int]) -> None:
+    """Behind a refused batch an answer that was lost may leave no way to tell what is written: then the batch fails, written or not."""
+    random = Random(seed)
+    broker = ModelBroker(random, DOUBTFUL, 0.2)
+    values = numbered(count, too_large)
+    said = run(broker, values, random)
+    assert all(isinstance(result, int | MessageTooLarge | OutOfOrderSequenceNumber) for result in said)
+    acknowledged = [value for value, result in zip(values, said, strict=True) if isinstance(result, int)]
+    assert len(set(broker.log)) == len(broker.log)
+    assert [value for value in values if value in broker.log] == broker.log
+    assert set(acknowledged) <= set(broker.log)
+
+
+def test_when_what_was_acknowledged_is_gone_one_batch_fails_and_the_rest_goes_on_in_a_new_epoch() -> None:
+    """An unclean election, as an idempotent producer meets it (KIP-360)."""
+
+    async def main() -> None:
+        broker = ModelBroker(Random(1), (), 0.0)
+        async with (
+            Cluster("broker:9092", random=Random(1), connect=connecting(broker)) as cluster,
+            BatchProducer(cluster) as producer,
+        ):
+            send = [build_batch([Record(0, 0, None, b"%d" % index)]) for index in range(6)]
+            clicks = TopicPartition("clicks", 0)
+            assert [await producer.send(clicks, batch) for batch in send[:3]] == [0, 1, 2]
+            del broker.log[1:]
+            while len(broker.states[7].recent) > 1:
+                broker.states[7].recent.pop()
+            said = await asyncio.gather(*(producer.send(clicks, batch) for batch in send[3:]), return_exceptions=True)
+            assert isinstance(said[0], OutOfOrderSequenceNumber)
+            assert list(said[1:]) == [1, 2]
+            assert broker.log == [b"0", b"4", b"5"]
+            assert broker.states[7].epoch == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("code", "name"), [(90, "ProducerFenced"), (47, "InvalidProducerEpoch"), (53, "TransactionalId")])
+def test_a_fenced_producer_fails_all_that_waits(code: int, name: str) -> None:
+    class Fencing(ModelBroker):
+        def append(self, batch: memoryview) -> tuple[int, int]:
+            return code, -1
+
+    async def main() -> None:
+        async with (
+            Cluster("broker:9092", connect=connecting(Fencing(Random(1), (), 0.0))) as cluster,
+            BatchProducer(cluster) as producer,
+        ):
+            batch = build_batch([Record(0, 0, None, b"a")])
+            results = [producer.send(TopicPartition("clicks", 0), batch) for _ in range(20)]
+            said = await asyncio.gather(*results, return_exceptions=True)
+            assert all(isinstance(error, ApiError) and type(error).__name__.startswith(name) for error in said)
+
+    asyncio.run(main())
