@@ -15,8 +15,10 @@ PINNED := --generate-hashes --python-version 3.11 --python-platform linux --cust
 # How a person's own cluster in containers is called; PROFILES=ensemble,observability adds to it.
 export COMPOSE_PROJECT_NAME ?= ottla
 export PROFILES
+# Where an environment keeps Python from writing bytecode, each of some hundred processes of the tests would compile everything.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install quickstart stop test compat chaos chaos-sabotage sim sim-sabotage bench golden docs house rules dashboards helm-test k8s-test proto lint format clean base-image images requirements wheels up down logs ps demo integration
+.PHONY: help install quickstart stop test test-zookeeper compat chaos chaos-sabotage sim sim-sabotage bench attack fuzz sbom golden docs house rules dashboards helm-test k8s-test proto lint format clean base-image images requirements wheels up down logs ps demo integration spark-test spark-demo
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,18 +58,35 @@ base-image: ## make the image that they stand on from Debian's packages, where n
 	@sh deploy/base/build.sh
 
 wheels: $(INSTALLED) ## put what the images install from the network into deploy/wheels, for building without one
-	@for each in requirements requirements-build; do $(BIN)/python -m pip download --quiet --disable-pip-version-check --only-binary=:all: \
+	@for each in requirements requirements-registry requirements-build; do $(BIN)/python -m pip download --quiet --disable-pip-version-check --only-binary=:all: \
 		--python-version 3.11 --require-hashes --dest deploy/wheels -r services/$$each.txt || exit 1; done
 
-requirements: $(INSTALLED) ## pin anew, with hashes, what the images install
-	$(BIN)/uv pip compile --quiet --upgrade $(PINNED) --extra server pyproject.toml -o services/requirements.txt
+requirements: $(INSTALLED) ## update the pins, with hashes, of what the images install
+	$(BIN)/uv pip compile --quiet --upgrade $(PINNED) --extra server --extra audit pyproject.toml -o services/requirements.txt
+	$(BIN)/uv pip compile --quiet --upgrade $(PINNED) --extra server --extra audit --extra registry --constraint services/requirements.txt \
+		$$(sed -n 's/^\([a-z0-9-]*\)==.*/--no-emit-package \1/p' services/requirements.txt) pyproject.toml -o services/requirements-registry.txt
 	echo 'setuptools>=75' | $(BIN)/uv pip compile --quiet --upgrade $(PINNED) - -o services/requirements-build.txt
 
 test: $(INSTALLED) ## the tests that need nothing but this checkout, in under two minutes
-	$(BIN)/python -m pytest -n $(WORKERS) tests/unit tests/scenarios tests/chaos tests/simulation tests/paper tests/test_tidy.py
+	$(BIN)/python -m pytest -n $(WORKERS) tests/unit tests/scenarios tests/chaos tests/simulation tests/security tests/paper tests/test_tidy.py
+
+test-zookeeper: $(INSTALLED) ## those of them that start a real ZooKeeper, which without Java are left out
+	$(BIN)/python -m pytest -n $(WORKERS) -m zookeeper tests/unit tests/scenarios tests/chaos tests/simulation tests/security tests/paper
 
 compat: $(INSTALLED) ## real clients against a real broker: librdkafka, kafka-python, aiokafka, kcat
 	$(BIN)/python -m pytest -n $(WORKERS) tests/compat
+
+# pyspark has no wheel: pip builds one from 456 MB, once, and keeps it. Java 17 must be there.
+SPARK := $(BIN)/python -c 'import pyspark, deltalake, polars, duckdb, pandas, matplotlib' 2>/dev/null \
+	|| $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,quickstart,spark-test]'
+
+spark-test: $(INSTALLED) ## real Spark sessions: the source, loads into Delta tables; installs pyspark, and needs Java 17
+	@$(SPARK)
+	$(BIN)/python -m pytest tests/spark
+
+spark-demo: $(INSTALLED) ## the quickstart, and its flights by Spark into a Delta table and a plot of their delays; installs as spark-test does
+	@$(SPARK)
+	$(BIN)/ottla quickstart --spark
 
 # What needs Python beside Docker runs in a container that has both, where this machine has Docker alone.
 ifneq ($(shell $(or $(PYTHON),false) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),)
@@ -96,11 +115,21 @@ sim-sabotage: $(INSTALLED) ## the same with brokers that are broken on purpose: 
 bench: $(INSTALLED) ## throughput, latency and memory against bare floors measured in the same run; a table and a JSON file
 	$(BIN)/python -m tests.bench
 
-golden: $(INSTALLED) ## write the expected transcripts anew; commit only what you understand
+attack: $(INSTALLED) ## what a hostile client, neighbour or caller may try, against brokers of its own; each must fail; ONLY=cost
+	PYTHONPATH=. $(BIN)/python -m tests.security $(ONLY)
+
+fuzz: $(INSTALLED) ## inputs by chance over the wire and on the disk, for eight minutes; SEED=n SECONDS=s
+	PYTHONPATH=. $(BIN)/python -m tests.security.fuzz_wire --seconds $(or $(SECONDS),480) $(if $(SEED),--seed $(SEED))
+
+sbom: $(INSTALLED) ## what the images install, as CycloneDX; INTO=file
+	$(BIN)/python -m deploy.sbom services/requirements.txt $(INTO)
+
+golden: $(INSTALLED) ## rewrite the expected transcripts; commit only what you understand
 	OTTLA_GOLDEN=1 $(BIN)/python -m pytest -q tests/scenarios
 
-docs: $(INSTALLED) ## make docs/configuration.md, docs/metrics.md and the chart's tables anew from the declarations
+docs: $(INSTALLED) ## regenerate docs/configuration.md, docs/metrics.md, the chart's tables and the picture in ARCHITECTURE.md
 	$(BIN)/python -m ottla.config.document docs/configuration.md
+	PYTHONPATH=. $(BIN)/python -m tests.house --rooms
 	$(BIN)/python -m ottla.metrics.document docs/metrics.md
 	$(BIN)/python helm/document.py
 
@@ -110,7 +139,7 @@ house: $(INSTALLED) ## figures of the tree: files, importers, layers, and what a
 rules: ## Prometheus' configuration and alert rules: checked and tested with promtool
 	sh deploy/prometheus/check.sh
 
-dashboards: $(INSTALLED) ## make deploy/grafana/dashboards anew
+dashboards: $(INSTALLED) ## regenerate deploy/grafana/dashboards
 	$(BIN)/python -m deploy.grafana.generate
 
 helm-test: $(INSTALLED) ## the chart as helm renders it: its schema, its promises, every release of Kubernetes from 1.25 on; no cluster
@@ -119,7 +148,7 @@ helm-test: $(INSTALLED) ## the chart as helm renders it: its schema, its promise
 k8s-test: $(INSTALLED) ## the chart in the cluster that KUBECONFIG names: install, faults, upgrade, scale, uninstall; minutes
 	$(BIN)/python -m pytest -p no:cacheprovider -v -s tests/kubernetes
 
-proto: $(INSTALLED) ## make services/ottla/rpc/v1 anew from proto/
+proto: $(INSTALLED) ## regenerate services/ottla/rpc/v1 from proto/
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I proto \
 		--python_out=$(PROTO_INTO) --mypy_out=quiet:$(PROTO_INTO) $(PROTOS)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I proto \

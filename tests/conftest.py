@@ -4,29 +4,82 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, Phase, is_hypothesis_test, settings
 
 from ottla.testing.zookeeper import ZooKeeperServer, why_unavailable
+
+# What lasts is no matter of the tests in these folders.
+WITHOUT_SYNC: Final = frozenset({"unit", "scenarios", "simulation"})
+REAL_SYNC: Final = os.fsync, os.fdatasync
 
 # How long an example takes says more of the machine, and of who else uses it, than of what is tested.
 # A property without a number of its own gets as many examples as keep `make test` under two minutes; `pytest
 # --hypothesis-profile thorough` gives each ten times as many.
-settings.register_profile("ottla", deadline=None, max_examples=50)
-settings.register_profile("thorough", deadline=None, max_examples=500)
+# A failure is told with what repeats it, and without Hypothesis' explanation, which makes examples slower by a tracer.
+settings.register_profile(
+    "ottla",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=50,
+    phases=set(Phase) - {Phase.explain},
+    print_blob=True,
+)
+settings.register_profile("thorough", settings.get_profile("ottla"), max_examples=500)
 settings.load_profile("ottla")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As a shell that runs the tests in the background leaves it; the programs that they start would not hear Ctrl-C either.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+SHRINKING_SECONDS: Final = 300  # so long Hypothesis makes a failing example smaller, at most, before it tells of the failure
 
 
-def pytest_collection_finish() -> None:
-    """Takes the tests themselves out of the garbage collector's sight.
+@pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A property that fails may take so much longer: cut while its example is made smaller, it would say nothing but that it hangs.
+
+    What asks for a real ZooKeeper is marked, so that it can be run alone where the rest has been run without Java.
+    """
+    seconds = float(config.getini("timeout")) + SHRINKING_SECONDS
+    for item in items:
+        if not isinstance(item, pytest.Function):
+            continue
+        if is_hypothesis_test(item.obj):
+            item.add_marker(pytest.mark.timeout(seconds))
+        if "a_zookeeper_to_start" in item.fixturenames or "[zookeeper" in item.name:  # the first parameter says so
+            item.add_marker(pytest.mark.zookeeper)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """There nothing waits for a disk: whether a file was synced only a cut of the power can tell, which the simulation has for itself.
+
+    What asks for it is looked at all the same, and a test may have it fail or count. Brokers in processes of their own wait.
+    """
+    is_synced = item.path.relative_to(Path(__file__).parent).parts[0] not in WITHOUT_SYNC
+    os.fsync, os.fdatasync = REAL_SYNC if is_synced else (_fsync, _fsync)
+
+
+def _fsync(fd: Any) -> None:
+    os.fstat(fd if isinstance(fd, int) else fd.fileno())  # raises EBADF as fsync does
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Takes the tests themselves out of the garbage collector's sight, and it does not look while they are imported.
 
     There are millions of objects once all tests are imported, and those that ask for a collection paid 0.3 s for each.
     """
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

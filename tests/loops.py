@@ -1,0 +1,38 @@
+"""Tests that are coroutines, and the clock of their loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import ParamSpec
+
+P = ParamSpec("P")
+
+
+def in_a_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Runs the test in an event loop of its own, for two minutes at most."""
+
+    @wraps(test)
+    def run(*arguments: P.args, **keywords: P.kwargs) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(120):
+                await test(*arguments, **keywords)
+
+        asyncio.run(bounded())
+
+    return run
+
+
+class LoopClock:
+    """The running loop's clock from now on. It can be put forward, where a wait that is short is too short on a busy machine."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._time = loop.time
+        self._ahead_seconds = 0.0
+        loop.time = lambda: self._time() + self._ahead_seconds  # type: ignore[method-assign]
+
+    def put_forward(self, seconds: float) -> None:
+        """The timers that this passes are due at once."""
+        self._ahead_seconds += seconds
