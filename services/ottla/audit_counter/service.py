@@ -234,6 +234,10 @@ class AuditCounter:
     # Reading.
 
     async def _read(self, fetcher: Fetcher) -> None:
+        # A stop may have come between what was said and its verdict, or before a log that was to be read.
+        left = await self._in_store(self._store.unjudged)
+        wrong = await self._in_store(self._store.verdicts, kinds=WRONG)
+        await self._judge(left | {(topic, start_ms) for topic, start_ms, _ in wrong} | {(topic, -1) for topic in self._open})
         looked_at = purged_at = self._clock.monotonic()
         while True:
             fetched = await fetcher.poll(_POLL_SECONDS)
@@ -282,6 +286,7 @@ class AuditCounter:
         for topic, starts in topics.items():
             starts |= self._open.get(topic, set())
             events, unread = await self._in_store(self._judge_in_store, topic, sorted(starts), runs)
+            await self._in_store(self._store.judged, [(topic, start_ms) for start_ms in (-1, *starts)])
             for event in events:
                 for watcher in list(self._watchers):
                     _offer(watcher, event)

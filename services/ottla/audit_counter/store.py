@@ -2,7 +2,8 @@
 
 Offsets and counts are written in one transaction, so a kill counts nothing twice and loses nothing: what was read behind the offset is
 read again. A session's record that came before changes nothing, by its sequence on the topic. A broker's ranges replace what was counted
-from their first offset on, so that the next leader may count again what the former one had not said.
+from their first offset on, so that the next leader may count again what the former one had not said. Windows that changed are noted there
+too until they are judged, which a kill may put off to the next start.
 
 Blocking: it lives in one thread of its own, and is called there only. Nobody else opens the file while it is in use.
 """
@@ -54,6 +55,8 @@ CREATE TABLE verdicts (
 CREATE INDEX verdicts_by_kind ON verdicts (verdict, topic, start_ms);
 CREATE TABLE quarantine (partition INTEGER, next_offset INTEGER, reason TEXT, PRIMARY KEY (partition, next_offset)) WITHOUT ROWID;
 """
+# A file of the first version may lack it.
+_UNJUDGED: Final = "CREATE TABLE IF NOT EXISTS unjudged (topic TEXT, start_ms INTEGER, PRIMARY KEY (topic, start_ms)) WITHOUT ROWID;"
 _COUNTS: Final = (
     "attempted",
     "acknowledged",
@@ -177,7 +180,7 @@ class Store:
             if self._meta("topic.id") not in (None, topic_id):
                 log.warning("__audit was made again: all counts are of a topic that is gone, and begin from nothing")
                 self._recent.clear()
-                for table in ("offsets", "sessions", "positions", "counts", "repeated", "verdicts", "quarantine"):
+                for table in ("offsets", "sessions", "positions", "counts", "repeated", "verdicts", "quarantine", "unjudged"):
                     connection.execute(f"DELETE FROM {table}")
             self._set_meta("topic.id", topic_id)
             return dict(connection.execute("SELECT partition, next_offset FROM offsets"))
@@ -206,6 +209,7 @@ class Store:
                     applied.take(one.record)
             applied.write()
             connection.executemany("INSERT OR REPLACE INTO offsets VALUES (?, ?)", next_offsets.items())
+            connection.executemany(_PUT_UNJUDGED, applied.changed)
         applied.committed()
         for name, count in asdict(counters).items():
             setattr(self.counters, name, getattr(self.counters, name) + count)
@@ -230,6 +234,7 @@ class Store:
                 connection.executemany(_PUT_COUNTS, rows)
             connection.executemany("INSERT OR REPLACE INTO repeated VALUES (?, ?, ?)", [(topic, *pair) for pair in repeated.items()])
             connection.executemany(_PUT_POSITION, [(topic, LOG, *pair, 0) for pair in next_offsets.items()])
+            connection.executemany(_PUT_UNJUDGED, [(topic, start_ms) for start_ms in repeated])
 
     def silent_sessions(self, heard_before_ms: int) -> list[Window]:
         """Marks sessions as dead that were heard of last before a time, and gives their topics with the watermarks they left."""
@@ -282,6 +287,15 @@ class Store:
                 (topic, start_ms, said.upstream, said.downstream, str(said.verdict), said.upstream_count, said.downstream_count,
                  said.missing, said.surplus, said.revision, json.dumps(_details(said))) for said in verdicts
             ))  # fmt: skip
+
+    def unjudged(self) -> set[Window]:
+        """Windows that changed and were not judged since, because the counter was stopped."""
+        return set(self._connection.execute("SELECT topic, start_ms FROM unjudged"))
+
+    def judged(self, windows: Iterable[Window]) -> None:
+        """Notes that all that was said of these windows was judged."""
+        with self._transaction() as connection:
+            connection.executemany("DELETE FROM unjudged WHERE topic = ? AND start_ms = ?", windows)
 
     def drop_sketches(self, before_ms: int) -> None:
         """Forgets the sketches of windows that are all well and began before a time: nothing is left to be named."""
@@ -395,6 +409,7 @@ class Store:
             self._set_meta("epoch", str(epoch))
 
 
+_PUT_UNJUDGED: Final = "INSERT OR IGNORE INTO unjudged VALUES (?, ?)"
 _PUT_POSITION: Final = (
     "INSERT INTO positions VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
     " next_offset = MAX(next_offset, excluded.next_offset), first_offset = MIN(first_offset, excluded.first_offset)"
@@ -642,6 +657,7 @@ def _connected(path: Path) -> sqlite3.Connection:
             raise StoreFailed(f"{path} is of version {version}, and {_VERSION} is read")
         if not version:
             connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        connection.execute(_UNJUDGED)
     except BaseException:
         connection.close()
         raise

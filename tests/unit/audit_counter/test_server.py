@@ -18,6 +18,7 @@ from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 from ottla.audit_counter.rest.application import AuditApplication
 from ottla.audit_counter.rest.document import openapi
 from ottla.audit_counter.server import AuditServer
+from ottla.audit_counter.service import AuditCounter
 from ottla.audit_counter.store import StoreFailed
 from ottla.cli.main import run
 from ottla.clock import SystemClock
@@ -169,6 +170,33 @@ async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path:
         assert 'ottla_audit_missing_messages{edge="log->consumer:billing",topic="clicks"} 1.0' in text
         assert 'ottla_audit_messages{tier="producer",topic="clicks"} 100.0' in text
         assert "ottla_audit_is_active 1.0" in text
+
+
+@in_a_loop
+async def test_a_counter_judges_what_it_was_stopped_before_it_had_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with brokers(tmp_path / "brokers") as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 2)
+        settings = settings_of(servers(running), tmp_path / "audit", audit_verify="records")
+        now_ms = SystemClock().time_ms()
+        with monkeypatch.context() as stopped:
+
+            async def judge_nothing(*windows: object) -> None:
+                """As a counter that is killed here."""
+
+            stopped.setattr(AuditCounter, "_judge", judge_nothing)
+            async with server_of(settings) as server:
+                line = Pipeline(running, cluster, server.counter, now_ms - now_ms % 60_000 - 120_000)
+                await line.produce(100)
+                await line.consume(lambda found: [message for message in found if message[:2] != (1, 7)])
+                await line.say_final()
+                await server.counter.wait_read(120)
+                assert not (await line.summary(wait_seconds=0)).verdicts
+        async with server_of(settings) as server:
+            summary = await server.counter.summary("clicks", 0, 1 << 60, wait_seconds=120)
+            assert {said.edge: (str(said.verdict), len(said.named)) for _, said in summary.verdicts} == {
+                "producer->log": ("COMPLETE", 0),
+                "log->consumer:billing": ("LOSS", 1),
+            }
 
 
 @in_a_loop

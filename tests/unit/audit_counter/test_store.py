@@ -120,6 +120,21 @@ def test_a_file_that_is_opened_again_goes_on_where_it_was(tmp_path: Path) -> Non
     store.close()
 
 
+def test_what_changed_is_unjudged_until_it_is_judged_whatever_is_stopped_between(tmp_path: Path) -> None:
+    store = Store(tmp_path / "audit.db", MINUTE, HOUR)
+    store.next_offsets("topic-1")
+    changed = apply(store, produced(0, ALL, watermark_ms=END), appended(0, ALL))
+    store.put_log("clicks", {START + MINUTE: {}}, {0: 100}, {START + MINUTE: 0})
+    store.close()
+    store = Store(tmp_path / "audit.db", MINUTE, HOUR)
+    assert store.unjudged() == changed | {("clicks", START + MINUTE)}
+    store.judged([("clicks", START), ("clicks", -1)])
+    assert store.unjudged() == {("clicks", START + MINUTE)}
+    store.next_offsets("topic-2")
+    assert not store.unjudged()
+    store.close()
+
+
 def test_a_missing_sequence_is_missing_audit_data_and_never_loss(store: Store) -> None:
     apply(
         store,
