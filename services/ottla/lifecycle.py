@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar
@@ -77,6 +78,18 @@ class Tasks(set[asyncio.Task[Any]]):
         """Cancels all; they end in later turns of the loop."""
         for task in list(self):
             task.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before another attempt: twice as long after each failure in a row, up to a bound. Kafka's ExponentialBackoff."""
+
+    first_seconds: float
+    longest_seconds: float
+
+    def seconds(self, failures: int) -> float:
+        """The pause before an attempt is repeated that failed `failures` times in a row before: with 0 it is the first pause."""
+        return min(self.first_seconds * 2.0 ** min(failures, 32), self.longest_seconds)
 
 
 class Offload(Protocol):

@@ -35,7 +35,7 @@ from ottla.errors import (
     OttlaError,
     error_of,
 )
-from ottla.lifecycle import Offload, offload_nothing
+from ottla.lifecycle import Backoff, Offload, offload_nothing
 from ottla.model import NO_LEADER, BrokerId, Endpoint, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch_client import MalformedResponse
@@ -473,8 +473,8 @@ class Cluster:
     def pause_seconds(self, failures: int) -> float:
         """How long to wait after so many failures in a row before it is tried again: doubled each time, and 20 % by chance (KIP-580)."""
         settings = self.settings
-        pause = min(settings.retry_backoff_seconds * 2.0 ** min(failures, 16), settings.retry_backoff_max_seconds)
-        return pause * self.random.uniform(0.8, 1.2)
+        backoff = Backoff(settings.retry_backoff_seconds, settings.retry_backoff_max_seconds)
+        return backoff.seconds(failures) * self.random.uniform(0.8, 1.2)
 
     async def _refresh_quietly(self, topics: Sequence[str]) -> None:
         try:

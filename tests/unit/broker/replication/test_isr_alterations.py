@@ -11,6 +11,7 @@ from ottla.broker.replication import isr_alterations
 from ottla.broker.replication.isr_alterations import IsrAlterations
 from ottla.errors import NotController, OttlaError, StaleBrokerEpoch
 from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
+from ottla.lifecycle import Backoff
 from ottla.model import BrokerId, PartitionState, TopicPartition
 
 from ..wired import until
@@ -75,7 +76,7 @@ def run(scenario: Callable[[Controller, Asked], Awaitable[None]]) -> None:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isr_alterations, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(isr_alterations, "BACKOFF", Backoff(first_seconds=0.001, longest_seconds=1.0))
 
 
 def test_what_comes_while_a_call_is_under_way_shares_the_next_one() -> None:
