@@ -69,7 +69,10 @@ class Tasks(set[asyncio.Task[Any]]):
 
     def begin(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
         """Runs the work in a task, which is forgotten when it has ended."""
-        task: asyncio.Task[Any] = asyncio.ensure_future(work)
+        return self.keep(asyncio.ensure_future(work))
+
+    def keep(self, task: asyncio.Task[R]) -> asyncio.Task[R]:
+        """A task that was made elsewhere, with a name or a context of its own."""
         self.add(task)
         task.add_done_callback(self.discard)
         return task
@@ -78,6 +81,11 @@ class Tasks(set[asyncio.Task[Any]]):
         """Cancels all; they end in later turns of the loop."""
         for task in list(self):
             task.cancel()
+
+    async def wait(self, timeout_seconds: float | None = None) -> None:
+        """Waits until those that run now have ended, whether they failed or not, or the time is over."""
+        if self:
+            await asyncio.wait(set(self), timeout=timeout_seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,8 +260,7 @@ class _Calls(grpc.aio.ServerInterceptor):
     async def end(self) -> None:
         """Ends what still runs although its caller has gone."""
         self._running.cancel()
-        if self._running:
-            await asyncio.wait(set(self._running))
+        await self._running.wait()
 
 
 def _ended(task: asyncio.Task[Any]) -> None:

@@ -25,6 +25,7 @@ from ottla.coordination.errors import NodeExists, NoNode
 from ottla.coordination.interface import Coordination, SessionEvent
 from ottla.coordination.retries import retried
 from ottla.errors import OttlaError
+from ottla.lifecycle import Tasks
 from ottla.schema_registry.state.decisions import Registration
 from ottla.schema_registry.state.drafts import Drafts
 from ottla.schema_registry.state.records import Change
@@ -96,7 +97,7 @@ class Leadership:
         self._joined: tuple[Coordination, str] | None = None
         self._session_end: asyncio.TimerHandle | None = None
         self._taking_part = asyncio.Lock()  # a session that is renewed while the lead is given up makes no second election
-        self._abdicating: set[asyncio.Task[None]] = set()
+        self._abdicating: Final = Tasks()
         self.term_count = 0
 
     # As `rest` sees it.
@@ -221,9 +222,7 @@ class Leadership:
     def _ended(self) -> None:
         self._set(None)
         if self._store.is_writing:
-            task = asyncio.ensure_future(self._store.abdicate("the term has ended"))
-            self._abdicating.add(task)
-            task.add_done_callback(self._abdicating.discard)
+            self._abdicating.begin(self._store.abdicate("the term has ended"))
 
     def _set_from(self, data: bytes | None) -> None:
         self._set(None if data is None else Address.decoded(data))

@@ -39,6 +39,7 @@ from ottla.errors import (
     UnknownTopicOrPartition,
     error_of,
 )
+from ottla.lifecycle import Tasks
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol import list_offsets_client
 from ottla.protocol.api import ApiKey
@@ -228,7 +229,7 @@ class Fetcher:
         self._places: dict[TopicPartition, _Place] = {}
         self._homeless: dict[TopicPartition, _Place] = {}
         self._lanes: dict[BrokerId, _Lane] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: Final = Tasks()
         self._placing: asyncio.Task[None] | None = None
         self._arrived: deque[Fetched | Exception] = deque()
         self._arrival = asyncio.Event()
@@ -246,10 +247,8 @@ class Fetcher:
     async def close(self) -> None:
         """Reads no more. What has arrived and was not polled is dropped."""
         self._is_closed = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.cancel()
+        await self._tasks.wait()
         self._arrived.clear()
 
     # What is read.
@@ -439,13 +438,11 @@ class Fetcher:
             self._room.clear()
 
     def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        task = self._tasks.begin(work)
         task.add_done_callback(self._done)
         return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not self._is_closed:
             # Nothing is read on by this task, so whoever polls has to know.
             self.deliver(error if isinstance(error, Exception) else RuntimeError(f"reading ended: {error!r}"))

@@ -54,6 +54,7 @@ from ottla.errors import (
     UnsupportedForMessageFormat,
     error_of,
 )
+from ottla.lifecycle import Tasks
 from ottla.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch_client import MalformedResponse, NodeEndpoint
@@ -238,7 +239,7 @@ class BatchProducer:
         self._rows: dict[TopicPartition, _Row] = {}
         self._homeless: dict[TopicPartition, _Row] = {}
         self._lanes: dict[BrokerId, _Lane] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: Final = Tasks()
         self._placing: asyncio.Task[None] | None = None
         self._waiting_bytes = 0
         self._room = asyncio.Event()
@@ -264,10 +265,8 @@ class BatchProducer:
                 await self.flush()
         finally:
             self._fail_all(NetworkException("the producer is closed"))
-            tasks = list(self._tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            self._tasks.cancel()
+            await self._tasks.wait()
 
     def send(self, partition: TopicPartition, batch: bytes | bytearray | memoryview) -> asyncio.Future[int]:
         """Puts a batch behind those that were sent to the partition before.
@@ -552,13 +551,11 @@ class BatchProducer:
             self._empty.set()
 
     def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        task = self._tasks.begin(work)
         task.add_done_callback(self._done)
         return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("writing ended unexpectedly", exc_info=error)
             self._fail_all(NetworkException(f"writing ended: {error!r}"))
