@@ -179,7 +179,8 @@ class LocalTransport:
         """Performs a call in a task of its own, to its end even if its caller gives up."""
         # As the receiver's work, also in its log lines.
         task = asyncio.get_running_loop().create_task(self._perform(caller, request), context=self._context.copy())
-        self._performing.keep(task).add_done_callback(_retrieve)
+        self._performing.add(task)
+        task.add_done_callback(self._ended)
         await asyncio.wait([task])
         if task.cancelled():
             raise BrokerNotAvailable(f"{call.method}: broker {call.receiver} has gone")
@@ -198,11 +199,10 @@ class LocalTransport:
         self._check_caller(caller)
         return cast("A", await controller.call(request))
 
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """The task's error: its caller may have given up."""
-    if not task.cancelled():
-        task.exception()
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._performing.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller may have given up
 
 
 @dataclass(frozen=True, slots=True)
