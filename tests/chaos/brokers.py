@@ -182,7 +182,7 @@ class BrokerProcess:
         indexes of rolled segments, the segments that follow.
         """
         if (process_id := self.process_id) is not None:
-            used = {int(each.name) for each in Path(f"/proc/{process_id}/fd").iterdir()}
+            used = {int(path.name) for path in Path(f"/proc/{process_id}/fd").iterdir()}
             self._limit(resource.RLIMIT_NOFILE, next(number for number in count() if number not in used))
 
     def allow_files(self) -> None:

@@ -98,7 +98,7 @@ class _Check:
 
     def __init__(self, history: History, writer_of: WriterOf) -> None:
         self._writer_of = writer_of
-        self._sends = {each.process: each for each in history.sends}
+        self._sends = {send.process: send for send in history.sends}
         self._polls = history.polls
         self._logs: dict[int, ObservedLog] = {}
         # Where each message of a process was found, by its sequence.
@@ -139,7 +139,7 @@ class _Check:
             verdict.acknowledged += sends.outcomes.count(Outcome.ACKNOWLEDGED)
             verdict.failed += sends.outcomes.count(Outcome.FAILED)
         verdict.unknown = verdict.sent - verdict.acknowledged - verdict.failed
-        verdict.polled = sum(len(each) for each in self._polls)
+        verdict.polled = sum(len(poll) for poll in self._polls)
 
     def _tell(self, anomaly: Anomaly, partition: int, describe: Callable[[], tuple[int, str]]) -> None:
         self.verdict.counts[anomaly] += 1
@@ -204,7 +204,7 @@ class _Check:
         others = sorted(log.all_at(offset) - {value_of(sends.process, sequence)})
         where = "without an offset" if offset == NO_OFFSET else f"with offset {offset}"
         if others:
-            where += f", where consumers saw {', '.join(self._message(each) for each in others)}"
+            where += f", where consumers saw {', '.join(self._message(other) for other in others)}"
         text = f"was acknowledged {where}, and no process got it; the highest offset that was read is {{}}"
         return sends.done_at[sequence], self._of_message(sends, sequence, text, log.highest_read)[1]
 
@@ -293,5 +293,5 @@ def _listed(offsets: list[int]) -> str:
     """`4`, `4 to 9`, `4, 6 and 12 more`."""
     if len(offsets) > 1 and offsets[-1] - offsets[0] == len(offsets) - 1:
         return f"{offsets[0]} to {offsets[-1]}"
-    shown = ", ".join(str(each) for each in offsets[:5])
+    shown = ", ".join(str(offset) for offset in offsets[:5])
     return shown if len(offsets) <= 5 else f"{shown} and {len(offsets) - 5} more"

@@ -175,8 +175,8 @@ def gaps(group: Iterable[Polls], everything: Iterable[Polls]) -> list[str]:
 
     def offsets(polls: Iterable[Polls]) -> dict[int, set[int]]:
         found: dict[int, set[int]] = defaultdict(set)
-        for each in polls:
-            for partition, first, count, _, _ in each.runs():
+        for poll in polls:
+            for partition, first, count, _, _ in poll.runs():
                 found[partition].update(range(first, first + count))
         return found
 

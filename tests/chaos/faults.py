@@ -55,9 +55,9 @@ class Faults:
             one_after_the_other: the faults of one lane never overlap, even where mending one takes longer than planned.
         """
         if one_after_the_other:
-            lanes = [[each for each in schedule if (each.kind in BROKER_LANE) == of_brokers] for of_brokers in (True, False)]
+            lanes = [[fault for fault in schedule if (fault.kind in BROKER_LANE) == of_brokers] for of_brokers in (True, False)]
         else:
-            lanes = [[each] for each in schedule]
+            lanes = [[fault] for fault in schedule]
         async with asyncio.TaskGroup() as group:
             for lane in lanes:
                 group.create_task(self._lane(lane))

@@ -152,10 +152,10 @@ class History:
         """Writes a file: for each process a line of JSON, and its columns as the machine holds them."""
         with path.open("wb") as file:
             processes: list[Sends | Polls] = [*self.sends, *self.polls]
-            for each in processes:
-                columns = each._columns()
+            for process in processes:
+                columns = process._columns()
                 sizes = [len(column) * column.itemsize for column in columns]
-                header = {"kind": type(each).__name__, "process": each.process, "sizes": sizes}
+                header = {"kind": type(process).__name__, "process": process.process, "sizes": sizes}
                 file.write(json.dumps(header).encode() + b"\n")
                 for column in columns:
                     column.tofile(file)

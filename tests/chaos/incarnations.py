@@ -99,7 +99,7 @@ class IncarnationVerdict:
 
 def save(path: Path, lives: list[Incarnation]) -> None:
     """Writes them as JSON."""
-    path.write_text(json.dumps([asdict(each) for each in lives]), encoding="utf-8")
+    path.write_text(json.dumps([asdict(life) for life in lives]), encoding="utf-8")
 
 
 def load(path: Path) -> list[Incarnation]:

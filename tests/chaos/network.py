@@ -43,17 +43,17 @@ class Wires:
 
     def cut(self, directions: set[tuple[int, int]], cut: Cut) -> None:
         """Nothing passes from the first to the second of each pair until `heal` is called with the same."""
-        for each in directions:
-            self._cuts.setdefault(each, []).append(cut)
+        for direction in directions:
+            self._cuts.setdefault(direction, []).append(cut)
         for end_the_dead in self._resets:
             end_the_dead()
 
     def heal(self, directions: set[tuple[int, int]], cut: Cut) -> None:
         """Ends one `cut`."""
-        for each in directions:
-            self._cuts[each].remove(cut)
-            if not self._cuts[each]:
-                del self._cuts[each]
+        for direction in directions:
+            self._cuts[direction].remove(cut)
+            if not self._cuts[direction]:
+                del self._cuts[direction]
         self._healed.set()
         self._healed = asyncio.Event()
 
@@ -115,7 +115,7 @@ class Proxy:
 
     def _is_reset(self, source: int) -> bool:
         directions = ((source, self._destination), (self._destination, source))
-        return any(self._wires.state(*each) == Cut.RESET for each in directions)
+        return any(self._wires.state(*direction) == Cut.RESET for direction in directions)
 
     def _end_the_dead(self) -> None:
         for source, writers in self._connections.values():

@@ -26,7 +26,7 @@ class Reader:
 
     def __init__(self, told: Transacting) -> None:
         self._worker = Worker(told)
-        self._positions = {(str(each.topic), each.partition): 0 for each in self._worker.all_partitions()}
+        self._positions = {(str(partition.topic), partition.partition): 0 for partition in self._worker.all_partitions()}
         self._is_to_the_end = told.to_the_end
 
     def run(self) -> int:
@@ -54,8 +54,8 @@ class Reader:
         try:
             while not worker.is_stopped and time.monotonic() < ends_at:
                 messages, is_stuck = worker.take_in(reads, consumer.consume(500, 0.2))
-                for each in messages:
-                    self._positions[str(each.topic()), each.partition() or 0] = (each.offset() or 0) + 1
+                for message in messages:
+                    self._positions[str(message.topic()), message.partition() or 0] = (message.offset() or 0) + 1
                 if is_stuck:
                     time.sleep(0.2)
                     self._assign(consumer)

@@ -75,7 +75,7 @@ def main() -> int:
             seed=0,
             faults=faults,
             directory=DIRECTORY.absolute() / name,
-            seconds=max(each.end for each in faults) + 10,
+            seconds=max(fault.end for fault in faults) + 10,
             messages_per_second=_MESSAGES_PER_SECOND,
             command=(sys.executable, "-m", "tests.chaos.sabotaged", name),
             messages_per_batch=_MESSAGES_PER_BATCH,

@@ -25,7 +25,7 @@ class Story:
 
     def send(self, process: int, offset: int | None, partition: int = 0) -> int:
         """A send that is acknowledged with this offset, or whose end stays unknown."""
-        sends = next((each for each in self.history.sends if each.process == process), None)
+        sends = next((send for send in self.history.sends if send.process == process), None)
         if sends is None:
             sends = Sends(process)
             self.history.sends.append(sends)
@@ -36,7 +36,7 @@ class Story:
 
     def send_failing(self, process: int, partition: int = 0) -> int:
         value = self.send(process, None, partition)
-        sends = next(each for each in self.history.sends if each.process == process)
+        sends = next(send for send in self.history.sends if send.process == process)
         sends.fail(len(sends) - 1, self.tick())
         return value
 
@@ -51,7 +51,7 @@ class Story:
         self._polls(process).assign(partition, offset, self.tick())
 
     def _polls(self, process: int) -> Polls:
-        found = next((each for each in self.history.polls if each.process == process), None)
+        found = next((poll for poll in self.history.polls if poll.process == process), None)
         if found is None:
             found = Polls(process)
             self.history.polls.append(found)
@@ -144,7 +144,7 @@ def test_an_overwritten_write_is_lost_and_its_offset_disputed() -> None:
     story.poll(10, (0, other))
     verdict = story.verdict()
     assert verdict.counts == {Anomaly.LOST_WRITE: 1, Anomaly.INCONSISTENT_OFFSET: 1}
-    assert any("where consumers saw message 0 of process 2" in each.explanation for each in verdict.findings)
+    assert any("where consumers saw message 0 of process 2" in finding.explanation for finding in verdict.findings)
 
 
 def test_an_unseen_write() -> None:

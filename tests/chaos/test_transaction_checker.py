@@ -178,7 +178,7 @@ def test_circular_flow() -> None:
     story.commit(one)
     verdict = story.verdict()
     assert verdict.counts == {TransactionAnomaly.CIRCULAR_FLOW: 1, TransactionAnomaly.PRECOMMITTED_READ: 1}
-    assert any("w1.0 -> w2.0 -> w1.0" in each.explanation for each in verdict.findings)
+    assert any("w1.0 -> w2.0 -> w1.0" in finding.explanation for finding in verdict.findings)
 
 
 def test_circular_flow_over_many_and_over_what_a_process_did_before() -> None:
@@ -196,7 +196,7 @@ def test_circular_flow_over_many_and_over_what_a_process_did_before() -> None:
     story.commit(other)
     verdict = story.verdict()
     assert verdict.counts[TransactionAnomaly.CIRCULAR_FLOW] == 1
-    assert any("w1.0 -> w1.1 -> w2.0 -> w1.0" in each.explanation for each in verdict.findings)
+    assert any("w1.0 -> w1.1 -> w2.0 -> w1.0" in finding.explanation for finding in verdict.findings)
 
 
 def test_what_an_aborted_transaction_has_read_is_no_flow() -> None:
@@ -342,14 +342,14 @@ def test_what_a_log_does_that_keeps_its_promises_is_sound(random: Random, steps:
     positions: dict[tuple[str, str], int] = {}
 
     def stable_end(partition: str) -> int:
-        still = [each[1] for each in logs[partition] if each is not None and each[1] in undecided.values()]
+        still = [log[1] for log in logs[partition] if log is not None and log[1] in undecided.values()]
         return next((index for index, each in enumerate(logs[partition]) if each is not None and each[1] in still), len(logs[partition]))
 
     def poll(process: str, partition: str, of: Transaction | None) -> None:
         end = stable_end(partition)
         rows = [(index, each[0]) for index, each in enumerate(logs[partition]) if each is not None and each[1].end == End.COMMITTED]
         begin = positions.get((process, partition), 0)
-        story.read(process, partition, *(each for each in rows if begin <= each[0] < end), of=of)
+        story.read(process, partition, *(row for row in rows if begin <= row[0] < end), of=of)
         positions[process, partition] = max(begin, end)
 
     for _ in range(steps):

@@ -117,10 +117,10 @@ class _Check:
     def __init__(self, history: TransactionHistory, copied_topic: str | None) -> None:
         self._history = history
         self._sender: dict[str, tuple[Transaction, int]] = {
-            sent.name: (each, place) for each in history.transactions for place, sent in enumerate(each.sends)
+            sent.name: (transaction, place) for transaction in history.transactions for place, sent in enumerate(transaction.sends)
         }
         self._was_read = {row.name for reads in history.reads for row in reads.rows}
-        self._committed = [each for each in history.transactions if self._is_committed(each)]
+        self._committed = [transaction for transaction in history.transactions if self._is_committed(transaction)]
         self._logs: dict[str, dict[int, str]] = defaultdict(dict)
         self._highest_read: dict[str, int] = defaultdict(lambda: NO_OFFSET)
         self.verdict = TransactionVerdict()
@@ -129,8 +129,8 @@ class _Check:
         self._contents()
         for reads in history.reads:
             self._order_of_polls(reads)
-        for each in history.transactions:
-            self._order_of_sends(each)
+        for transaction in history.transactions:
+            self._order_of_sends(transaction)
         for each in self._committed:
             self._lost_and_unseen(each)
         self._write_cycles()
@@ -144,10 +144,10 @@ class _Check:
         return each.end == End.COMMITTED or (each.end == End.UNKNOWN and any(sent.name in self._was_read for sent in each.sends))
 
     def _count(self) -> None:
-        ends = Counter(each.end for each in self._history.transactions)
+        ends = Counter(transaction.end for transaction in self._history.transactions)
         self.verdict.committed, self.verdict.aborted, self.verdict.unknown = (ends[each] for each in End)
         self.verdict.unknown_but_committed = sum(each.end == End.UNKNOWN for each in self._committed)
-        self.verdict.messages = sum(len(each.sends) for each in self._history.transactions)
+        self.verdict.messages = sum(len(transaction.sends) for transaction in self._history.transactions)
         self.verdict.polled = sum(len(each.rows) for each in self._history.reads)
 
     def _tell(self, anomaly: TransactionAnomaly, at_ms: int, explanation: str) -> None:

@@ -139,10 +139,10 @@ class TransactionHistory:
                 kind, *fields = json.loads(line)
                 if kind == Transaction.__name__:
                     process, number, began, asked, ended, end, sends = fields
-                    self.transactions.append(Transaction(process, number, began, asked, ended, End(end), [Sent(*each) for each in sends]))
+                    self.transactions.append(Transaction(process, number, began, asked, ended, End(end), [Sent(*send) for send in sends]))
                 else:
                     process, positions, rows = fields
-                    self.reads.append(Reads(process, positions, [Got(*each) for each in rows]))
+                    self.reads.append(Reads(process, positions, [Got(*row) for row in rows]))
 
     def _lines(self) -> Iterator[list[Any]]:
         for each in self.transactions:

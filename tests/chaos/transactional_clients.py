@@ -211,7 +211,7 @@ class Worker:
         return taken, is_stuck
 
     def all_partitions(self, topics: Iterable[str] | None = None) -> list[TopicPartition]:
-        return [TopicPartition(topic, each, 0) for topic in topics or self.told.topics for each in range(self.told.partition_count)]
+        return [TopicPartition(topic, number, 0) for topic in topics or self.told.topics for number in range(self.told.partition_count)]
 
     def _configuration(self) -> dict[str, Any]:
         return {

@@ -138,7 +138,7 @@ def test_uninstall_leaves_the_volumes_and_nothing_else(installed: Cluster) -> No
     for kind in ("statefulset", "service", "poddisruptionbudget", "networkpolicy", "role", "rolebinding", "serviceaccount"):
         assert installed.get(kind, f"--selector={own}")["items"] == [], kind
     claims = {each["metadata"]["name"] for each in installed.get("persistentvolumeclaim")["items"]}
-    assert claims == {*(f"data-{FULLNAME}-broker-{each}" for each in range(4)), f"data-{FULLNAME}-zookeeper-0"}
+    assert claims == {*(f"data-{FULLNAME}-broker-{number}" for number in range(4)), f"data-{FULLNAME}-zookeeper-0"}
 
 
 def _brokers(cluster: Cluster) -> list[dict[str, dict[str, str]]]:

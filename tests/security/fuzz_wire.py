@@ -107,7 +107,7 @@ def _one(random: Random, field: SchemaField) -> Any:
 
 def _message(random: Random, schema: Any) -> Any:
     values = {field.name: _odd_value(random, field) for field in schema_fields(schema)}
-    return schema(**{each.name: values[each.name] for each in dataclasses.fields(schema)})
+    return schema(**{field.name: values[field.name] for field in dataclasses.fields(schema)})
 
 
 def _request(random: Random) -> bytes:
@@ -276,9 +276,9 @@ def on_the_disk(seed: int, seconds: float) -> None:
             rounds += 1
             shutil.rmtree(round_directory, ignore_errors=True)
             shutil.copytree(sound, round_directory)
-            for each in round_directory.rglob(".kafka_cleanshutdown"):
+            for path in round_directory.rglob(".kafka_cleanshutdown"):
                 if random.random() < 0.5:  # as after a crash: then it is recovered
-                    each.unlink()
+                    path.unlink()
             where = f"round {rounds}, {', '.join(_damage(random, round_directory))}"
             _dump(random, round_directory, where)
             try:
@@ -299,7 +299,7 @@ def on_the_disk(seed: int, seconds: float) -> None:
 
 def _dump(random: Random, directory: Path, where: str) -> None:
     segments = sorted(directory.rglob("*.log"))
-    segments = [each for each in segments if each.parent.name.rpartition("-")[2].isdigit()]
+    segments = [segment for segment in segments if segment.parent.name.rpartition("-")[2].isdigit()]
     if not segments:
         return
     command = [sys.executable, "-c", "from ottla.cli.main import main; main()", "log", "dump", str(random.choice(segments)), "--records"]

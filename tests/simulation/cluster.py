@@ -164,7 +164,7 @@ class Cluster:
         self.network.weather.lost = plan.network_lost
         self.connections: Final = Connections(self.network, trace)
         self.disks: Final[list[Disk]] = []
-        self.machines: Final = {each: self._machine(each, f"{prefix}{name_of(each)}") for each in range(1, count + 1)}
+        self.machines: Final = {number: self._machine(number, f"{prefix}{name_of(number)}") for number in range(1, count + 1)}
         self.twins: Final[dict[int, Machine]] = {}
         self._twin_numbers: Final = itertools.count(1)
         self.addresses: Final = {each: (machine.name, PORT) for each, machine in self.machines.items()}
@@ -273,7 +273,7 @@ class Cluster:
         for machine in self.machines.values():
             if machine.has_forgotten:
                 machine.must_leave = {key for key in machine.must_leave if key in states and machine.broker_id in states[key].isr}
-                mine = [each for each in states.values() if machine.broker_id in each.replicas]
+                mine = [state for state in states.values() if machine.broker_id in state.replicas]
                 if machine.is_up and not machine.must_leave and all(machine.broker_id in each.isr for each in mine):
                     machine.has_forgotten = False
                     self.trace.tell(f"{machine.name} has caught up")

@@ -369,7 +369,7 @@ class Faults:
         if self._cluster.twins or 1 + sum(each.has_forgotten for each in self._cluster.machines.values()) >= MIN_INSYNC_REPLICAS:
             return False
         return all(
-            machine.broker_id not in state.isr or any(self._is_well(each) for each in state.isr if each != machine.broker_id)
+            machine.broker_id not in state.isr or any(self._is_well(replica) for replica in state.isr if replica != machine.broker_id)
             for state in self._cluster.states().values()
         )
 

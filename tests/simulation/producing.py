@@ -99,7 +99,7 @@ class Producer:
     async def run(self, every_seconds: float) -> None:
         """Produces a batch now and then, until `stop`; ends when all that was sent is acknowledged or given up."""
         loop = asyncio.get_running_loop()
-        partitions = [loop.create_task(self._send_partition(each)) for each in range(self._partition_count)]
+        partitions = [loop.create_task(self._send_partition(number)) for number in range(self._partition_count)]
         while not self._is_stopping:
             await asyncio.sleep(self._random.expovariate(1 / every_seconds))
             if self._producer_id < 0 and not await self._initialise():

@@ -154,11 +154,11 @@ class ClientView:
                 self.topic_ids[found.name] = found.topic_id
                 for key in [key for key in self.leaders if key[0] == found.name]:
                     del self.leaders[key], self.leader_epochs[key]
-            for each in found.partitions:
-                key = (found.name, each.partition_index)
-                if each.leader_epoch >= self.leader_epochs.get(key, -1):
-                    self.leader_epochs[key] = each.leader_epoch
-                    self.leaders[key] = each.leader_id
+            for partition in found.partitions:
+                key = (found.name, partition.partition_index)
+                if partition.leader_epoch >= self.leader_epochs.get(key, -1):
+                    self.leader_epochs[key] = partition.leader_epoch
+                    self.leaders[key] = partition.leader_id
 
     def close(self) -> None:
         for each in self._open.values():

@@ -104,7 +104,7 @@ def test_ready_does_not_go_away_with_the_controller_or_with_another_broker() -> 
     """What needs no controller continues without one, so clients are to be sent here all the while."""
     with three_brokers() as cluster:
         cluster.create_topic("clicks", partitions=6, replication_factor=3)
-        ports = {each: http_port(cluster, each) for each in (1, 2, 3)}
+        ports = {number: http_port(cluster, number) for number in (1, 2, 3)}
         until(lambda: all(ready(port)[0] == 200 for port in ports.values()))
         controller = cluster.controller_id
         cluster.kill(controller)
@@ -126,7 +126,7 @@ def test_a_broker_whose_session_ends_is_not_ready_until_it_has_joined_again(monk
         return await rejoin(self, coordination)
 
     with three_brokers() as cluster:
-        ports = [http_port(cluster, each) for each in (1, 2, 3)]
+        ports = [http_port(cluster, number) for number in (1, 2, 3)]
         until(lambda: all(ready(port)[0] == 200 for port in ports))
         monkeypatch.setattr(ControllerService, "rejoin", held)
         cluster.expire_session(2)
@@ -149,7 +149,7 @@ def test_a_broker_that_was_drained_is_not_ready_and_goes_on_serving() -> None:
         status, said = ready(port)
         assert (status, said["state"], said["reason"]) == (503, "draining", "it is draining")
         assert metrics(port)["ottla_broker_state"] == 3
-        until(lambda: 3 not in [cluster.leader("clicks", each) for each in range(3)])
+        until(lambda: 3 not in [cluster.leader("clicks", number) for number in range(3)])
         assert get(port, "/healthz")[0] == 200
         cluster.stop_broker(3)
         cluster.start_broker(3)

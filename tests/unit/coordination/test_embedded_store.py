@@ -263,7 +263,7 @@ def test_closing_ends_the_sessions_and_nothing_can_be_opened_after(tmp_path: Pat
     connection = sqlite3.connect(tmp_path / FILE_NAME)
     assert connection.execute("SELECT path FROM znodes").fetchall() == [("/",)]
     connection.close()
-    assert sorted(each.name for each in tmp_path.iterdir()) == [FILE_NAME]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [FILE_NAME]
 
 
 def test_errors_of_the_file_are_errors_of_coordination() -> None:

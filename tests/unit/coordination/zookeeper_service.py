@@ -58,7 +58,7 @@ class ZooKeeperService:
         self._proxies[session.session_id].break_at_next_request(request_arrives)
 
     async def close(self) -> None:
-        await asyncio.gather(*(each.close() for each in self._sessions))
+        await asyncio.gather(*(session.close() for session in self._sessions))
         for proxy in self._proxies.values():
             with contextlib.suppress(ConnectionError):
                 await proxy.close()

@@ -252,7 +252,7 @@ def test_a_log_that_a_checkpoint_has_beginning_beyond_its_end_is_kept_aside(tmp_
     kept = sorted(aside.glob("*.log"))
     assert [int(each.stem) for each in kept] == segments
     assert b"".join(each.read_bytes() for each in kept) == filled
-    assert [each.name for each in directory.glob("*.log")] == [f"{100:020d}.log"]
+    assert [path.name for path in directory.glob("*.log")] == [f"{100:020d}.log"]
     assert PARTITION.topic in aside.name
 
 

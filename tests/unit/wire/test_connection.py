@@ -429,8 +429,8 @@ def test_whatever_is_answered_each_request_is_answered_or_fails_and_the_connecti
             connection = await opened(endpoint, plain)
             answers = [connection.send((b"request",), 5) for _ in range(3)]
             said = await asyncio.gather(*answers, return_exceptions=True)
-            assert all(isinstance(each, memoryview | OSError | MalformedResponse) for each in said)
-            views = [bytes(each) for each in said if isinstance(each, memoryview)]
+            assert all(isinstance(line, memoryview | OSError | MalformedResponse) for line in said)
+            views = [bytes(line) for line in said if isinstance(line, memoryview)]
             assert data.startswith(b"".join(frame(view) for view in views))
             await connection.close()
 

@@ -26,7 +26,7 @@ def as_request(sent: SessionRequest) -> FetchRequest:
 
 
 def asked(sent: SessionRequest) -> dict[Key, int]:
-    return {(topic, each.partition): each.fetch_offset for topic, partitions in sent.topics for each in partitions}
+    return {(topic, partition.partition): partition.fetch_offset for topic, partitions in sent.topics for partition in partitions}
 
 
 def test_after_the_first_request_only_what_changed_is_sent() -> None:

@@ -317,7 +317,7 @@ def test_a_session_answers_only_what_changed(tmp_path: Path, version: int) -> No
         async def ask(*asked: Any, **options: Any) -> tuple[int, int, list[tuple[int, int]]]:
             client.write(fetch(*asked, version=version, **options))
             _, response = await client.answer(ApiKey.FETCH, version)
-            found = [(each.partition_index, len(each.records)) for topic in response.responses for each in topic.partitions]
+            found = [(partition.partition_index, len(partition.records)) for topic in response.responses for partition in topic.partitions]
             return int(response.error_code), response.session_id, found
 
         error, session_id, found = await ask(*everything, session_epoch=0)

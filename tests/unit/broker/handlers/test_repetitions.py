@@ -88,7 +88,7 @@ def test_work_that_takes_longer_than_a_slice_lets_others_in() -> None:
             assert asyncio.iscoroutine(rest)
             assert await rest == "done"
             loop.call_soon(other)
-            assert [each async for each in in_slices(range(6))] == list(range(6))
+            assert [in_slice async for in_slice in in_slices(range(6))] == list(range(6))
 
     asyncio.run(scenario())
     assert turns.index("somebody else") < turns.index("step 5")

@@ -266,7 +266,7 @@ def test_partitions_can_be_placed_tried_out_and_refused(run: Any) -> None:
         await broker.create("flights", 2)
 
         async def code(count: int, brokers: list[list[int]] | None = None, validate_only: bool = False) -> int:
-            assignments = None if brokers is None else [{"broker_ids": each} for each in brokers]
+            assignments = None if brokers is None else [{"broker_ids": broker} for broker in brokers]
             asked = [{"name": "flights", "count": count, "assignments": assignments}]
             response = await broker.ask(ApiKey.CREATE_PARTITIONS, 3, topics=asked, validate_only=validate_only)
             return int(response.results[0].error_code)

@@ -57,7 +57,7 @@ async def add(broker: Any, producer: tuple[int, int], *partitions: tuple[str, in
             f"{prefix}topics": [{"name": topic, "partitions": [index]} for topic, index in partitions],
         },
     )
-    return [int(each.partition_error_code) for topic in response.results_by_topic_v3_and_below for each in topic.results_by_partition]
+    return [int(result.partition_error_code) for topic in response.results_by_topic_v3_and_below for result in topic.results_by_partition]
 
 
 async def end(broker: Any, producer: tuple[int, int], committed: bool, version: int = 4, name: str = "t") -> int:

@@ -240,7 +240,7 @@ class Replicated:
         """A producer with acks=all writes a batch to the broker that believes to lead."""
         partition = self.partition(broker_id)
         self._written += 1
-        records = [Record(each, 1, None, b"%d/%d" % (self._written, each) * 9) for each in range(count)]
+        records = [Record(number, 1, None, b"%d/%d" % (self._written, number) * 9) for number in range(count)]
         batch = memoryview(build_batch(records))
         if partition is not None:
             try:

@@ -105,7 +105,7 @@ def test_a_follower_whose_records_are_all_gone_at_the_leader_begins_where_that_b
     async def scenario(follower: Follower) -> None:
         leader = follower.leader()
         led, other = leader.lead(P0), leader.lead(P1)
-        led.log.append(0, *(b"%d" % each for each in range(20)))
+        led.log.append(0, *(b"%d" % number for number in range(20)))
         led.log.begin_at(15)
         led.log.high_watermark = 20
         replica = follower.replicas[P0] = Replica()

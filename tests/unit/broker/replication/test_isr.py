@@ -179,7 +179,7 @@ def test_a_fetch_of_a_former_life_or_of_no_replica_says_nothing() -> None:
 
 def test_more_in_sync_than_there_are_replicas_can_not_be_asked_for() -> None:
     """KIP-966."""
-    assert [led(ONE, TWO).is_under(each) for each in (1, 2, 3, 9)] == [False, False, True, True]
+    assert [led(ONE, TWO).is_under(number) for number in (1, 2, 3, 9)] == [False, False, True, True]
     assert not led(ONE, TWO, THREE).is_under(9)
 
 

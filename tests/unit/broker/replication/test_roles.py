@@ -289,7 +289,7 @@ def test_many_partitions_leave_the_loop_room(tmp_path: Path) -> None:
                 await asyncio.sleep(0)
 
         beside = asyncio.create_task(others())
-        await broker.parts.replicas.apply([told(BROKER, partition=each) for each in range(200)], LIVING)
+        await broker.parts.replicas.apply([told(BROKER, partition=number) for number in range(200)], LIVING)
         beside.cancel()
         assert turns >= 8
         assert len(broker.parts.replicas.partitions) == 200

@@ -61,7 +61,7 @@ def internal_of(broker: Wired) -> InternalTopics:
 
 
 async def followers_of(broker: Wired, *broker_ids: BrokerId) -> list[Follower]:
-    made = [Follower(await broker.connect(), each) for each in broker_ids]
+    made = [Follower(await broker.connect(), broker_id) for broker_id in broker_ids]
     for each in made:
         await each.begin()
     await until(lambda: len(broker.parts.fetch_purgatory) == len(made))
