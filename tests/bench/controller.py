@@ -2,7 +2,7 @@
 
 Half of the topics have one replica, half two; three brokers. The time counts from when the killed controller's session
 has ended, which ZooKeeper decides and not its size (`failover` has that part), until both brokers that live say who leads
-each partition: another replica where there is one in sync, nobody where there is none. How it grows is measured on one
+each partition: another replica where there is one in sync, no one where there is none. How it grows is measured on one
 cluster that is given more topics between the kills.
 
 A broker needs a file for each log that was written to; these are empty, and the limit on open files is looked at first.

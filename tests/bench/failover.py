@@ -87,7 +87,7 @@ def first_offset_after(epoch: int, members: list[Member]) -> int:
                     if start_offset >= 0:
                         return start_offset
             time.sleep(POLL_SECONDS)
-    raise wire.UnexpectedAnswer(f"{TOPIC}-0: nobody leads after epoch {epoch} for {TIMEOUT_SECONDS:.0f} s")
+    raise wire.UnexpectedAnswer(f"{TOPIC}-0: no one leads after epoch {epoch} for {TIMEOUT_SECONDS:.0f} s")
 
 
 def check(brokers: Cluster, acknowledged: list[Acknowledged], partitions: int) -> None:

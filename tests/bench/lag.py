@@ -1,6 +1,6 @@
 """How far followers are behind their leader, by the sizes of their logs.
 
-A replica is its leader's bytes, so the difference of two files is what a follower lacks, and nobody has to be asked: a
+A replica is its leader's bytes, so the difference of two files is what a follower lacks, and no one has to be asked: a
 thread looks at the files every few milliseconds. How old the first missing byte is comes from the same series: when was
 the leader's log as long as the follower's is now?
 """

@@ -56,7 +56,7 @@ class BrokerProcess:
         properties: what is not the same for all brokers ever.
         command: what runs `ottla`: `broker --config FILE …` is put after it.
         clock: its wall clock, where it has one of its own.
-        ended: is told the exit code when it ends and nobody meant it to.
+        ended: is told the exit code when it ends and no one meant it to.
     """
 
     def __init__(

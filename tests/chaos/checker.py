@@ -2,7 +2,7 @@
 
 The anomalies are those of Jepsen's workload for Kafka and its kin (jepsen.tests.kafka), for clients without transactions:
 
-lost write           acknowledged at an offset up to which consumers have read, and nobody ever got it
+lost write           acknowledged at an offset up to which consumers have read, and no one ever got it
 unseen               acknowledged, and beyond everything that was read, though all was read to the end
 duplicate            one message at two offsets, from one producer id and epoch. A broker promises no more: librdkafka takes a
                      new epoch after some errors and then sends again what may be in the log already. That is counted
@@ -16,7 +16,7 @@ skipped send         between two neighbouring sends of one process lies an offse
                      but never nothing: markers, which leave gaps for Jepsen, do not exist, so an offset that was given
                      out and holds nothing has lost what it held.
 aborted read         a message was read whose sending had certainly failed
-unwritten read       a message was read that nobody sent, or not to that partition: it was damaged or misplaced
+unwritten read       a message was read that no one sent, or not to that partition: it was damaged or misplaced
 
 Nothing here does I/O, waits, or knows what a broker is.
 """
@@ -186,7 +186,7 @@ class _Check:
     # What was acknowledged.
 
     def _lost_and_unseen(self, sends: Sends) -> None:
-        """Every acknowledged message that nobody got, at whatever offset it lies."""
+        """Every acknowledged message that no one got, at whatever offset it lies."""
         places = self._places[sends.process]
         for sequence, (partition, outcome) in enumerate(zip(sends.partitions, sends.outcomes, strict=True)):
             if outcome != Outcome.ACKNOWLEDGED:
@@ -222,7 +222,7 @@ class _Check:
                 words = partial(self._of_message, sends, earlier, text, earlier_offset, sequence, offset)
                 self._tell(Anomaly.NONMONOTONIC_SEND, partition, words)
             elif offset > earlier_offset + 1 and (holes := self._log(partition).holes_between(earlier_offset, offset)):
-                text = "is at offset {}, this process's next message {} is at offset {}, and nobody saw anything at {} between them"
+                text = "is at offset {}, this process's next message {} is at offset {}, and no one saw anything at {} between them"
                 words = partial(self._of_message, sends, earlier, text, earlier_offset, sequence, offset, _listed(holes))
                 self._tell(Anomaly.SKIPPED_SEND, partition, words)
 
@@ -255,7 +255,7 @@ class _Check:
         process, sequence = sender_of(value)
         sends = self._sends.get(process)
         if sends is None or sequence >= len(sends):
-            return f"{value:#x}, which nobody sent"
+            return f"{value:#x}, which no one sent"
         outcome = Outcome(sends.outcomes[sequence])
         learned = "its end unknown" if outcome == Outcome.UNKNOWN else f"{outcome.name.lower()} at {_seconds(sends.done_at[sequence])}"
         return (

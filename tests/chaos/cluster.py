@@ -195,7 +195,7 @@ class Cluster:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has, and that the system gives to no outgoing connection while a broker is away."""
+    """Ports that no one has, and that the system gives to no outgoing connection while a broker is away."""
     random = Random()
     found: list[int] = []
     while len(found) < count:

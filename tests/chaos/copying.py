@@ -94,7 +94,7 @@ class Copier:
         self._rewind(consumer)
 
     def _rewind(self, consumer: Consumer) -> None:
-        """Goes on where the last committed transaction ended. What was revoked meanwhile is nobody's business here."""
+        """Goes on where the last committed transaction ended. What was revoked meanwhile is no one's business here."""
         assigned = consumer.assignment()
         if not assigned:
             return

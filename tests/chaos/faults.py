@@ -93,7 +93,7 @@ class Faults:
             self.injected.append(Injected(fault.kind, round(began, 3), round(self._clock(), 3), what))
 
     async def _broker_of(self, fault: Fault) -> int | None:
-        """The broker that the fault is about. A role that nobody has, or nobody tells, falls to a broker by the time."""
+        """The broker that the fault is about. A role that no one has, or no one tells, falls to a broker by the time."""
         if fault.target is None or isinstance(fault.target, int):
             return fault.target
         milliseconds = int(fault.start * 1000)

@@ -1,7 +1,7 @@
 """What clients did and saw: every send with what came of it, every message that was polled, by process and in order.
 
 Half an hour at thousands of messages a second is tens of millions of rows, so a row is some bytes of an array and never
-an object. A *process* is one life of one client, as in Jepsen: a producer that was made anew after a fatal error, or a
+an object. A *process* is one life of one client, as in Jepsen: a producer that was made again after a fatal error, or a
 consumer that was set to another place, is another process, because the client promises no order across that.
 
 A message's value is unique in the whole run: the process that sent it and how many it had sent before.

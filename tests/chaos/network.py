@@ -3,7 +3,7 @@
 Every broker advertises to the others a proxy's port in the place of its own, for fetching and for control, and has a
 proxy of its own to ZooKeeper. A partition of the network is then a set of directions in which no byte passes. That needs
 no privileges, where network namespaces and packet filters would. Clients connect to brokers directly: a broker that its
-peers can not reach still has producers, which is the harder case.
+peers cannot reach still has producers, which is the harder case.
 
 The proxies of one broker are shared by its peers, so a connection's sender is found out when it comes in: `sender_of`
 says which broker owns the other end (`tests.chaos.sockets`).
@@ -79,7 +79,7 @@ class Proxy:
         wires: which directions pass.
         destination: the broker (or ZOOKEEPER) behind the port.
         target_port: where it listens, on this machine.
-        sender_of: says who has opened a connection, from the port of its other end and the proxy's own; None: nobody of ours.
+        sender_of: says who has opened a connection, from the port of its other end and the proxy's own; None: no one of ours.
         first_answer: is told the first bytes that come back on each connection.
     """
 

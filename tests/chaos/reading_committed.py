@@ -2,7 +2,7 @@
 
     python -m tests.chaos.reading_committed JSON       # the fields of `Transacting`
 
-Now and then it starts anew some way back. With `to_the_end` it reads everything once, from the first offset to the end,
+Now and then it starts again some way back. With `to_the_end` it reads everything once, from the first offset to the end,
 and ends; exit code 1 when it does not come there in time.
 """
 

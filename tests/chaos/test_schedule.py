@@ -91,7 +91,7 @@ def test_partitions_of_the_network_are_directions() -> None:
 
 
 def test_one_way_partitions_outlast_a_call_between_brokers() -> None:
-    """A call whose answer can not come back is given up and made again while the first one may still arrive."""
+    """A call whose answer cannot come back is given up and made again while the first one may still arrive."""
     deadline_seconds = int(COMMON_PROPERTIES["controller.socket.timeout.ms"]) / 1000
     found = [fault for seed in range(20) for fault in schedule(seed, 30, BROKERS) if fault.kind in (Kind.DEAF_FOR_LONG, Kind.MUTE_FOR_LONG)]
     assert len(found) > 40

@@ -127,7 +127,7 @@ def test_aborted_read() -> None:
 
 
 def test_aborted_read_of_a_transaction_that_was_left_open() -> None:
-    """Nobody ever asked to commit it: its producer is gone."""
+    """No one ever asked to commit it: its producer is gone."""
     story = Story()
     name = story.send(story.begin("w"), A)
     story.read("r", A, (0, name))
@@ -296,7 +296,7 @@ def test_nonmonotonic_send() -> None:
 
 @pytest.mark.parametrize("partition, name", [(A, DAMAGED), (A, "w.7.0"), (B, "w.0.0")])
 def test_unwritten_read(partition: str, name: str) -> None:
-    """Damaged, of nobody, and in another partition than it was sent to."""
+    """Damaged, of no one, and in another partition than it was sent to."""
     story = Story()
     story.read("r", A, (0, story.committed("w", A, 0)))
     story.read("r", partition, (5, name))
@@ -317,7 +317,7 @@ def test_copied_twice() -> None:
 
 def test_not_copied() -> None:
     only(copied(copies=0).verdict("written"), TransactionAnomaly.NOT_COPIED, "w.0.0", "has no copy")
-    assert copied(copies=0).verdict().is_sound, "nobody said that it was to be copied"
+    assert copied(copies=0).verdict().is_sound, "no one said that it was to be copied"
 
 
 def copied(copies: int) -> Story:

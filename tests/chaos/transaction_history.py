@@ -52,7 +52,7 @@ class End(StrEnum):
     """How a transaction ended, as far as its producer can know."""
 
     COMMITTED = "committed"
-    ABORTED = "aborted"  # or a commit was never asked for: nobody may ever read what it wrote
+    ABORTED = "aborted"  # or a commit was never asked for: no one may ever read what it wrote
     UNKNOWN = "unknown"  # a commit was asked for and not answered
 
 

@@ -47,7 +47,7 @@ class Transacting:
 
 
 class LifeEnds(Exception):
-    """The client can not go on, and another takes its place."""
+    """The client cannot go on, and another takes its place."""
 
 
 class Worker:

@@ -34,7 +34,7 @@ UP_SECONDS: Final = 400.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has. Below those that the system gives out, as a killed container's must still be free when it is back."""
+    """Ports that no one has. Below those that the system gives out, as a killed container's must still be free when it is back."""
     found: list[int] = []
     candidates = random.SystemRandom().sample(range(20_000, 32_000), 2_000)
     while len(found) < count:

@@ -61,7 +61,7 @@ def members_by_the_thousand() -> None:
                 connection.sendall(data)
                 read_answer(connection)
         grown = victim.memory_mib() - before
-        must(grown < 50, f"5,000 ids that nobody uses are kept in {grown:.0f} MiB")
+        must(grown < 50, f"5,000 ids that no one uses are kept in {grown:.0f} MiB")
 
 
 def a_protocol_named_twice() -> None:

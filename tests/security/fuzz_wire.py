@@ -1,4 +1,4 @@
-"""`python -m tests.security.fuzz_wire [--seconds N] [--seed N]`: what nobody has thought of, over the wire and on the disk.
+"""`python -m tests.security.fuzz_wire [--seconds N] [--seed N]`: what no one has thought of, over the wire and on the disk.
 
 Over the wire: requests of every API in every version, with odd values and then with bits, numbers and lengths changed. On the disk: the
 files of a broker that was stopped, changed before it starts again, before `ottla log dump` looks at them, and before the cleaner does.
@@ -51,7 +51,7 @@ from .victim import (
 )
 
 MAX_MEMORY_MIB: Final = 600
-# What the broker may work while somebody waits for its event loop's turn; inputs are small here.
+# What the broker may work while someone waits for its event loop's turn; inputs are small here.
 MAX_HELD_SECONDS: Final = 0.5
 TEXTS: Final = ("", "t", "c", "g", "1", "__consumer_offsets", "..", "a" * 249, "é\n\x1b[2J", "x" * 3_000, "cleanup.policy", "range")
 NUMBERS: Final = (0, 1, -1, 2, 127, 255, 1 << 15, (1 << 31) - 1, -(1 << 31), (1 << 63) - 1, -(1 << 63))
@@ -191,7 +191,7 @@ def over_the_wire(seed: int, seconds: float) -> None:
         log = victim.log()
         must("Traceback" not in log, f"a traceback:\n{log[log.find('Traceback') :][:3000]}")
         must(not canary.failures, f"the well-behaved client: {canary.failures[:3]}")
-        must(held < MAX_HELD_SECONDS, f"somebody waited while the broker worked for {held:.2f} s")
+        must(held < MAX_HELD_SECONDS, f"someone waited while the broker worked for {held:.2f} s")
         must(victim.peak_mib() < MAX_MEMORY_MIB, f"{victim.peak_mib():.0f} MiB, and {started_with:.0f} at the start")
         kept = sum(header.record_count for header in _served(victim, "canary", 0, {b"canary"}))
         must(kept >= canary.answered, f"{kept} of {canary.answered} acknowledged messages are there")
@@ -217,7 +217,7 @@ def _served(victim: Victim, topic: str, partition: int, known: set[bytes]) -> It
             if crc_of(whole) != header.crc:
                 return  # the reader's library says so, too
             for record in read_records(whole):
-                must(record.value in known, f"{topic}-{partition}: something that nobody sent is served at offset {record.offset}")
+                must(record.value in known, f"{topic}-{partition}: something that no one sent is served at offset {record.offset}")
             yield header
             offset = max(offset, header.last_offset + 1)
         if not found:

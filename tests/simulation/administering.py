@@ -1,6 +1,6 @@
 """An administrator at work while everything breaks: topics come, grow and go, partitions move, leaders are preferred.
 
-What is asked for may be done, refused, or lost on the way; nobody insists before everything has healed.
+What is asked for may be done, refused, or lost on the way; no one insists before everything has healed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages import message
 
 REPLICATION_FACTOR: Final = 3
-# Few, so that a topic is often made anew under the name of one that was deleted.
+# Few, so that a topic is often made again under the name of one that was deleted.
 OTHER_TOPICS: Final = ("u", "v")
 _TIMEOUT: Final = timedelta(seconds=10)
 _ANSWER_SECONDS: Final = 15.0

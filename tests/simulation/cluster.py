@@ -343,9 +343,9 @@ class Cluster:
         machine.is_up = True
         why = await broker.failed()
         if not any(disk.failed_calls for disk in machine.disks):
-            self._unexpected(f"{machine.name} can not go on: {why}")
+            self._unexpected(f"{machine.name} cannot go on: {why}")
             return
-        self.trace.tell(f"{machine.name} can not go on: {why}")
+        self.trace.tell(f"{machine.name} cannot go on: {why}")
         self._loop.call_later(RESTART_SECONDS, self._again, machine, node, context=self.network.outside.copy())
 
     def restart_if_failed(self, machine: Machine) -> None:
@@ -466,7 +466,7 @@ class Cluster:
         machine.kept = None
 
     def stop(self, machine: Machine, seconds: float) -> None:
-        """Asks a broker to stop; its node ends when it has, and begins anew some time after."""
+        """Asks a broker to stop; its node ends when it has, and begins again some time after."""
         node, broker = machine.node, machine.broker
         if node is None or broker is None or not machine.is_up or machine.is_stopping:
             return

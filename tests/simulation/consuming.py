@@ -28,7 +28,7 @@ class Consumer:
     Args:
         unexpected: told what no correct cluster answers to one that was told all its offsets by the cluster itself.
         leads: whether a broker is the leader of a partition for all the others, too. One whose session has ended, and that
-            can not be told, takes the new leader's offsets for wrong ones; Kafka's does, too.
+            cannot be told, takes the new leader's offsets for wrong ones; Kafka's does, too.
         fences: whether fetches carry the leader epoch that the client knows.
         rack: where the client stands; the broker there is read from once its leader says so (KIP-392).
     """
@@ -76,7 +76,7 @@ class Consumer:
         self._is_stopping = True
 
     async def read_to_the_end(self) -> bool:
-        """Reads until every partition has been read to where it ends now; False when somebody did not answer."""
+        """Reads until every partition has been read to where it ends now; False when someone did not answer."""
         if not self._polls.counts and not len(self._polls.first_offsets):
             for partition in range(len(self.positions)):
                 self._polls.assign(partition, 0, self._time_ms())

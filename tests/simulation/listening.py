@@ -281,7 +281,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         if listener is None:
             await asyncio.sleep(self._network.delay(node.name, host))
-            raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
+            raise ConnectionRefusedError(f"no one listens at {host}:{port}")
         wire = Wire(self._network, node, listener._node)
         wire.client = ClientEnd(wire)
         opening = self._opening[wire] = loop.create_future()

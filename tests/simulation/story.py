@@ -168,7 +168,7 @@ class Story:
             scene.stop()
         done, pending = await asyncio.wait(clients, timeout=FINISH_SECONDS)
         if pending:
-            self._fail(f"{len(pending)} clients can not finish")
+            self._fail(f"{len(pending)} clients cannot finish")
         for task in done:
             if task.exception() is not None:
                 self._fail(f"a client failed: {task.exception()!r}")
@@ -383,7 +383,7 @@ class Story:
                 break
             await asyncio.sleep(0.5)
         else:
-            self._fail(f"the log can not be read to its end: {reader.positions}")
+            self._fail(f"the log cannot be read to its end: {reader.positions}")
 
     def _compare(self) -> None:
         machines = self.cluster.machines

@@ -101,7 +101,7 @@ def follower_connect(connections: Connections) -> Connect:
 
 
 class ClientView:
-    """What a client knows of the cluster, and its connections. Everything raises OSError when nobody answers.
+    """What a client knows of the cluster, and its connections. Everything raises OSError when no one answers.
 
     Args:
         brokers: host and port of each broker, as they are at the time.
@@ -132,7 +132,7 @@ class ClientView:
         return await (await self.connection(broker_id)).ask(api, body, timeout_seconds)
 
     async def refresh(self, broker_id: int, topic: str) -> None:
-        """Asks one broker who leads what, unless somebody has just asked. What is older than what is known is passed over."""
+        """Asks one broker who leads what, unless someone has just asked. What is older than what is known is passed over."""
         refreshed = self._refreshed
         async with self._refreshing:
             if refreshed == self._refreshed:

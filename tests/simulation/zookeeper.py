@@ -48,7 +48,7 @@ class SimulatedZooKeeper:
         return self._is_away
 
     def set_away(self, is_away: bool) -> None:
-        """Nobody reaches ZooKeeper, or everybody does again."""
+        """No one reaches ZooKeeper, or everybody does again."""
         self._is_away = is_away
         self._network.set_away(NAME, is_away)
         self.connectivity_changed()
@@ -78,7 +78,7 @@ class SimulatedZooKeeper:
         return not (network.is_blocked(node.name, NAME) or network.is_blocked(NAME, node.name))
 
     def session(self, session_id: int) -> SimulatedSession | None:
-        """The session of an id, if it may still be somebody's."""
+        """The session of an id, if it may still be someone's."""
         return next((session for session in self.sessions if session.session_id == session_id), None)
 
     # Faults.

@@ -256,7 +256,7 @@ class Sketch:
         return Difference(tuple(sorted(found)), not any(map(any, cells)))
 
     def to_bytes(self) -> bytes:
-        """Small where there is little in it; else the cells as they are, as sums are noise, and whoever counts reads many."""
+        """Small where there is little in it; else the cells as they are, as sums are noise, and the counter reads many."""
         cells = self.cells.astype("<u8", copy=False).tobytes()
         return zlib.compress(cells, 1) if 2 * np.count_nonzero(self.cells[0]) < CELLS else cells
 

@@ -3,7 +3,7 @@
     /ottla/schema-registry/[group]/leader   where the leader answers, as JSON
     /ottla/schema-registry/[group]/epoch    how many terms there were
 
-The leader is sticky: a node that comes back takes nothing away. ZooKeeper only says whose turn it is. That nobody else writes is the
+The leader is sticky: a node that comes back takes nothing away. ZooKeeper only says whose turn it is. That no one else writes is the
 topic's doing: the producer's epoch, which a leader raises before its first write. So a leader that is cut from ZooKeeper can do no harm,
 and it leads on for as long as its session may live.
 
@@ -119,7 +119,7 @@ class Leadership:
 
     @property
     def leader(self) -> Address | None:
-        """Where the leader answers; None when nobody is known to lead."""
+        """Where the leader answers; None when no one is known to lead."""
         return self._leader
 
     @property

@@ -22,7 +22,7 @@ A new epoch is only taken by a producer that got its id here and belongs to no t
 coordinator's to give. Theirs fails altogether where a new epoch would be needed; so does one in a transaction when any batch fails.
 
 A batch that failed after it was sent may be in the log, once. With it fail those behind it whose answers were lost: in a new epoch the
-broker would not know them again. So nothing is written twice, and whoever has to have each batch looks at what a failed one left.
+broker would not know them again. So nothing is written twice, and a caller that has to have each batch looks at what a failed one left.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ class BatchProducer:
 
         Returns:
             Its base offset, to come; -1 where that is not known (acks=0, or a batch that was found to be written before). Or an
-            ApiError: the batch was not written, or nobody can say whether it was. To be looked at by the caller.
+            ApiError: the batch was not written, or no one can say whether it was. To be looked at by the caller.
 
         Raises:
             CorruptMessage, InvalidRecord, UnsupportedForMessageFormat: it is no such batch.
@@ -351,7 +351,7 @@ class BatchProducer:
         self.go_on(row)
 
     def lost(self, row: _Row, batch: _Batch) -> None:
-        """Nobody knows whether a batch of the row that was on its way has been written."""
+        """No one knows whether a batch of the row that was on its way has been written."""
         row.in_flight -= 1
         self._retry(row, batch, is_doubtful=True)
         self.rehome(row, is_stale=True)
@@ -364,7 +364,7 @@ class BatchProducer:
         self._fail_all(error)
 
     def rehome(self, row: _Row, *, is_stale: bool) -> None:
-        """Looks up anew who leads the partition."""
+        """Looks up again who leads the partition."""
         row.is_stale = row.is_stale or is_stale
         if row.home is not None:
             row.home.remove(row)
@@ -426,7 +426,7 @@ class BatchProducer:
             return
         gap, row.gap = row.gap, None
         if gap is not None and any(batch.is_doubtful and batch.number > gap.number for batch in row.batches):
-            unsure = f"{row.partition}: nobody knows which batches are written behind one that was refused"
+            unsure = f"{row.partition}: no one knows which batches are written behind one that was refused"
             self._renew_epoch(row, OutOfOrderSequenceNumber(unsure))
         row.is_held = False
         if row.renews:
@@ -435,7 +435,7 @@ class BatchProducer:
             row.next_sequence = 0
             # In the new epoch the broker would not know them again.
             for batch in [batch for batch in row.batches if batch.is_doubtful]:
-                self._fail(row, batch, OutOfOrderSequenceNumber(f"{row.partition}: nobody knows whether the batch is written"))
+                self._fail(row, batch, OutOfOrderSequenceNumber(f"{row.partition}: no one knows whether the batch is written"))
             for batch in row.batches:
                 batch.base_sequence = NO_SEQUENCE
         elif gap is not None:
@@ -615,7 +615,7 @@ class _Lane:
                 await connection.close()
 
     async def _failed(self, error: Exception) -> None:
-        """The broker can not be reached: whoever leads its partitions is looked up again."""
+        """The broker cannot be reached: the leaders of its partitions are looked up again."""
         if not self._failures:
             log.warning("writing to broker %d, trying again: %s", self.broker_id, error)
         pause = self._cluster.pause_seconds(self._failures)

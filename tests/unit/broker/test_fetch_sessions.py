@@ -227,8 +227,8 @@ def test_whoever_was_refused_is_not_looked_at_again_in_the_same_second(sessions:
     """A reader without a session asks for one with each of its fetches."""
     first, _ = begun(sessions, 0, 1), begun(sessions, 0, 1)
     clock.advance(seconds=EVICTION_SECONDS)
-    for broker in list(living(sessions)):
-        sessions.begin(request(broker, 1), False)
+    for session in list(living(sessions)):
+        sessions.begin(request(session, 1), False)
     assert begun(sessions, 0) == 0
     sessions.begin(request(first, 2, forgotten=(0, 1)), False)
     assert begun(sessions, 0) == 0

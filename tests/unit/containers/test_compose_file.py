@@ -59,7 +59,7 @@ def test_a_broker_has_time_to_hand_over_and_is_told_what_exists(name: str) -> No
 
 
 def given_to(name: str) -> dict[str, str]:
-    """Its environment, with what stands in the place of variables that nobody has set."""
+    """Its environment, with what stands in the place of variables that no one has set."""
     return {name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value) for name, value in SERVICES[name]["environment"].items()}
 
 

@@ -189,7 +189,7 @@ def test_a_directory_that_can_not_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_fails_is_told_to_all_who_wait_and_ends_all_writing(tmp_path: Path) -> None:
-    """A failed fsync is never retried: nobody knows what the file holds. Reads continue; a restart has what was acknowledged."""
+    """A failed fsync is never retried: no one knows what the file holds. Reads continue; a restart has what was acknowledged."""
 
     class FailingOffload:
         def __init__(self) -> None:

@@ -38,7 +38,7 @@ class ZooKeeperService:
         return session
 
     async def expire(self, session: ZooKeeperSession) -> None:
-        """Somebody who knows its id and password ends it while it is cut off, which is what a timeout does."""
+        """Someone who knows its id and password ends it while it is cut off, which is what a timeout does."""
         expired = asyncio.Event()
         session.on_session_event(lambda event: expired.set() if event is SessionEvent.EXPIRED else None)
         proxy = self._proxies[session.session_id]

@@ -140,7 +140,7 @@ class Topic(RuleBasedStateMachine):
 
     @invariant()
     def an_id_stands_for_one_schema_for_ever(self) -> None:
-        """Unless somebody deleted it for good and imported another one under the same id, which only IMPORT allows."""
+        """Unless someone deleted it for good and imported another one under the same id, which only IMPORT allows."""
         if not hasattr(self, "state"):
             return
         assert self.state.conflict_count == 0

@@ -286,7 +286,7 @@ def test_a_crash_while_such_a_log_is_put_aside_loses_nothing(tmp_path: Path, mak
 
 
 def test_a_new_log_has_nothing_of_what_lies_under_its_name(tmp_path: Path) -> None:
-    """A directory that could not be renamed when its log was given up, or that somebody put there while the broker ran."""
+    """A directory that could not be renamed when its log was given up, or that someone put there while the broker ran."""
     broker = broker_in(tmp_path)
 
     async def scene() -> None:

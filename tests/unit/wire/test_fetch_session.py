@@ -92,7 +92,7 @@ def test_the_epoch_begins_again_at_one() -> None:
         st.tuples(
             st.dictionaries(st.sampled_from(KEYS), st.integers(0, 5)),  # what moves to which offset
             st.sets(st.sampled_from(KEYS)),  # what is forgotten before the request
-            st.booleans(),  # whether the answer is lost, so that the session begins anew
+            st.booleans(),  # whether the answer is lost, so that the session begins again
         ),
         max_size=12,
     )

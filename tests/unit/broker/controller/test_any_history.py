@@ -73,7 +73,7 @@ class History(RuleBasedStateMachine):
             return  # who has everything is away, and more than half of them are back: the furthest log leads (docs/decisions/0019)
         if whole:
             assert leader in (NO_LEADER, *whole), f"{topic_partition}: {leader} leads and lost records, {whole} did not: {known}"
-            assert whole & set(isr), f"{topic_partition}: {isr} has nobody of {whole}"
+            assert whole & set(isr), f"{topic_partition}: {isr} has no one of {whole}"
 
     def allows_unclean(self, topic_partition: TopicPartition) -> bool:
         return self.unclean_was_asked_for or self.cluster.state.topic_settings(topic_partition.topic).unclean_leader_election_enable
@@ -290,7 +290,7 @@ class History(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Everybody is back and catches up: then everything has a leader, and what was begun ends."""
         self.brokers_change((), list(BROKERS), True, None)
-        self.brokers_change(BROKERS, list(BROKERS), True, None)  # nobody is shutting down any more, and all disks work
+        self.brokers_change(BROKERS, list(BROKERS), True, None)  # no one is shutting down any more, and all disks work
         for _ in range(2):
             for topic_partition in [partition for topic in self.cluster.state.topics.values() for partition in topic.topic_partitions()]:
                 topic = self.cluster.state.topics[topic_partition.topic]

@@ -85,7 +85,7 @@ def test_what_does_not_concern_a_partition_leaves_it_alone() -> None:
 
 
 def test_the_last_in_sync_stays_in_the_isr_and_leads_when_it_is_back() -> None:
-    """ReplicaStateMachine: an ISR of one is kept. Nobody else is elected meanwhile."""
+    """ReplicaStateMachine: an ISR of one is kept. No one else is elected meanwhile."""
     cluster = KnownCluster(1, 2)
     cluster.topic("a", (1, 2))
     cluster.leave(2)

@@ -71,7 +71,7 @@ def test_when_the_controller_dies_another_reads_everything_and_elects_leaders() 
         ]
         assert all(set(broker.brokers) == {2, 3} for broker in cluster.brokers.values())
         assert cluster.services[THREE].topic_settings("a").retention_ms == 5
-        # What nobody but the dead one led is as it was, in ZooKeeper too.
+        # What no one but the dead one led is as it was, in ZooKeeper too.
         path = "/brokers/topics/a/partitions/0/state"
         assert znodes.decode_partition_state(path, await cluster.data(path), described.partitions[0].replicas) == described.partitions[0]
 

@@ -131,7 +131,7 @@ def test_who_commits_must_be_who_it_says() -> None:
 
 
 def test_offsets_that_were_written_and_not_acknowledged_stay_undecided() -> None:
-    """Nobody can take them out of the log, and the marker that comes counts for them as well."""
+    """No one can take them out of the log, and the marker that comes counts for them as well."""
 
     async def test(log: OffsetsLog) -> None:
         shard = await loaded(log)

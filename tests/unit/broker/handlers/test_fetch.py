@@ -167,7 +167,7 @@ def test_a_fetch_session_does_not_wait_for_bytes_that_its_own_limit_keeps_out(tm
 
 
 def test_min_bytes_above_what_the_whole_request_may_have_is_that(tmp_path: Path) -> None:
-    """`KafkaApis.handleFetchRequest`: nobody waits for more than `max_bytes`, nor for more than the broker's `fetch.max.bytes`."""
+    """`KafkaApis.handleFetchRequest`: no one waits for more than `max_bytes`, nor for more than the broker's `fetch.max.bytes`."""
 
     async def scenario(broker: Wired) -> None:
         broker.topic("events")

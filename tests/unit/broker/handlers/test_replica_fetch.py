@@ -385,7 +385,7 @@ def test_a_session_of_a_follower_says_only_what_is_new_and_records_all_it_has(tm
 
 
 class Rules:
-    """Nobody is a broker."""
+    """No one is a broker."""
 
     allows_all = False
 

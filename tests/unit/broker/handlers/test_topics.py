@@ -151,7 +151,7 @@ def test_a_timeout_of_nothing_is_told_and_the_topic_comes_all_the_same(run: Any)
 
 
 def test_topics_of_one_request_are_created_side_by_side_and_answered_in_order(run: Any) -> None:
-    """Method: a controller that lets nobody go before all have come."""
+    """Method: a controller that lets no one go before all have come."""
 
     async def scenario(broker: Any) -> None:
         names = [f"t{number}" for number in range(15)]

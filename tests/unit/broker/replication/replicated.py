@@ -276,7 +276,7 @@ class Replicated:
                 if diverging is not None:
                     node.answer = Answer(position.current_leader_epoch, diverging=diverging)
                     return
-            assert position.fetch_offset <= leader.log.log_end_offset, "a follower is ahead and nobody noticed"
+            assert position.fetch_offset <= leader.log.log_end_offset, "a follower is ahead and no one noticed"
             leader.record_follower_fetch(broker_id, node.broker_epoch, position.fetch_offset, position.log_start_offset, self.now_ms())
             self.note_committed()
             region = leader.read_as_leader(position.fetch_offset, max_bytes, at_least_one_batch=True)

@@ -58,7 +58,7 @@ def test_coordinators_of_groups_and_of_transactions_come_up_after_an_error_that_
 ) -> None:
     monkeypatch.setattr(state_partition, "_BACKOFF", Backoff(first_seconds=0.001, longest_seconds=30.0))
     whole = InternalTopics.chunks
-    failures = [RuntimeError("nobody has thought of this")]
+    failures = [RuntimeError("no one has thought of this")]
 
     def chunks(self: InternalTopics, *arguments: object) -> object:
         if failures:
@@ -79,7 +79,7 @@ def test_coordinators_of_groups_and_of_transactions_come_up_after_an_error_that_
 
 
 def test_what_keeps_a_record_from_being_committed_is_said_by_name(tmp_path: Path) -> None:
-    """Below min.insync.replicas nobody is slow: a replica is missing."""
+    """Below min.insync.replicas no one is slow: a replica is missing."""
     two, three = BrokerId(2), BrokerId(3)
 
     async def scenario(broker: Wired) -> None:

@@ -77,7 +77,7 @@ def test_a_leader_alone_in_the_isr_asks_nobody(tmp_path: Path) -> None:
 
 
 def test_followers_that_wait_are_answered_at_once_and_their_next_fetch_says_it(tmp_path: Path) -> None:
-    """Nobody waits for `replica.fetch.wait.max.ms`."""
+    """No one waits for `replica.fetch.wait.max.ms`."""
 
     async def scenario(broker: Wired) -> None:
         broker.topic("state", isr=(BROKER, TWO, THREE))

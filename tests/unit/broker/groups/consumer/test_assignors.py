@@ -1,4 +1,4 @@
-"""The assignors: everything is read once, by somebody who wants it; balanced; and little is moved."""
+"""The assignors: everything is read once, by someone who wants it; balanced; and little is moved."""
 
 from __future__ import annotations
 
