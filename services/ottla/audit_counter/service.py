@@ -327,8 +327,8 @@ class AuditCounter:
                 open_windows.discard(start_ms)
             if books.repeated is None:
                 is_wanted = self._is_log_wanted(books, said)
-            else:  # it is read once more for what tiers have said since that no sketch can name
-                is_wanted = runs is None and any(verdict.is_unnamed for verdict in new)
+            else:  # it is read once more for what tiers have said since that no sketch can name, or that the log did not have by then
+                is_wanted = runs is None and any(verdict.is_unnamed or (verdict.upstream == LOG and verdict.surplus) for verdict in new)
             if is_wanted:
                 unread.append(start_ms)
         return events, unread
@@ -367,6 +367,7 @@ class AuditCounter:
         """
         width = self.settings.window_ms
         starts = list(range(from_ms - from_ms % width, to_ms, width))
+        await self._in_store(self._store.begin_log, topic, starts)
         bounds: dict[int, list[int]] = {}
         for start_ms in starts:
             books = await self._in_store(self._store.books, topic, start_ms)
@@ -385,7 +386,8 @@ class AuditCounter:
         self, topic: str, starts: set[int], from_ms: int, to_ms: int, bounds: Mapping[int, list[int]]
     ) -> tuple[_LogCount, dict[int, int]]:
         cluster = self._cluster
-        partitions = [TopicPartition(topic, number) for number in (await cluster.topic(topic)).partitions]
+        await cluster.refresh((topic,))  # a partition may be newer than what is known of the topic, and would be lost
+        partitions = [TopicPartition(topic, number) for number in cluster.metadata.topic(topic).partitions]
         ends = {
             key: found.offset
             for key, found in (await list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=True)).items()
