@@ -552,7 +552,7 @@ class _Sender:
                 delivery = Delivery(self._producer, len(last))
                 self._deliver(last, {id(record): delivery for record in last})
             self._callbacks.close()
-        except Exception:
+        except Exception:  # the handler is the application's
             log.exception("the callback handler failed at the producer's close")
 
     def _next_batch(self) -> list[tuple[ProducerRecord, Delivery]]:

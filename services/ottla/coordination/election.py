@@ -160,7 +160,7 @@ class Election:
                 await self._elect()
             except SessionExpired:
                 return  # the next session has an election of its own
-            except Exception as error:
+            except Exception as error:  # a process must not stop taking part in the election
                 if not isinstance(error, OttlaError):
                     log.exception("the election of a %s continues after a failure", self._office.name)
                 self._failures = max(self._failures, 1)  # the next attempt is not the first

@@ -273,7 +273,7 @@ class _Observer:
             changed = asyncio.Event()
             try:
                 data = None
-                if await self._coordination.exists(self._path, lambda _, changed=changed: changed.set()) is not None:  # type: ignore[misc]
+                if await self._coordination.exists(self._path, lambda _, changed=changed: changed.set()) is not None:  # type: ignore[misc]  # mypy infers no type of a default
                     with contextlib.suppress(NoNode):
                         data, _ = await self._coordination.get(self._path)
                 self._seen(data)

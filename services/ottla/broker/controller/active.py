@@ -352,7 +352,7 @@ class ActiveController(ControllerControl):
             names = [*self._state.topics, *self._state.unread_topics]
             for start in range(0, len(names), WATCHED_AT_ONCE):
                 some = [name for name in names[start : start + WATCHED_AT_ONCE] if name not in self._external.watched_topics]
-                await submit(event, "watching topics", lambda some=some: self._external.watch_topics(some))  # type: ignore[misc]
+                await submit(event, "watching topics", lambda some=some: self._external.watch_topics(some))  # type: ignore[misc]  # mypy infers no type of a default
             if self._state.unread_topics:  # they may have become readable before there was a watch
                 await submit(event, "reading topics", self._external.look_for_topics)
 

@@ -160,7 +160,7 @@ class StatePartitions(Generic[P]):
                         acting = act(partition)
                         if acting is not None:
                             await acting
-                    except Exception:
+                    except Exception:  # one partition must not stop the rounds of the others
                         log.exception("%s: %s, retrying in the next round", partition.key, failure)
                 await asyncio.sleep(0)
 
@@ -181,7 +181,7 @@ async def loaded_at_last(key: TopicPartition, load: Callable[[], Awaitable[None]
         except ApiError as error:
             log.error("%s: loading failed, retrying in %g s: %s", key, _BACKOFF.first_seconds, error)
             await asyncio.sleep(_BACKOFF.first_seconds)
-        except Exception:
+        except Exception:  # see above: the load is repeated
             pause = _BACKOFF.seconds(unexpected)
             log.exception("%s: loading failed, retrying in %g s", key, pause)
             await asyncio.sleep(pause)

@@ -257,7 +257,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._is_working = True
                 self._shared.waiting.pop(self, None)
-                self._shared.tasks.begin(self._finish(request, answer))  # type: ignore[arg-type]
+                self._shared.tasks.begin(self._finish(request, answer))  # type: ignore[arg-type]  # what is no Response is awaitable
 
     async def _finish(self, request: Request, answer: Awaitable[Response]) -> None:
         response = await answer

@@ -463,7 +463,7 @@ class Store:
                     changes, answer = registered.changes, registered
                 else:
                     assert write.decide is not None
-                    answer, changes = write.decide(self.state)  # type: ignore[assignment]
+                    answer, changes = write.decide(self.state)  # type: ignore[assignment]  # a result of any type
             except (RegistryError, Stale) as error:
                 _fail(write, error)
                 continue
