@@ -15,7 +15,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -316,6 +316,13 @@ class AuditCounter:
             if runs is not None:
                 judged = [with_runs(verdict, books, runs) for verdict in judged]
             said = [revised(known.get((start_ms, verdict.edge)), verdict) for verdict in judged]
+            is_behind = False
+            if runs is None and books.repeated is not None:  # what a tier has too much may have come to the log since it was read
+                for index, verdict in enumerate(said):
+                    former = known.get((start_ms, verdict.edge))
+                    if verdict.upstream == LOG and verdict.verdict is Verdict.DUPLICATE and verdict != former:
+                        said[index] = revised(former, replace(verdict, verdict=Verdict.PENDING, reason="the log is read again"))
+                        is_behind = True
             self.progress.judged += 1
             new = [verdict for verdict in said if known.get((start_ms, verdict.edge)) != verdict]
             if new or not known:
@@ -327,8 +334,8 @@ class AuditCounter:
                 open_windows.discard(start_ms)
             if books.repeated is None:
                 is_wanted = self._is_log_wanted(books, said)
-            else:  # it is read once more for what tiers have said since that no sketch can name, or that the log did not have by then
-                is_wanted = runs is None and any(verdict.is_unnamed or (verdict.upstream == LOG and verdict.surplus) for verdict in new)
+            else:  # it is read once more for what tiers have said since that no sketch can name
+                is_wanted = is_behind or (runs is None and any(verdict.is_unnamed for verdict in new))
             if is_wanted:
                 unread.append(start_ms)
         return events, unread

@@ -113,7 +113,9 @@ async def test_a_message_that_comes_to_a_log_that_was_read_is_no_duplicate_at_th
         async with BatchProducer(running.cluster) as producer:
             await producer.send(TopicPartition("clicks", 0), build_batch([Record(0, running.start_ms + 10_000, b"key-100", b"value-100")]))
         await running.consume()
-        found = await verdicts(running, CONSUMED, Verdict.LATE)
+        await running.counter.wait_read(WAIT_SECONDS)
+        found = await verdicts(running)
+        assert found[CONSUMED].verdict is Verdict.COMPLETE
         assert (found[CONSUMED].upstream_count, found[CONSUMED].downstream_count) == (101, 101)
         assert found[PRODUCED].verdict is Verdict.IN_DOUBT
 
