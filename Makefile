@@ -74,7 +74,7 @@ test-zookeeper: $(INSTALLED) ## those of them that start a real ZooKeeper, which
 	$(BIN)/python -m pytest -n $(WORKERS) -m zookeeper tests/unit tests/scenarios tests/chaos tests/simulation tests/security tests/paper
 
 compat: $(INSTALLED) ## real clients against a real broker: librdkafka, kafka-python, aiokafka, kcat
-	$(BIN)/python -m pytest -n $(WORKERS) tests/compat
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/compat
 
 # pyspark has no wheel: pip builds one from 456 MB, once, and keeps it. Java 17 must be there.
 SPARK := $(BIN)/python -c 'import pyspark, deltalake, polars, duckdb, pandas, matplotlib' 2>/dev/null \
