@@ -73,7 +73,7 @@ CEILINGS: Final[dict[str, int]] = {
     "modules with one importer": 59,
     "modules of the broker in no layer": 0,
     "Callable[": 255,
-    "home words": 13,
+    "home words": 0,
     "__getattr__": 0,
     "lines of services/ottla": 60_150,
     "lines of tests": 78_710,
