@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar
@@ -68,7 +69,10 @@ class Tasks(set[asyncio.Task[Any]]):
 
     def begin(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
         """Runs the work in a task, which is forgotten when it has ended."""
-        task: asyncio.Task[Any] = asyncio.ensure_future(work)
+        return self.keep(asyncio.ensure_future(work))
+
+    def keep(self, task: asyncio.Task[R]) -> asyncio.Task[R]:
+        """A task that was made elsewhere, with a name or a context of its own."""
         self.add(task)
         task.add_done_callback(self.discard)
         return task
@@ -77,6 +81,23 @@ class Tasks(set[asyncio.Task[Any]]):
         """Cancels all; they end in later turns of the loop."""
         for task in list(self):
             task.cancel()
+
+    async def wait(self, timeout_seconds: float | None = None) -> None:
+        """Waits until those that run now have ended, whether they failed or not, or the time is over."""
+        if self:
+            await asyncio.wait(set(self), timeout=timeout_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before another attempt: twice as long after each failure in a row, up to a bound. Kafka's ExponentialBackoff."""
+
+    first_seconds: float
+    longest_seconds: float
+
+    def seconds(self, failures: int) -> float:
+        """The pause before an attempt is repeated that failed `failures` times in a row before: with 0 it is the first pause."""
+        return min(self.first_seconds * 2.0 ** min(failures, 32), self.longest_seconds)
 
 
 class Offload(Protocol):

@@ -202,7 +202,7 @@ def running(servers: Servers, name: str, properties: Mapping[str, str] | None = 
 
 
 def lasting_port() -> int:
-    """A port that nobody has, and that the system gives to no outgoing connection while its broker is away."""
+    """A port that no one has, and that the system gives to no outgoing connection while its broker is away."""
     random = Random()
     while True:
         port = random.randrange(20_000, 30_000)

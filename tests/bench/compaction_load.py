@@ -60,7 +60,7 @@ def make(load: CompactionLoad) -> dict[str, Any]:
 
 def _sources(load: CompactionLoad) -> list[SourceSegment]:
     paths = sorted(Path(load.directory).glob(f"*{LOG_SUFFIX}"))
-    bases = [int(each.stem) for each in paths]
+    bases = [int(path.stem) for path in paths]
     ends = [*bases[1:], 2 * load.keys]
     return [SourceSegment(base, end, path.stat().st_size) for path, base, end in zip(paths, bases, ends, strict=True)]
 
@@ -91,8 +91,8 @@ def clean_all(load: CompactionLoad) -> dict[str, Any]:
     result = clean(job, lambda cleaned: None, lambda size: None)
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     assert (result.keys, result.records_after) == (load.keys, load.keys), result
-    for each in Path(load.directory).glob(f"*{CLEANED_SUFFIX}"):
-        each.unlink()
+    for path in Path(load.directory).glob(f"*{CLEANED_SUFFIX}"):
+        path.unlink()
     return {
         "seconds": seconds,
         "cpu_seconds": cpu,

@@ -2,7 +2,7 @@
 
 Half of the topics have one replica, half two; three brokers. The time counts from when the killed controller's session
 has ended, which ZooKeeper decides and not its size (`failover` has that part), until both brokers that live say who leads
-each partition: another replica where there is one in sync, nobody where there is none. How it grows is measured on one
+each partition: another replica where there is one in sync, no one where there is none. How it grows is measured on one
 cluster that is given more topics between the kills.
 
 A broker needs a file for each log that was written to; these are empty, and the limit on open files is looked at first.
@@ -134,15 +134,15 @@ def take_over(brokers: Cluster) -> Takeover:
     before = brokers.view()
     gone = before.controller_id
     leaders = expected(before.partitions, gone)
-    living = [each for each in brokers.living if each.broker_id != gone]
+    living = [broker for broker in brokers.living if broker.broker_id != gone]
     with ControllerWatch(brokers.zookeeper.address) as watch, concurrent.futures.ThreadPoolExecutor(len(living)) as pool:
         killed_at = time.perf_counter()
         brokers.members[gone].kill()
         went_at, came_at = watch.again()
-        spent_before = {each.broker_id: cpu_seconds(each.pid) for each in living}
+        spent_before = {broker.broker_id: cpu_seconds(broker.pid) for broker in living}
         right_at = max(pool.map(lambda each: until_right(each, leaders, gone), living))
     controller = brokers.members[brokers.view(topics=[]).controller_id]
-    other = next(each for each in living if each is not controller)
+    other = next(broker for broker in living if broker is not controller)
     spent = [cpu_seconds(each.pid) - spent_before[each.broker_id] for each in (controller, other)]
     memory = resident_bytes(controller.pid) / MIB
     brokers.start()

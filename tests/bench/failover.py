@@ -65,7 +65,7 @@ def fail_over(brokers: Cluster, producer: SteadyProducer, end: Callable[[Member]
     start_offset = first_offset_after(partition.leader_epoch, others)
     elected_at = time.perf_counter()
     first = producer.until(lambda each: each.offset >= start_offset, before, TIMEOUT_SECONDS)
-    seen = [each.acknowledged_at for each in producer.acknowledged[before:] if each.acknowledged_at <= first.acknowledged_at]
+    seen = [message.acknowledged_at for message in producer.acknowledged[before:] if message.acknowledged_at <= first.acknowledged_at]
     times = [begun_at, *seen]
     silence = max(later - earlier for earlier, later in itertools.pairwise(times))
     leader.stop()
@@ -87,12 +87,12 @@ def first_offset_after(epoch: int, members: list[Member]) -> int:
                     if start_offset >= 0:
                         return start_offset
             time.sleep(POLL_SECONDS)
-    raise wire.UnexpectedAnswer(f"{TOPIC}-0: nobody leads after epoch {epoch} for {TIMEOUT_SECONDS:.0f} s")
+    raise wire.UnexpectedAnswer(f"{TOPIC}-0: no one leads after epoch {epoch} for {TIMEOUT_SECONDS:.0f} s")
 
 
 def check(brokers: Cluster, acknowledged: list[Acknowledged], partitions: int) -> None:
     """Every message acknowledged is there, once: as many offsets as acknowledgements, and each has its own."""
-    if len({(each.partition, each.offset) for each in acknowledged}) != len(acknowledged):
+    if len({(message.partition, message.offset) for message in acknowledged}) != len(acknowledged):
         raise wire.UnexpectedAnswer("two messages were acknowledged with the same offset")
     view = brokers.view(topics=[TOPIC])
     total = 0

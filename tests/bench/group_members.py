@@ -139,7 +139,7 @@ async def commit_for(member: Member, request: bytes, until: float, latencies: li
 
 
 def commit_request(group: bytes, topic: bytes, offsets: int) -> bytes:
-    """A commit by nobody in particular, as a consumer without a group's help would send it."""
+    """A commit by no one in particular, as a consumer without a group's help would send it."""
     body = wire.string(group) + wire.INT32.pack(-1) + wire.string(b"") + wire.INT16.pack(-1)
     body += wire.INT32.pack(1) + wire.string(topic) + wire.INT32.pack(offsets)
     body += b"".join(struct.pack(">iqi", index, 1000 + index, -1) + wire.string(b"") for index in range(offsets))

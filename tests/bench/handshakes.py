@@ -1,4 +1,4 @@
-"""Produce's p99 while somebody begins 200 TLS handshakes a second: what a handshake takes of the event loop others wait for.
+"""Produce's p99 while someone begins 200 TLS handshakes a second: what a handshake takes of the event loop others wait for.
 
 The stranger sends the first message of a handshake, the same one each time, and leaves when the answer comes: the broker has signed by
 then, which is what costs, and the stranger has computed nothing. Rounds alternate, with and without.

@@ -31,8 +31,8 @@ class KeyedBatches:
     def __init__(self, records: int, value_size: int, timestamp: int) -> None:
         value = bytes(value_size)
         self.records = records
-        self._batch = bytearray(build_batch([Record(each, timestamp, KEY.pack(_MARK + each), value) for each in range(records)]))
-        self._places = [self._batch.index(KEY.pack(_MARK + each)) for each in range(records)]
+        self._batch = bytearray(build_batch([Record(number, timestamp, KEY.pack(_MARK + number), value) for number in range(records)]))
+        self._places = [self._batch.index(KEY.pack(_MARK + number)) for number in range(records)]
 
     @property
     def size(self) -> int:
@@ -57,4 +57,4 @@ def every_key_twice(keys: int, records: int) -> Iterator[list[int]]:
     while keys % step == 0:
         step += 2
     for first in range(0, keys, records):
-        yield [each * step % keys for each in range(first, first + records)]
+        yield [number * step % keys for number in range(first, first + records)]

@@ -1,6 +1,6 @@
 """How far followers are behind their leader, by the sizes of their logs.
 
-A replica is its leader's bytes, so the difference of two files is what a follower lacks, and nobody has to be asked: a
+A replica is its leader's bytes, so the difference of two files is what a follower lacks, and no one has to be asked: a
 thread looks at the files every few milliseconds. How old the first missing byte is comes from the same series: when was
 the leader's log as long as the follower's is now?
 """
@@ -62,7 +62,7 @@ class LagSampler:
         deadline = time.monotonic() + timeout_seconds
         while True:
             seen = list(self.samples)
-            if seen and all(each == seen[-1].leader for each in seen[-1].followers):
+            if seen and all(follower == seen[-1].leader for follower in seen[-1].followers):
                 break
             if time.monotonic() > deadline:
                 raise UnexpectedAnswer(f"after {timeout_seconds:.0f} s the followers have {seen[-1].followers} of {seen[-1].leader} bytes")
@@ -81,7 +81,7 @@ class LagSampler:
 def log_size(directory: Path) -> int:
     """All segments of a partition, in bytes; 0 before there are any."""
     try:
-        return sum(each.stat().st_size for each in directory.iterdir() if each.suffix == ".log")
+        return sum(path.stat().st_size for path in directory.iterdir() if path.suffix == ".log")
     except FileNotFoundError:
         return 0  # not made yet, or a segment went between the two looks
 

@@ -142,7 +142,7 @@ class Meter:
         return self._ended is not None
 
     def _moment(self, requests: int, size: int) -> Moment:
-        others = [cpu_seconds(each) for each in self._load.other_pids]
+        others = [cpu_seconds(pid) for pid in self._load.other_pids]
         return Moment(time.perf_counter(), cpu_seconds(self._load.server_pid), others, time.process_time(), requests, size)
 
     def answered(self, requests: int, size: int) -> None:
@@ -369,8 +369,8 @@ def fetch(load: FetchLoad) -> Outcome:
             if writable:
                 stream.send_some()
             refill(stream)
-        meter.answered(sum(each.count for each in answers.values()), sum(each.bytes for each in answers.values()))
-    return meter.outcome(0, sum(each.count for each in answers.values()))
+        meter.answered(sum(answer.count for answer in answers.values()), sum(each.bytes for each in answers.values()))
+    return meter.outcome(0, sum(answer.count for answer in answers.values()))
 
 
 def scan(load: ScanLoad) -> Outcome:

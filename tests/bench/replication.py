@@ -115,7 +115,7 @@ def measure(options: Options, brokers: Cluster, shape: Shape) -> Iterator[Figure
     for kind, of_kind in rounds.items():
         outcomes = [each.outcome for each in of_kind]
         yield figure(bench, f"requests/s, {kind.name}", rates[kind], note=shares(outcomes))
-        yield figure(bench, f"MB/s, {kind.name}", [each["bytes"] / each["seconds"] / 1e6 for each in outcomes])
+        yield figure(bench, f"MB/s, {kind.name}", [outcome["bytes"] / outcome["seconds"] / 1e6 for outcome in outcomes])
         yield figure(bench, f"CPU of the leader, {kind.name}", cpu_per_gib(outcomes), "s/GiB")
         for index in range(kind.replicas - 1):
             spent = [each.outcome["other_cpu_seconds"][index] / (each.outcome["bytes"] / GIB) for each in of_kind]
@@ -126,12 +126,12 @@ def measure(options: Options, brokers: Cluster, shape: Shape) -> Iterator[Figure
 
 def shares(outcomes: list[dict[str, Any]]) -> str:
     """Who had how much of a CPU."""
-    total = sum(each["seconds"] for each in outcomes)
-    followers = [sum(each["other_cpu_seconds"]) for each in outcomes]
-    told = f"leader {sum(each['server_cpu_seconds'] for each in outcomes) / total:.0%} of a CPU"
+    total = sum(outcome["seconds"] for outcome in outcomes)
+    followers = [sum(outcome["other_cpu_seconds"]) for outcome in outcomes]
+    told = f"leader {sum(outcome['server_cpu_seconds'] for outcome in outcomes) / total:.0%} of a CPU"
     if any(followers):
         told += f", followers {sum(followers) / total:.0%}"
-    return f"{told}, generator {sum(each['generator_cpu_seconds'] for each in outcomes) / total:.0%}"
+    return f"{told}, generator {sum(outcome['generator_cpu_seconds'] for outcome in outcomes) / total:.0%}"
 
 
 def lag_figures(bench: str, shape: Shape, kind: Kind, rounds: list[Round]) -> Iterator[Figure]:

@@ -26,8 +26,8 @@ BEFORE_AND_AFTER_SECONDS: Final = 2.0
 def gaps(acknowledged: list[Acknowledged]) -> list[float]:
     """For each partition the longest time without an acknowledgement, in seconds."""
     times: dict[int, list[float]] = {}
-    for each in acknowledged:
-        times.setdefault(each.partition, []).append(each.acknowledged_at)
+    for message in acknowledged:
+        times.setdefault(message.partition, []).append(message.acknowledged_at)
     return [max(later - earlier for earlier, later in itertools.pairwise(of_one)) for of_one in times.values()]
 
 
@@ -55,7 +55,7 @@ def run(options: Options) -> Iterator[Figure]:
                 time.sleep(BEFORE_AND_AFTER_SECONDS)
             errors += producer.errors
             acknowledged += producer.acknowledged
-            waits.append(max(each.acknowledged_at - each.sent_at for each in producer.acknowledged))
+            waits.append(max(message.acknowledged_at - message.sent_at for message in producer.acknowledged))
             longest.append(max(gaps(producer.acknowledged)))
             options.say(
                 f"rolling restart {number + 1} of {rounds}: {took[-1]:.1f} s, {len(producer.errors)} errors, gap {longest[-1]:.2f} s"
@@ -67,6 +67,6 @@ def run(options: Options) -> Iterator[Figure]:
     yield figure(bench, "delivery errors", [float(len(errors))], at_most=0, note="; ".join([told, *errors[:3]]))
     yield figure(bench, "longest gap of a partition", [1000 * each for each in longest], "ms")
     yield figure(bench, "longest wait of a message", [1000 * wait for wait in waits], "ms")
-    of_all = percentile((each.acknowledged_at - each.sent_at for each in acknowledged), 0.99)
+    of_all = percentile((message.acknowledged_at - message.sent_at for message in acknowledged), 0.99)
     yield figure(bench, "wait of a message, p99", [1000 * of_all], "ms")
     yield figure(bench, "all three restarted and in sync", took, "s")

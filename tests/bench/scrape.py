@@ -1,6 +1,6 @@
 """What a scrape of 5,000 partitions does to a broker that is busy: for how long it keeps the event loop, and produce's p99.
 
-Rounds alternate: the same load while nobody scrapes, and while somebody scrapes every few seconds with
+Rounds alternate: the same load while no one scrapes, and while someone scrapes every few seconds with
 `metrics.partition.enabled`. The longest slice is what the broker itself measures and tells in the next scrape: in wall time,
 so on a machine with other things to do it has those in it too. Another broker therefore measures it in CPU time
 (`cpu_slices`), which says what the rendering itself takes.

@@ -90,7 +90,7 @@ def started(options: Options, directory: Path, count: int, *, is_killed: bool) -
 
 
 def run(options: Options) -> Iterator[Figure]:
-    """Round by round: what Kafka left is made anew, started on, stopped in the same way, and started on again."""
+    """Round by round: what Kafka left is made again, started on, stopped in the same way, and started on again."""
     count = PARTITIONS_QUICK if options.quick else PARTITIONS
     with tempfile.TemporaryDirectory() as unpacked:
         left = KafkaLeft.unpack(CLEAN, Path(unpacked), *_LEFT)

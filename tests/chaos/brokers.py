@@ -56,7 +56,7 @@ class BrokerProcess:
         properties: what is not the same for all brokers ever.
         command: what runs `ottla`: `broker --config FILE …` is put after it.
         clock: its wall clock, where it has one of its own.
-        ended: is told the exit code when it ends and nobody meant it to.
+        ended: is told the exit code when it ends and no one meant it to.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class BrokerProcess:
         indexes of rolled segments, the segments that follow.
         """
         if (process_id := self.process_id) is not None:
-            used = {int(each.name) for each in Path(f"/proc/{process_id}/fd").iterdir()}
+            used = {int(path.name) for path in Path(f"/proc/{process_id}/fd").iterdir()}
             self._limit(resource.RLIMIT_NOFILE, next(number for number in count() if number not in used))
 
     def allow_files(self) -> None:

@@ -2,7 +2,7 @@
 
 The anomalies are those of Jepsen's workload for Kafka and its kin (jepsen.tests.kafka), for clients without transactions:
 
-lost write           acknowledged at an offset up to which consumers have read, and nobody ever got it
+lost write           acknowledged at an offset up to which consumers have read, and no one ever got it
 unseen               acknowledged, and beyond everything that was read, though all was read to the end
 duplicate            one message at two offsets, from one producer id and epoch. A broker promises no more: librdkafka takes a
                      new epoch after some errors and then sends again what may be in the log already. That is counted
@@ -16,7 +16,7 @@ skipped send         between two neighbouring sends of one process lies an offse
                      but never nothing: markers, which leave gaps for Jepsen, do not exist, so an offset that was given
                      out and holds nothing has lost what it held.
 aborted read         a message was read whose sending had certainly failed
-unwritten read       a message was read that nobody sent, or not to that partition: it was damaged or misplaced
+unwritten read       a message was read that no one sent, or not to that partition: it was damaged or misplaced
 
 Nothing here does I/O, waits, or knows what a broker is.
 """
@@ -98,7 +98,7 @@ class _Check:
 
     def __init__(self, history: History, writer_of: WriterOf) -> None:
         self._writer_of = writer_of
-        self._sends = {each.process: each for each in history.sends}
+        self._sends = {send.process: send for send in history.sends}
         self._polls = history.polls
         self._logs: dict[int, ObservedLog] = {}
         # Where each message of a process was found, by its sequence.
@@ -139,7 +139,7 @@ class _Check:
             verdict.acknowledged += sends.outcomes.count(Outcome.ACKNOWLEDGED)
             verdict.failed += sends.outcomes.count(Outcome.FAILED)
         verdict.unknown = verdict.sent - verdict.acknowledged - verdict.failed
-        verdict.polled = sum(len(each) for each in self._polls)
+        verdict.polled = sum(len(poll) for poll in self._polls)
 
     def _tell(self, anomaly: Anomaly, partition: int, describe: Callable[[], tuple[int, str]]) -> None:
         self.verdict.counts[anomaly] += 1
@@ -186,7 +186,7 @@ class _Check:
     # What was acknowledged.
 
     def _lost_and_unseen(self, sends: Sends) -> None:
-        """Every acknowledged message that nobody got, at whatever offset it lies."""
+        """Every acknowledged message that no one got, at whatever offset it lies."""
         places = self._places[sends.process]
         for sequence, (partition, outcome) in enumerate(zip(sends.partitions, sends.outcomes, strict=True)):
             if outcome != Outcome.ACKNOWLEDGED:
@@ -204,7 +204,7 @@ class _Check:
         others = sorted(log.all_at(offset) - {value_of(sends.process, sequence)})
         where = "without an offset" if offset == NO_OFFSET else f"with offset {offset}"
         if others:
-            where += f", where consumers saw {', '.join(self._message(each) for each in others)}"
+            where += f", where consumers saw {', '.join(self._message(other) for other in others)}"
         text = f"was acknowledged {where}, and no process got it; the highest offset that was read is {{}}"
         return sends.done_at[sequence], self._of_message(sends, sequence, text, log.highest_read)[1]
 
@@ -222,7 +222,7 @@ class _Check:
                 words = partial(self._of_message, sends, earlier, text, earlier_offset, sequence, offset)
                 self._tell(Anomaly.NONMONOTONIC_SEND, partition, words)
             elif offset > earlier_offset + 1 and (holes := self._log(partition).holes_between(earlier_offset, offset)):
-                text = "is at offset {}, this process's next message {} is at offset {}, and nobody saw anything at {} between them"
+                text = "is at offset {}, this process's next message {} is at offset {}, and no one saw anything at {} between them"
                 words = partial(self._of_message, sends, earlier, text, earlier_offset, sequence, offset, _listed(holes))
                 self._tell(Anomaly.SKIPPED_SEND, partition, words)
 
@@ -255,7 +255,7 @@ class _Check:
         process, sequence = sender_of(value)
         sends = self._sends.get(process)
         if sends is None or sequence >= len(sends):
-            return f"{value:#x}, which nobody sent"
+            return f"{value:#x}, which no one sent"
         outcome = Outcome(sends.outcomes[sequence])
         learned = "its end unknown" if outcome == Outcome.UNKNOWN else f"{outcome.name.lower()} at {_seconds(sends.done_at[sequence])}"
         return (
@@ -293,5 +293,5 @@ def _listed(offsets: list[int]) -> str:
     """`4`, `4 to 9`, `4, 6 and 12 more`."""
     if len(offsets) > 1 and offsets[-1] - offsets[0] == len(offsets) - 1:
         return f"{offsets[0]} to {offsets[-1]}"
-    shown = ", ".join(str(each) for each in offsets[:5])
+    shown = ", ".join(str(offset) for offset in offsets[:5])
     return shown if len(offsets) <= 5 else f"{shown} and {len(offsets) - 5} more"

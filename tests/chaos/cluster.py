@@ -85,7 +85,7 @@ class Cluster:
     @property
     def bootstrap_servers(self) -> str:
         """For clients."""
-        return ",".join(each.address for each in self.brokers.values())
+        return ",".join(broker.address for broker in self.brokers.values())
 
     async def start(self) -> None:
         """Starts everything, and makes the topic."""
@@ -174,7 +174,7 @@ class Cluster:
         self.brokers[broker_id] = BrokerProcess(broker_id, directory, ports, properties, self._command, clock, self._ended)
 
     def _sender_of(self, port: int, proxy_port: int) -> int | None:
-        living = {each.process_id: each.broker_id for each in self.brokers.values() if each.process_id is not None}
+        living = {broker.process_id: broker.broker_id for broker in self.brokers.values() if broker.process_id is not None}
         return owner_of_port(port, proxy_port, living)
 
     def _session(self, broker_id: int, answer: bytes) -> None:
@@ -195,7 +195,7 @@ class Cluster:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has, and that the system gives to no outgoing connection while a broker is away."""
+    """Ports that no one has, and that the system gives to no outgoing connection while a broker is away."""
     random = Random()
     found: list[int] = []
     while len(found) < count:

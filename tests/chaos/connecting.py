@@ -7,7 +7,7 @@ stdout before it asks for the next one, so that what its reader has not seen is 
 frozen for up to two sessions and goes on.
 
 A partition comes and goes while a life reads, so a jump in the offsets is where it was set to. That nothing is lost is judged of the
-whole group (`gaps`): whoever of it read an offset, somebody has read all offsets before it.
+whole group (`gaps`): whoever of it read an offset, someone has read all offsets before it.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Worker:
 
 
 def gaps(group: Iterable[Polls], everything: Iterable[Polls]) -> list[str]:
-    """Which messages nobody of a group has read, although one of them has read beyond.
+    """Which messages no one of a group has read, although one of them has read beyond.
 
     Args:
         everything: of who has read all there is; between two messages there may be offsets without one.
@@ -175,8 +175,8 @@ def gaps(group: Iterable[Polls], everything: Iterable[Polls]) -> list[str]:
 
     def offsets(polls: Iterable[Polls]) -> dict[int, set[int]]:
         found: dict[int, set[int]] = defaultdict(set)
-        for each in polls:
-            for partition, first, count, _, _ in each.runs():
+        for poll in polls:
+            for partition, first, count, _, _ in poll.runs():
                 found[partition].update(range(first, first + count))
         return found
 
@@ -186,7 +186,7 @@ def gaps(group: Iterable[Polls], everything: Iterable[Polls]) -> list[str]:
         missing = sorted(offset for offset in there[partition] if offset < max(seen, default=0) and offset not in seen)
         if missing:
             told.append(
-                f"group {GROUP}: of partition {partition} nobody has read {len(missing)} messages from offset {missing[0]} on,"
+                f"group {GROUP}: of partition {partition} no one has read {len(missing)} messages from offset {missing[0]} on,"
                 f" and one has read up to {max(seen)}"
             )
     return told

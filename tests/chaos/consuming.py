@@ -2,7 +2,7 @@
 
     python -m tests.chaos.consuming JSON       # the fields of `Consuming`; ends at SIGTERM, then writes its history
 
-It assigns itself the partitions; there are no groups. Now and then it starts anew some way back, as a new process of the
+It assigns itself the partitions; there are no groups. Now and then it starts again some way back, as a new process of the
 history. With `reads_to_the_end` it reads everything once from the first offset to the high watermark, and ends.
 """
 

@@ -68,9 +68,9 @@ class Copier:
         transaction = worker.begin(producer, process, number)
         try:
             behind: dict[int, int] = {}
-            for each in messages:
-                worker.send(producer, transaction, self._told.topics[1], each.partition(), name_of(each.value()))
-                behind[each.partition()] = each.offset() + 1
+            for message in messages:
+                worker.send(producer, transaction, self._told.topics[1], message.partition(), name_of(message.value()))
+                behind[message.partition()] = message.offset() + 1
             fate = random.random()
             if fate < 0.01:
                 raise LifeEnds
@@ -94,7 +94,7 @@ class Copier:
         self._rewind(consumer)
 
     def _rewind(self, consumer: Consumer) -> None:
-        """Goes on where the last committed transaction ended. What was revoked meanwhile is nobody's business here."""
+        """Goes on where the last committed transaction ended. What was revoked meanwhile is no one's business here."""
         assigned = consumer.assignment()
         if not assigned:
             return

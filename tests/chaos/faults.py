@@ -55,9 +55,9 @@ class Faults:
             one_after_the_other: the faults of one lane never overlap, even where mending one takes longer than planned.
         """
         if one_after_the_other:
-            lanes = [[each for each in schedule if (each.kind in BROKER_LANE) == of_brokers] for of_brokers in (True, False)]
+            lanes = [[fault for fault in schedule if (fault.kind in BROKER_LANE) == of_brokers] for of_brokers in (True, False)]
         else:
-            lanes = [[each] for each in schedule]
+            lanes = [[fault] for fault in schedule]
         async with asyncio.TaskGroup() as group:
             for lane in lanes:
                 group.create_task(self._lane(lane))
@@ -93,7 +93,7 @@ class Faults:
             self.injected.append(Injected(fault.kind, round(began, 3), round(self._clock(), 3), what))
 
     async def _broker_of(self, fault: Fault) -> int | None:
-        """The broker that the fault is about. A role that nobody has, or nobody tells, falls to a broker by the time."""
+        """The broker that the fault is about. A role that no one has, or no one tells, falls to a broker by the time."""
         if fault.target is None or isinstance(fault.target, int):
             return fault.target
         milliseconds = int(fault.start * 1000)

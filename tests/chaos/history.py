@@ -1,7 +1,7 @@
 """What clients did and saw: every send with what came of it, every message that was polled, by process and in order.
 
 Half an hour at thousands of messages a second is tens of millions of rows, so a row is some bytes of an array and never
-an object. A *process* is one life of one client, as in Jepsen: a producer that was made anew after a fatal error, or a
+an object. A *process* is one life of one client, as in Jepsen: a producer that was made again after a fatal error, or a
 consumer that was set to another place, is another process, because the client promises no order across that.
 
 A message's value is unique in the whole run: the process that sent it and how many it had sent before.
@@ -152,10 +152,10 @@ class History:
         """Writes a file: for each process a line of JSON, and its columns as the machine holds them."""
         with path.open("wb") as file:
             processes: list[Sends | Polls] = [*self.sends, *self.polls]
-            for each in processes:
-                columns = each._columns()
+            for process in processes:
+                columns = process._columns()
                 sizes = [len(column) * column.itemsize for column in columns]
-                header = {"kind": type(each).__name__, "process": each.process, "sizes": sizes}
+                header = {"kind": type(process).__name__, "process": process.process, "sizes": sizes}
                 file.write(json.dumps(header).encode() + b"\n")
                 for column in columns:
                     column.tofile(file)

@@ -7,7 +7,7 @@ of an incarnation that was read from its first offset to its end:
 lost                 acknowledged, not before where the log begins, and not there
 begins too late      the log begins beyond everything that DeleteRecords was asked for, or was asked for of a former one without an answer
 came back            the log begins before what a DeleteRecords was answered
-of another topic     a message that another incarnation acknowledged, or that nobody sent
+of another topic     a message that another incarnation acknowledged, or that no one sent
 inconsistent offset  another message lies at the offset that was acknowledged
 
 A request may come late, when it has waited at a broker that was frozen: then it is done to whatever has the name by then, as with
@@ -99,7 +99,7 @@ class IncarnationVerdict:
 
 def save(path: Path, lives: list[Incarnation]) -> None:
     """Writes them as JSON."""
-    path.write_text(json.dumps([asdict(each) for each in lives]), encoding="utf-8")
+    path.write_text(json.dumps([asdict(life) for life in lives]), encoding="utf-8")
 
 
 def load(path: Path) -> list[Incarnation]:

@@ -3,7 +3,7 @@
 Every broker advertises to the others a proxy's port in the place of its own, for fetching and for control, and has a
 proxy of its own to ZooKeeper. A partition of the network is then a set of directions in which no byte passes. That needs
 no privileges, where network namespaces and packet filters would. Clients connect to brokers directly: a broker that its
-peers can not reach still has producers, which is the harder case.
+peers cannot reach still has producers, which is the harder case.
 
 The proxies of one broker are shared by its peers, so a connection's sender is found out when it comes in: `sender_of`
 says which broker owns the other end (`tests.chaos.sockets`).
@@ -43,17 +43,17 @@ class Wires:
 
     def cut(self, directions: set[tuple[int, int]], cut: Cut) -> None:
         """Nothing passes from the first to the second of each pair until `heal` is called with the same."""
-        for each in directions:
-            self._cuts.setdefault(each, []).append(cut)
+        for direction in directions:
+            self._cuts.setdefault(direction, []).append(cut)
         for end_the_dead in self._resets:
             end_the_dead()
 
     def heal(self, directions: set[tuple[int, int]], cut: Cut) -> None:
         """Ends one `cut`."""
-        for each in directions:
-            self._cuts[each].remove(cut)
-            if not self._cuts[each]:
-                del self._cuts[each]
+        for direction in directions:
+            self._cuts[direction].remove(cut)
+            if not self._cuts[direction]:
+                del self._cuts[direction]
         self._healed.set()
         self._healed = asyncio.Event()
 
@@ -79,7 +79,7 @@ class Proxy:
         wires: which directions pass.
         destination: the broker (or ZOOKEEPER) behind the port.
         target_port: where it listens, on this machine.
-        sender_of: says who has opened a connection, from the port of its other end and the proxy's own; None: nobody of ours.
+        sender_of: says who has opened a connection, from the port of its other end and the proxy's own; None: no one of ours.
         first_answer: is told the first bytes that come back on each connection.
     """
 
@@ -115,7 +115,7 @@ class Proxy:
 
     def _is_reset(self, source: int) -> bool:
         directions = ((source, self._destination), (self._destination, source))
-        return any(self._wires.state(*each) == Cut.RESET for each in directions)
+        return any(self._wires.state(*direction) == Cut.RESET for direction in directions)
 
     def _end_the_dead(self) -> None:
         for source, writers in self._connections.values():

@@ -61,7 +61,7 @@ class ObservedLog:
         return self.values[offset] if 0 <= offset < len(self.values) else NOTHING
 
     def all_at(self, offset: int) -> set[int]:
-        """Every value that somebody saw there."""
+        """Every value that someone saw there."""
         first = self.at(offset)
         return ({first} if first != NOTHING else set()) | self.disputed.get(offset, set())
 
@@ -76,11 +76,11 @@ class ObservedLog:
         return self.was_read(offset) and self.values[offset] == value
 
     def known_between(self, after: int, before: int) -> list[int]:
-        """The offsets strictly between the two at which somebody saw a message."""
+        """The offsets strictly between the two at which someone saw a message."""
         return [offset for offset in range(max(after + 1, 0), min(before, len(self.values))) if self.values[offset] != NOTHING]
 
     def holes_between(self, after: int, before: int) -> list[int]:
-        """The offsets strictly between the two that hold nothing, though somebody read beyond them."""
+        """The offsets strictly between the two that hold nothing, though someone read beyond them."""
         if self._holes is None:
             self._holes = [offset for offset in range(self.highest_read) if self.values[offset] == NOTHING]
         return self._holes[bisect_left(self._holes, after + 1) : bisect_left(self._holes, before)]

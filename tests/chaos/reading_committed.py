@@ -2,7 +2,7 @@
 
     python -m tests.chaos.reading_committed JSON       # the fields of `Transacting`
 
-Now and then it starts anew some way back. With `to_the_end` it reads everything once, from the first offset to the end,
+Now and then it starts again some way back. With `to_the_end` it reads everything once, from the first offset to the end,
 and ends; exit code 1 when it does not come there in time.
 """
 
@@ -26,7 +26,7 @@ class Reader:
 
     def __init__(self, told: Transacting) -> None:
         self._worker = Worker(told)
-        self._positions = {(str(each.topic), each.partition): 0 for each in self._worker.all_partitions()}
+        self._positions = {(str(partition.topic), partition.partition): 0 for partition in self._worker.all_partitions()}
         self._is_to_the_end = told.to_the_end
 
     def run(self) -> int:
@@ -54,8 +54,8 @@ class Reader:
         try:
             while not worker.is_stopped and time.monotonic() < ends_at:
                 messages, is_stuck = worker.take_in(reads, consumer.consume(500, 0.2))
-                for each in messages:
-                    self._positions[str(each.topic()), each.partition() or 0] = (each.offset() or 0) + 1
+                for message in messages:
+                    self._positions[str(message.topic()), message.partition() or 0] = (message.offset() or 0) + 1
                 if is_stuck:
                     time.sleep(0.2)
                     self._assign(consumer)

@@ -30,8 +30,8 @@ def print_tables(console: Console, options: Options, result: Result, left_out: M
     """Faults, messages, anomalies; and in words whatever is wrong."""
     faults = Table("fault", "injected", "seconds in all", title=f"seed {options.seed}, {result.seconds:.0f} s")
     times: dict[Kind, list[float]] = defaultdict(list)
-    for each in result.injected:
-        times[each.kind].append(each.ended - each.began)
+    for fault in result.injected:
+        times[fault.kind].append(fault.ended - fault.began)
     for kind in Kind:
         if kind in left_out:
             faults.add_row(kind, "-", left_out[kind])
@@ -81,10 +81,10 @@ def print_tables(console: Console, options: Options, result: Result, left_out: M
     for finding in verdict.findings:
         told[finding.anomaly] += 1
         if told[finding.anomaly] <= _EXPLAINED:
-            during = "; ".join(each.what for each in result.injected if each.lasts_at(finding.at_ms / 1000)) or "nothing broken"
+            during = "; ".join(fault.what for fault in result.injected if fault.lasts_at(finding.at_ms / 1000)) or "nothing broken"
             console.print(f"{finding.anomaly}: {finding.explanation} [{during}]", highlight=False, markup=False, soft_wrap=True)
     made_again_wrong = (f"{each.wrong}: {each.explanation}" for each in lives.findings)
-    for text in (*made_again_wrong, *(each.explanation for each in result.differences), *result.troubles):
+    for text in (*made_again_wrong, *(difference.explanation for difference in result.differences), *result.troubles):
         console.print(text, highlight=False, markup=False, soft_wrap=True)
     for name, report in result.clients.items():
         if report.get("errors"):
@@ -102,7 +102,7 @@ def write_json(path: Path, options: Options, result: Result, left_out: Mapping[K
         "seconds": round(result.seconds, 1),
         "messages_per_second": options.messages_per_second,
         "is_sound": result.is_sound,
-        "faults": [asdict(each) for each in result.injected],
+        "faults": [asdict(fault) for fault in result.injected],
         "left_out": dict(left_out),
         "verdict": {
             **{
@@ -110,7 +110,7 @@ def write_json(path: Path, options: Options, result: Result, left_out: Mapping[K
                 for name in ("sent", "acknowledged", "unknown", "unknown_but_written", "failed", "sent_again", "polled")
             },
             "anomalies": {str(each): result.verdict.counts[each] for each in Anomaly},
-            "findings": [asdict(each) for each in result.verdict.findings],
+            "findings": [asdict(finding) for finding in result.verdict.findings],
         },
         "transactions": transactions_document(result.transactions) if options.transactions else None,
         "incarnations": {
@@ -119,9 +119,9 @@ def write_json(path: Path, options: Options, result: Result, left_out: Mapping[K
                 for name in ("incarnations", "partitions_read", "acknowledged", "deletions", "late")
             },
             "anomalies": {str(each): result.incarnations.counts[each] for each in Wrong},
-            "findings": [asdict(each) for each in result.incarnations.findings],
+            "findings": [asdict(finding) for finding in result.incarnations.findings],
         },
-        "replicas_that_differ": [asdict(each) for each in result.differences],
+        "replicas_that_differ": [asdict(difference) for difference in result.differences],
         "troubles": result.troubles,
         "restarts": result.restarts,
         "clients": result.clients,

@@ -69,7 +69,7 @@ class Result:
     def is_sound(self) -> bool:
         """Whether nothing at all is wrong."""
         verdicts = self.verdict, self.transactions, self.incarnations
-        return all(each.is_sound for each in verdicts) and not self.differences and not self.troubles
+        return all(verdict.is_sound for verdict in verdicts) and not self.differences and not self.troubles
 
 
 async def run(options: Options, say: Callable[[str], None]) -> Result:

@@ -30,8 +30,8 @@ _LEADER_LOSES_FOLLOWERS_AND_DIES: Final = (
     Fault(Kind.ISOLATE, start=6, seconds=4, target=1),
     Fault(Kind.KILL, start=8.5, seconds=1, target=1),
 )
-# Broker 1 takes messages that nobody else gets, until its session ends and another leads; then it comes back, with
-# messages that are nobody else's, and leads again when the other two have each been away.
+# Broker 1 takes messages that no one else gets, until its session ends and another leads; then it comes back, with
+# messages that are no one else's, and leads again when the other two have each been away.
 _FORMER_LEADER_RETURNS: Final = (
     Fault(Kind.ALONE, start=6, seconds=12, target=1),
     Fault(Kind.RESTART, start=30, seconds=1, target=2),
@@ -75,7 +75,7 @@ def main() -> int:
             seed=0,
             faults=faults,
             directory=DIRECTORY.absolute() / name,
-            seconds=max(each.end for each in faults) + 10,
+            seconds=max(fault.end for fault in faults) + 10,
             messages_per_second=_MESSAGES_PER_SECOND,
             command=(sys.executable, "-m", "tests.chaos.sabotaged", name),
             messages_per_batch=_MESSAGES_PER_BATCH,

@@ -16,7 +16,7 @@ def ignore_last_stable_offset() -> None:
 
 
 def drop_aborted_transactions() -> None:
-    """An aborted transaction leaves no entry in the index, so nobody is told to leave its messages out."""
+    """An aborted transaction leaves no entry in the index, so no one is told to leave its messages out."""
     from ottla.storage.transaction_index import TransactionIndex
 
     def append(self: TransactionIndex, entry: object) -> None:

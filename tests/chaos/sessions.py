@@ -38,7 +38,7 @@ async def end(session: Session, zookeeper_port: int) -> None:
     """Ends it.
 
     Raises:
-        OSError: ZooKeeper can not be reached, or does not answer in time.
+        OSError: ZooKeeper cannot be reached, or does not answer in time.
     """
     async with asyncio.timeout(_TIMEOUT_SECONDS):
         reader, writer = await asyncio.open_connection("127.0.0.1", zookeeper_port)

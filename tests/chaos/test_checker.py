@@ -25,7 +25,7 @@ class Story:
 
     def send(self, process: int, offset: int | None, partition: int = 0) -> int:
         """A send that is acknowledged with this offset, or whose end stays unknown."""
-        sends = next((each for each in self.history.sends if each.process == process), None)
+        sends = next((send for send in self.history.sends if send.process == process), None)
         if sends is None:
             sends = Sends(process)
             self.history.sends.append(sends)
@@ -36,7 +36,7 @@ class Story:
 
     def send_failing(self, process: int, partition: int = 0) -> int:
         value = self.send(process, None, partition)
-        sends = next(each for each in self.history.sends if each.process == process)
+        sends = next(send for send in self.history.sends if send.process == process)
         sends.fail(len(sends) - 1, self.tick())
         return value
 
@@ -51,7 +51,7 @@ class Story:
         self._polls(process).assign(partition, offset, self.tick())
 
     def _polls(self, process: int) -> Polls:
-        found = next((each for each in self.history.polls if each.process == process), None)
+        found = next((poll for poll in self.history.polls if poll.process == process), None)
         if found is None:
             found = Polls(process)
             self.history.polls.append(found)
@@ -69,7 +69,7 @@ class Story:
 
 
 def sound_story() -> tuple[Story, list[int]]:
-    """Two producers, one partition, five messages; nobody has read yet."""
+    """Two producers, one partition, five messages; no one has read yet."""
     story = Story()
     return story, [story.send(1, 0), story.send(2, 1), story.send(1, 2), story.send(1, 3), story.send(2, 4)]
 
@@ -144,7 +144,7 @@ def test_an_overwritten_write_is_lost_and_its_offset_disputed() -> None:
     story.poll(10, (0, other))
     verdict = story.verdict()
     assert verdict.counts == {Anomaly.LOST_WRITE: 1, Anomaly.INCONSISTENT_OFFSET: 1}
-    assert any("where consumers saw message 0 of process 2" in each.explanation for each in verdict.findings)
+    assert any("where consumers saw message 0 of process 2" in finding.explanation for finding in verdict.findings)
 
 
 def test_an_unseen_write() -> None:
@@ -201,7 +201,7 @@ def test_two_acknowledgements_of_one_offset() -> None:
 
 
 def test_a_disputed_offset_is_lost_only_to_those_whom_nobody_read() -> None:
-    """Both values were got by somebody, the acknowledged one before and after the other."""
+    """Both values were got by someone, the acknowledged one before and after the other."""
     story = Story()
     acknowledged, other = story.send(1, 0), story.send(2, None)
     for reader, value in enumerate((acknowledged, other, acknowledged), start=10):
@@ -245,7 +245,7 @@ def test_a_poll_that_does_not_begin_where_the_process_was_set_to_is_skipped() ->
 
 
 def test_a_nonmonotonic_send() -> None:
-    """Retries that overtook each other, or an epoch in which offsets were given anew."""
+    """Retries that overtook each other, or an epoch in which offsets were given again."""
     story = Story()
     early, late = story.send(1, 1), story.send(1, 0)
     story.poll(10, (0, late), (1, early))
@@ -260,11 +260,11 @@ def test_a_nonmonotonic_send_that_only_consumers_saw() -> None:
 
 
 def test_a_skipped_send() -> None:
-    """Offsets were given out, and nobody finds anything there."""
+    """Offsets were given out, and no one finds anything there."""
     story = Story()
     first, second = story.send(1, 0), story.send(1, 3)
     story.poll(10, (0, first), (3, second))
-    assert "nobody saw anything at 1 to 2 between them" in story.only(Anomaly.SKIPPED_SEND)
+    assert "no one saw anything at 1 to 2 between them" in story.only(Anomaly.SKIPPED_SEND)
 
 
 def test_an_aborted_read() -> None:
@@ -278,7 +278,7 @@ def test_an_aborted_read() -> None:
 def test_an_unwritten_read() -> None:
     story, values = sound_story()
     story.poll(10, *enumerate([*values, DAMAGED]))
-    assert "which nobody sent" in story.only(Anomaly.UNWRITTEN_READ)
+    assert "which no one sent" in story.only(Anomaly.UNWRITTEN_READ)
 
 
 def test_a_message_of_another_partition_is_an_unwritten_read() -> None:

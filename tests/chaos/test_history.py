@@ -30,7 +30,7 @@ def test_what_is_saved_is_loaded_with_the_processes_of_every_file(tmp_path: Path
     loaded.load(tmp_path / "producer.history")
     loaded.load(tmp_path / "consumer.history")
 
-    assert [each.process for each in loaded.sends] == [3]
+    assert [send.process for send in loaded.sends] == [3]
     assert list(loaded.sends[0].partitions) == [0, 5, 0]
     assert list(loaded.sends[0].offsets) == [1_000_000_000_000, NO_OFFSET, NO_OFFSET]
     assert list(loaded.sends[0].outcomes) == [Outcome.ACKNOWLEDGED, Outcome.UNKNOWN, Outcome.FAILED]

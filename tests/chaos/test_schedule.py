@@ -29,10 +29,10 @@ BROKERS = (1, 2, 3)
 def test_faults_of_one_lane_follow_each_other_and_end_in_time(seed: int, minutes: float) -> None:
     faults = schedule(seed, minutes, BROKERS)
     for lane in (BROKER_LANE, COORDINATION_LANE):
-        ours = [each for each in faults if each.kind in lane]
+        ours = [fault for fault in faults if fault.kind in lane]
         assert all(earlier.end <= later.start for earlier, later in pairwise(ours))
-    assert all(each.start >= WARM_UP_SECONDS and each.end <= minutes * 60 for each in faults)
-    assert [each.start for each in faults] == sorted(each.start for each in faults)
+    assert all(fault.start >= WARM_UP_SECONDS and fault.end <= minutes * 60 for fault in faults)
+    assert [fault.start for fault in faults] == sorted(each.start for each in faults)
 
 
 @given(st.integers())
@@ -54,7 +54,7 @@ def test_a_seed_is_a_schedule() -> None:
     assert schedule(7, 30, BROKERS) != schedule(8, 30, BROKERS)
     # The longer run begins as the shorter one.
     short = schedule(7, 10, BROKERS)
-    assert [each for each in schedule(7, 30, BROKERS) if each in short] == list(short)
+    assert [fault for fault in schedule(7, 30, BROKERS) if fault in short] == list(short)
 
 
 def test_a_schedule_that_has_been_published_stays_what_it_was() -> None:
@@ -67,12 +67,12 @@ def test_a_schedule_that_has_been_published_stays_what_it_was() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_half_an_hour_has_every_kind(seed: int) -> None:
-    assert {each.kind for each in schedule(seed, 30, BROKERS)} == set(Kind)
+    assert {fault.kind for fault in schedule(seed, 30, BROKERS)} == set(Kind)
 
 
 def test_kinds_that_this_machine_can_not_do_are_left_out() -> None:
     kinds = [kind for kind in Kind if kind != Kind.CLOCK_JUMP]
-    assert {each.kind for each in schedule(3, 60, BROKERS, kinds)} == set(kinds)
+    assert {fault.kind for fault in schedule(3, 60, BROKERS, kinds)} == set(kinds)
     assert schedule(3, 60, BROKERS, []) == ()
 
 
@@ -91,9 +91,9 @@ def test_partitions_of_the_network_are_directions() -> None:
 
 
 def test_one_way_partitions_outlast_a_call_between_brokers() -> None:
-    """A call whose answer can not come back is given up and made again while the first one may still arrive."""
+    """A call whose answer cannot come back is given up and made again while the first one may still arrive."""
     deadline_seconds = int(COMMON_PROPERTIES["controller.socket.timeout.ms"]) / 1000
-    found = [each for seed in range(20) for each in schedule(seed, 30, BROKERS) if each.kind in (Kind.DEAF_FOR_LONG, Kind.MUTE_FOR_LONG)]
+    found = [fault for seed in range(20) for fault in schedule(seed, 30, BROKERS) if fault.kind in (Kind.DEAF_FOR_LONG, Kind.MUTE_FOR_LONG)]
     assert len(found) > 40
     assert all(each.seconds > 1.5 * deadline_seconds for each in found)
     assert any(each.seconds > 4 * deadline_seconds for each in found)

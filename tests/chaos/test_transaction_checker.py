@@ -127,7 +127,7 @@ def test_aborted_read() -> None:
 
 
 def test_aborted_read_of_a_transaction_that_was_left_open() -> None:
-    """Nobody ever asked to commit it: its producer is gone."""
+    """No one ever asked to commit it: its producer is gone."""
     story = Story()
     name = story.send(story.begin("w"), A)
     story.read("r", A, (0, name))
@@ -178,7 +178,7 @@ def test_circular_flow() -> None:
     story.commit(one)
     verdict = story.verdict()
     assert verdict.counts == {TransactionAnomaly.CIRCULAR_FLOW: 1, TransactionAnomaly.PRECOMMITTED_READ: 1}
-    assert any("w1.0 -> w2.0 -> w1.0" in each.explanation for each in verdict.findings)
+    assert any("w1.0 -> w2.0 -> w1.0" in finding.explanation for finding in verdict.findings)
 
 
 def test_circular_flow_over_many_and_over_what_a_process_did_before() -> None:
@@ -196,7 +196,7 @@ def test_circular_flow_over_many_and_over_what_a_process_did_before() -> None:
     story.commit(other)
     verdict = story.verdict()
     assert verdict.counts[TransactionAnomaly.CIRCULAR_FLOW] == 1
-    assert any("w1.0 -> w1.1 -> w2.0 -> w1.0" in each.explanation for each in verdict.findings)
+    assert any("w1.0 -> w1.1 -> w2.0 -> w1.0" in finding.explanation for finding in verdict.findings)
 
 
 def test_what_an_aborted_transaction_has_read_is_no_flow() -> None:
@@ -296,7 +296,7 @@ def test_nonmonotonic_send() -> None:
 
 @pytest.mark.parametrize("partition, name", [(A, DAMAGED), (A, "w.7.0"), (B, "w.0.0")])
 def test_unwritten_read(partition: str, name: str) -> None:
-    """Damaged, of nobody, and in another partition than it was sent to."""
+    """Damaged, of no one, and in another partition than it was sent to."""
     story = Story()
     story.read("r", A, (0, story.committed("w", A, 0)))
     story.read("r", partition, (5, name))
@@ -317,7 +317,7 @@ def test_copied_twice() -> None:
 
 def test_not_copied() -> None:
     only(copied(copies=0).verdict("written"), TransactionAnomaly.NOT_COPIED, "w.0.0", "has no copy")
-    assert copied(copies=0).verdict().is_sound, "nobody said that it was to be copied"
+    assert copied(copies=0).verdict().is_sound, "no one said that it was to be copied"
 
 
 def copied(copies: int) -> Story:
@@ -342,14 +342,14 @@ def test_what_a_log_does_that_keeps_its_promises_is_sound(random: Random, steps:
     positions: dict[tuple[str, str], int] = {}
 
     def stable_end(partition: str) -> int:
-        still = [each[1] for each in logs[partition] if each is not None and each[1] in undecided.values()]
+        still = [log[1] for log in logs[partition] if log is not None and log[1] in undecided.values()]
         return next((index for index, each in enumerate(logs[partition]) if each is not None and each[1] in still), len(logs[partition]))
 
     def poll(process: str, partition: str, of: Transaction | None) -> None:
         end = stable_end(partition)
         rows = [(index, each[0]) for index, each in enumerate(logs[partition]) if each is not None and each[1].end == End.COMMITTED]
         begin = positions.get((process, partition), 0)
-        story.read(process, partition, *(each for each in rows if begin <= each[0] < end), of=of)
+        story.read(process, partition, *(row for row in rows if begin <= row[0] < end), of=of)
         positions[process, partition] = max(begin, end)
 
     for _ in range(steps):

@@ -26,7 +26,7 @@ class Writer:
     def __init__(self, told: Transacting) -> None:
         self._told = told
         self._worker = Worker(told)
-        self._positions = {(each.topic, each.partition): 0 for each in self._worker.all_partitions()}
+        self._positions = {(partition.topic, partition.partition): 0 for partition in self._worker.all_partitions()}
 
     def run(self) -> None:
         self._worker.run(self._live)

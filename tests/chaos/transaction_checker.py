@@ -3,14 +3,14 @@
 The anomalies are those of Jepsen's workload for Kafka (jepsen.tests.kafka) and of Adya, where clients send and poll in
 transactions, and every reader reads committed data:
 
-aborted read         G1a: a message was read of a transaction that was aborted, or whose commit nobody asked for
+aborted read         G1a: a message was read of a transaction that was aborted, or whose commit no one asked for
 precommitted read    a message was read before the commit of its transaction was asked for, be it by that transaction itself
 write cycle          G0: a transaction began after another one had ended, and yet has a lower offset in some partition. Of
                      transactions at the same time Kafka promises no order: they may interleave, and then are before each
                      other. Jepsen takes those for legal too; here they are counted
 circular flow        G1c: a transaction has read what another wrote, which has read what the first wrote, on whatever
                      ways. The transactions of one process follow each other as well
-lost write           a committed message lies below something that was read, and nobody ever got it. A transaction of which
+lost write           a committed message lies below something that was read, and no one ever got it. A transaction of which
                      one message was read is a committed one, whatever its producer knows: it must not be torn
 unseen               as lost, and beyond everything that was read, though all was read to the end
 duplicate            one message at two offsets. A transaction has one epoch, and no client sends its messages under another
@@ -18,7 +18,7 @@ inconsistent offset  one offset at which two clients saw two messages
 nonmonotonic poll    a process polls an offset that is not above the one it polled before
 skipped poll         a process polls past an offset at which there is a committed message
 nonmonotonic send    of two sends of one transaction to one partition the later has not the higher offset
-unwritten read       a message was read that nobody sent, or not to that partition: it was damaged or misplaced
+unwritten read       a message was read that no one sent, or not to that partition: it was damaged or misplaced
 copied twice         a message has two committed copies, though copies and the offsets of what was copied commit together
 not copied           a committed message has no committed copy, though all were to be copied
 
@@ -117,10 +117,10 @@ class _Check:
     def __init__(self, history: TransactionHistory, copied_topic: str | None) -> None:
         self._history = history
         self._sender: dict[str, tuple[Transaction, int]] = {
-            sent.name: (each, place) for each in history.transactions for place, sent in enumerate(each.sends)
+            sent.name: (transaction, place) for transaction in history.transactions for place, sent in enumerate(transaction.sends)
         }
         self._was_read = {row.name for reads in history.reads for row in reads.rows}
-        self._committed = [each for each in history.transactions if self._is_committed(each)]
+        self._committed = [transaction for transaction in history.transactions if self._is_committed(transaction)]
         self._logs: dict[str, dict[int, str]] = defaultdict(dict)
         self._highest_read: dict[str, int] = defaultdict(lambda: NO_OFFSET)
         self.verdict = TransactionVerdict()
@@ -129,8 +129,8 @@ class _Check:
         self._contents()
         for reads in history.reads:
             self._order_of_polls(reads)
-        for each in history.transactions:
-            self._order_of_sends(each)
+        for transaction in history.transactions:
+            self._order_of_sends(transaction)
         for each in self._committed:
             self._lost_and_unseen(each)
         self._write_cycles()
@@ -140,14 +140,14 @@ class _Check:
         self.verdict.findings.sort(key=attrgetter("at_ms"))
 
     def _is_committed(self, each: Transaction) -> bool:
-        """What its producer knows, or what somebody has read proves."""
+        """What its producer knows, or what someone has read proves."""
         return each.end == End.COMMITTED or (each.end == End.UNKNOWN and any(sent.name in self._was_read for sent in each.sends))
 
     def _count(self) -> None:
-        ends = Counter(each.end for each in self._history.transactions)
+        ends = Counter(transaction.end for transaction in self._history.transactions)
         self.verdict.committed, self.verdict.aborted, self.verdict.unknown = (ends[each] for each in End)
         self.verdict.unknown_but_committed = sum(each.end == End.UNKNOWN for each in self._committed)
-        self.verdict.messages = sum(len(each.sends) for each in self._history.transactions)
+        self.verdict.messages = sum(len(transaction.sends) for transaction in self._history.transactions)
         self.verdict.polled = sum(len(each.rows) for each in self._history.reads)
 
     def _tell(self, anomaly: TransactionAnomaly, at_ms: int, explanation: str) -> None:
@@ -162,7 +162,7 @@ class _Check:
             for row in reads.rows:
                 found = self._sender.get(row.name)
                 if found is None or found[0].sends[found[1]].partition != row.partition:
-                    what = "what no producer wrote" if row.name == DAMAGED else f"{row.name}, which nobody sent there"
+                    what = "what no producer wrote" if row.name == DAMAGED else f"{row.name}, which no one sent there"
                     self._tell(TransactionAnomaly.UNWRITTEN_READ, row.at_ms, f"{_at(reads, row)}: {what}")
                     continue
                 writer = found[0]
@@ -204,7 +204,7 @@ class _Check:
                 continue
             is_lost = NO_OFFSET < sent.offset <= self._highest_read[sent.partition]
             text = (
-                f"{sent.name} of {_told(each)} was to be at offset {sent.offset} of {sent.partition}, and nobody got it; "
+                f"{sent.name} of {_told(each)} was to be at offset {sent.offset} of {sent.partition}, and no one got it; "
                 f"the highest offset that was read is {self._highest_read[sent.partition]}"
             )
             self._tell(TransactionAnomaly.LOST_WRITE if is_lost else TransactionAnomaly.UNSEEN, each.ended_ms, text)

@@ -52,7 +52,7 @@ class End(StrEnum):
     """How a transaction ended, as far as its producer can know."""
 
     COMMITTED = "committed"
-    ABORTED = "aborted"  # or a commit was never asked for: nobody may ever read what it wrote
+    ABORTED = "aborted"  # or a commit was never asked for: no one may ever read what it wrote
     UNKNOWN = "unknown"  # a commit was asked for and not answered
 
 
@@ -139,10 +139,10 @@ class TransactionHistory:
                 kind, *fields = json.loads(line)
                 if kind == Transaction.__name__:
                     process, number, began, asked, ended, end, sends = fields
-                    self.transactions.append(Transaction(process, number, began, asked, ended, End(end), [Sent(*each) for each in sends]))
+                    self.transactions.append(Transaction(process, number, began, asked, ended, End(end), [Sent(*send) for send in sends]))
                 else:
                     process, positions, rows = fields
-                    self.reads.append(Reads(process, positions, [Got(*each) for each in rows]))
+                    self.reads.append(Reads(process, positions, [Got(*row) for row in rows]))
 
     def _lines(self) -> Iterator[list[Any]]:
         for each in self.transactions:

@@ -35,7 +35,7 @@ def print_transactions(console: Console, verdict: TransactionVerdict, injected: 
     for finding in verdict.findings:
         told[finding.anomaly] += 1
         if told[finding.anomaly] <= _EXPLAINED:
-            during = "; ".join(each.what for each in injected if each.lasts_at(finding.at_ms / 1000)) or "nothing broken"
+            during = "; ".join(fault.what for fault in injected if fault.lasts_at(finding.at_ms / 1000)) or "nothing broken"
             console.print(f"{finding.anomaly}: {finding.explanation} [{during}]", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -47,5 +47,5 @@ def transactions_document(verdict: TransactionVerdict) -> dict[str, Any]:
             for name in ("committed", "aborted", "unknown", "unknown_but_committed", "interleaved", "messages", "copied", "polled")
         },
         "anomalies": {str(each): verdict.counts[each] for each in TransactionAnomaly},
-        "findings": [asdict(each) for each in verdict.findings],
+        "findings": [asdict(finding) for finding in verdict.findings],
     }

@@ -48,8 +48,8 @@ class TransactionalWorkload:
         self._seed = seed
         self._began_at = began_at
         both = WRITTEN, COPIES
-        self._writers = [self._client("transacting", f"writer-{each}", both) for each in range(1, WRITERS + 1)]
-        self._copiers = [self._client("copying", f"copier-{each}", both) for each in range(1, COPIERS + 1)]
+        self._writers = [self._client("transacting", f"writer-{number}", both) for number in range(1, WRITERS + 1)]
+        self._copiers = [self._client("copying", f"copier-{number}", both) for number in range(1, COPIERS + 1)]
         # One reads from leaders, and one from a replica near it, which knows by itself what is committed and what is aborted.
         self._readers = [self._client("reading_committed", f"reader-{each}", both, rack=rack) for each, rack in enumerate(READERS, 1)]
         self._final = [
@@ -96,18 +96,18 @@ class TransactionalWorkload:
             WorkloadFailed: one of them could not do its part.
         """
         history = TransactionHistory()
-        for each in self._writers:
-            await each.end()
+        for writer in self._writers:
+            await writer.end()
         troubles += await self._until_settled(WRITTEN)
         await self._read(self._final[0], history)
         last = {row.partition: row.offset for row in history.reads[-1].rows}
         troubles += await self._until_copied(last)
-        for each in self._copiers:
-            await each.end()
+        for copier in self._copiers:
+            await copier.end()
         troubles += await self._until_settled(COPIES)
         await self._read(self._final[1], history)
-        for each in self._readers:
-            await each.end()
+        for reader in self._readers:
+            await reader.end()
         for each in (*self._writers, *self._copiers, *self._readers):
             await asyncio.to_thread(history.load, each.history_file)
         return history
@@ -139,7 +139,7 @@ class TransactionalWorkload:
         return AdminClient({"bootstrap.servers": self._bootstrap_servers, "log_level": 0})
 
     def _unsettled(self, topic: str) -> list[str]:
-        partitions = [TopicPartition(topic, each) for each in range(PARTITIONS)]
+        partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
         stable = self._ends(partitions, IsolationLevel.READ_COMMITTED)
         ends = self._ends(partitions, IsolationLevel.READ_UNCOMMITTED)
         return [
@@ -151,7 +151,7 @@ class TransactionalWorkload:
     def _ends(self, partitions: list[TopicPartition], isolation: IsolationLevel) -> dict[int, int]:
         admin = self._admin()  # to be kept: what it has asked for ends with it
         found = admin.list_offsets(
-            {each: OffsetSpec.latest() for each in partitions}, isolation_level=isolation, request_timeout=_REQUEST_SECONDS
+            {partition: OffsetSpec.latest() for partition in partitions}, isolation_level=isolation, request_timeout=_REQUEST_SECONDS
         )
         return {each.partition: made.result(2 * _REQUEST_SECONDS).offset for each, made in found.items()}
 
@@ -159,8 +159,8 @@ class TransactionalWorkload:
         """Waits until the group has come to the last message of each partition."""
         deadline = time.monotonic() + _COPIED_SECONDS
         while True:
-            for each in self._copiers:
-                each.check()
+            for copier in self._copiers:
+                copier.check()
             try:
                 committed = await asyncio.to_thread(self._committed)
             except KafkaException as error:
@@ -178,7 +178,7 @@ class TransactionalWorkload:
     def _committed(self) -> dict[str, int]:
         consumer = Consumer({"bootstrap.servers": self._bootstrap_servers, "group.id": GROUP, "enable.auto.commit": False, "log_level": 0})
         try:
-            found = consumer.committed([TopicPartition(WRITTEN, each) for each in range(PARTITIONS)], _REQUEST_SECONDS)
+            found = consumer.committed([TopicPartition(WRITTEN, number) for number in range(PARTITIONS)], _REQUEST_SECONDS)
             return {f"{each.topic}-{each.partition}": each.offset for each in found}
         finally:
             consumer.close()

@@ -47,7 +47,7 @@ class Transacting:
 
 
 class LifeEnds(Exception):
-    """The client can not go on, and another takes its place."""
+    """The client cannot go on, and another takes its place."""
 
 
 class Worker:
@@ -211,7 +211,7 @@ class Worker:
         return taken, is_stuck
 
     def all_partitions(self, topics: Iterable[str] | None = None) -> list[TopicPartition]:
-        return [TopicPartition(topic, each, 0) for topic in topics or self.told.topics for each in range(self.told.partition_count)]
+        return [TopicPartition(topic, number, 0) for topic in topics or self.told.topics for number in range(self.told.partition_count)]
 
     def _configuration(self) -> dict[str, Any]:
         return {

@@ -170,7 +170,7 @@ class Workload:
     @property
     def acknowledged(self) -> int:
         """Messages that were acknowledged until a second ago."""
-        return sum(each.report.get("acknowledged", 0) for each in self._producers)
+        return sum(producer.report.get("acknowledged", 0) for producer in self._producers)
 
     @property
     def reports(self) -> dict[str, dict[str, Any]]:
@@ -184,8 +184,8 @@ class Workload:
             WorkloadFailed: one of them could not do its part.
         """
         async with asyncio.TaskGroup() as group:
-            for each in self._producers:
-                group.create_task(each.end())
+            for producer in self._producers:
+                group.create_task(producer.end())
         for each in (*self._consumers, *self._connectors):
             await each.end()
         await self._final.start()
@@ -193,8 +193,8 @@ class Workload:
         history, of_the_group, final = History(), History(), History()
         for each in (*self._producers, *self._consumers, *self._connectors, self._final):
             await asyncio.to_thread(history.load, each.history_file)
-        for each in self._connectors:
-            await asyncio.to_thread(of_the_group.load, each.history_file)
+        for connector in self._connectors:
+            await asyncio.to_thread(of_the_group.load, connector.history_file)
         await asyncio.to_thread(final.load, self._final.history_file)
         return history, await asyncio.to_thread(gaps, of_the_group.polls, final.polls)
 

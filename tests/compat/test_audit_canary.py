@@ -17,6 +17,7 @@ from tests.unit.wire.clusters import brokers, cluster_of, servers
 from ottla.audit_counter.canary.runner import Canary, CanarySchedule
 from ottla.audit_counter.server import AuditServer
 from ottla.audit_counter.service import Summary
+from ottla.audit_counter.verdicts import WRONG
 from ottla.broker.in_process import InProcessBrokers
 from ottla.cli.main import run
 from ottla.clock import SystemClock
@@ -81,16 +82,14 @@ def has_reported(canary: Canary, since: int = 0) -> bool:
 
 
 async def check_verdicts_at_the_end(server: AuditServer, canary: Canary) -> None:
-    """Once the canary has said its final word, all of it is known, on both edges.
-
-    What the verdicts are is not judged: docs/audit.md says where they have been wrong on a busy machine.
-    """
+    """Once the canary has said its final word, all of it is known, on both edges, and nothing is lost, doubled or another."""
     await canary.close()
     summary: Summary | None = None
     async with asyncio.timeout(WAIT_SECONDS):
         while summary is None or not summary.is_known:
             summary = await server.counter.summary(CANARY_TOPIC, 0, 1 << 60, wait_seconds=10)
     assert {said.edge for _, said in summary.verdicts} >= {"producer->broker", "broker->consumer:__canary"}
+    assert not [said for _, said in summary.verdicts if said.verdict in WRONG]
 
 
 def test_a_broker_that_is_killed_one_that_comes_back_and_one_that_is_new_lead_what_they_should(tmp_path: Path) -> None:
@@ -161,6 +160,7 @@ def test_of_two_canaries_at_a_time_none_counts_what_the_other_has_counted(tmp_pa
             await canaries[1].close()
             summary = await server.counter.summary(CANARY_TOPIC, 0, 1 << 60, ("log", "consumer:__canary"), WAIT_SECONDS)
             assert summary.is_known
+            assert not [said for _, said in summary.verdicts if said.verdict in WRONG]
             end = (await committed_offsets(cluster, "__canary"))[TopicPartition(CANARY_TOPIC, 0)].offset
             counted = {tier: count for topic, tier, count in (await server.counter.standing()).totals if topic == CANARY_TOPIC}
             assert counted["consumer:__canary"] == end

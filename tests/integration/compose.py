@@ -26,15 +26,15 @@ PORTS: Final = (
     "OTTLA_AUDIT_COUNTER_HTTP_PORT",
     "OTTLA_MIRROR_MAKER_RPC_PORT",
     "OTTLA_MIRROR_MAKER_HTTP_PORT",
-    *(f"OTTLA_REMOTE_BROKER_{each}_{kind}" for each in (1, 2) for kind in ("PORT", "HTTP_PORT")),
-    *(f"OTTLA_BROKER_{each}_PORT" for each in BROKERS),
-    *(f"OTTLA_BROKER_{each}_HTTP_PORT" for each in BROKERS),
+    *(f"OTTLA_REMOTE_BROKER_{number}_{kind}" for number in (1, 2) for kind in ("PORT", "HTTP_PORT")),
+    *(f"OTTLA_BROKER_{broker}_PORT" for broker in BROKERS),
+    *(f"OTTLA_BROKER_{broker}_HTTP_PORT" for broker in BROKERS),
 )
 UP_SECONDS: Final = 400.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has. Below those that the system gives out, as a killed container's must still be free when it is back."""
+    """Ports that no one has. Below those that the system gives out, as a killed container's must still be free when it is back."""
     found: list[int] = []
     candidates = random.SystemRandom().sample(range(20_000, 32_000), 2_000)
     while len(found) < count:

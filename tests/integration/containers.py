@@ -146,7 +146,7 @@ class Containers:
     def cut(self, service: str, others: Sequence[str]) -> None:
         """Packets between a container and others are lost, both ways and without a word; the host still reaches it."""
         addresses = [self.own_address(other) for other in others]
-        lines = [f"iptables -A INPUT -s {each} -j DROP && iptables -A OUTPUT -d {each} -j DROP" for each in addresses]
+        lines = [f"iptables -A INPUT -s {address} -j DROP && iptables -A OUTPUT -d {address} -j DROP" for address in addresses]
         self.sidecar(service, "sh", "-ec", "\n".join(lines))
 
     def heal(self, service: str) -> None:

@@ -28,10 +28,10 @@ class Load:
         self._readers: list[threading.Thread] = []
 
     def start(self, applications: Sequence[Application]) -> None:
-        for each in applications:
-            flow = self.flows[each.name]
-            self._publishers.append(self._started(each.publish, flow))
-            self._readers.append(self._started(each.read, flow))
+        for application in applications:
+            flow = self.flows[application.name]
+            self._publishers.append(self._started(application.publish, flow))
+            self._readers.append(self._started(application.read, flow))
 
     @staticmethod
     def _started(what: Callable[[Flow], None], flow: Flow) -> threading.Thread:
@@ -47,7 +47,7 @@ class Load:
 
     @property
     def acknowledged(self) -> int:
-        return sum(len(each.acknowledged) for each in self.flows.values())
+        return sum(len(flow.acknowledged) for flow in self.flows.values())
 
     def more(self, count: int = 30, seconds: float = WAIT_SECONDS) -> float:
         """Waits until every application has that many more acknowledged and read; for how long that took."""
@@ -71,7 +71,7 @@ class Load:
     def finish(self) -> None:
         """Nothing acknowledged is missing, none came twice, and all are in their order."""
         self._stop_publishing()
-        assert not any(each.is_alive() for each in self._publishers), f"a publisher does not end. {self._counts()}"
+        assert not any(publisher.is_alive() for publisher in self._publishers), f"a publisher does not end. {self._counts()}"
         self.no_errors()
         wait_until(
             "everything acknowledged is read",
@@ -80,22 +80,22 @@ class Load:
             self._counts,
         )
         self.stop()
-        assert not any(each.is_alive() for each in self._readers), f"a reader does not end. {self._counts()}"
+        assert not any(reader.is_alive() for reader in self._readers), f"a reader does not end. {self._counts()}"
         for name, flow in self.flows.items():
             assert flow.read == sorted(flow.acknowledged, key=int), f"{name}: in order, none twice and none missing"
 
     def _stop_publishing(self) -> None:
         for flow in self.flows.values():
             flow.stop_publishing.set()
-        for each in self._publishers:
-            each.join(WAIT_SECONDS)
+        for publisher in self._publishers:
+            publisher.join(WAIT_SECONDS)
 
     def stop(self) -> None:
         for flow in self.flows.values():
             flow.stop_publishing.set()
             flow.stop_reading.set()
-        for each in self._readers:
-            each.join(WAIT_SECONDS)
+        for reader in self._readers:
+            reader.join(WAIT_SECONDS)
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def load(address: str, topics: dict[str, str]) -> Iterator[Load]:
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # the Python clients tell of every connection that ends
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     running = Load(address, topics)
-    running.start([each for each in APPLICATIONS if each.name in topics])
+    running.start([application for application in APPLICATIONS if application.name in topics])
     try:
         yield running
         running.finish()

@@ -106,7 +106,7 @@ def test_a_cluster_that_is_gone_is_one_alert(containers: Containers, alerts: Pro
     for each in BROKERS:
         containers.kill(broker(each))
     wait_firing(alerts, ("AllBrokersDown", ""), *(("BrokerDown", broker(each)) for each in BROKERS))
-    # Figures that nobody gives any more must not be taken for zeros.
+    # Figures that no one gives any more must not be taken for zeros.
     wait_until("these are all", lambda: {name for name, _ in firing(alerts)} == {"AllBrokersDown", "BrokerDown"}, 180.0, alerts.firing)
     containers.start(*(broker(each) for each in BROKERS))
     containers.wait_healthy()

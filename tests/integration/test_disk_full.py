@@ -1,4 +1,4 @@
-"""A broker's volume is full: it waits for room, the others continue, and nobody loses an acknowledged message.
+"""A broker's volume is full: it waits for room, the others continue, and no one loses an acknowledged message.
 
 Unlike Kafka, whose broker ends when its only log directory has no room, Ottla takes a full disk as something that passes.
 """
@@ -60,7 +60,7 @@ def write_much(view: View) -> None:
 
 
 def hold(containers: Containers) -> str:
-    """A container that has the volume too: a file system in memory is gone as soon as nobody has it."""
+    """A container that has the volume too: a file system in memory is gone as soon as no one has it."""
     return docker(
         *("run", "--detach", "--no-healthcheck", "--label", f"ottla.integration={containers.project}"),
         *("--volume", f"{containers.project}_{FULL}:/var/lib/ottla", "--entrypoint", "sleep", broker_image(), "infinity"),

@@ -44,7 +44,7 @@ def test_the_controller_is_killed(containers: Containers, view: View, applied_lo
 
 
 def test_the_leader_is_cut_off_from_the_others_and_from_zookeeper(containers: Containers, view: View, applied_load: ApplyLoad) -> None:
-    """Clients still reach it. It must not acknowledge by itself what nobody else has, and its followers need another leader."""
+    """Clients still reach it. It must not acknowledge by itself what no one else has, and its followers need another leader."""
     with applied_load(view) as running:
         running.more()
         topic = running.flows["confluent-kafka"].topic
@@ -66,7 +66,7 @@ def test_every_broker_is_restarted_in_turn(containers: Containers, view: View, a
         for broker_id in BROKERS:
             running.more()
             assert containers.stop(broker(broker_id)) == 0
-            # Leaders have gone to others before it went: nobody waits for a session to end.
+            # Leaders have gone to others before it went: no one waits for a session to end.
             assert running.more(seconds=30) < 30
             containers.start(broker(broker_id))
             containers.wait_healthy()

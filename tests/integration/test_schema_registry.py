@@ -41,7 +41,7 @@ def ask(url: str, body: Any = None) -> Any:
 
 
 def figure(containers: Containers, node: str, metric: str) -> float | None:
-    """A metric without labels, as a scrape finds it; None where nobody answers."""
+    """A metric without labels, as a scrape finds it; None where no one answers."""
     try:
         with urllib.request.urlopen(f"http://{containers.address(node, 9404)}/metrics", timeout=ANSWER_SECONDS) as answer:
             lines = answer.read().decode().splitlines()
@@ -126,7 +126,7 @@ def check_node(url: str, acknowledged: dict[str, int]) -> None:
     for subject, identifier in acknowledged.items():
         found = json.loads(ask(f"{url}/schemas/ids/{identifier}")["schema"])
         assert found["name"] == subject.replace("subject-", "record_").replace("-", "_")
-    # An id that nobody was told of may have been given just before each kill: one to each client.
+    # An id that no one was told of may have been given just before each kill: one to each client.
     highest = ask(f"{url}/schemas/ids/{min(acknowledged.values())}?fetchMaxId=true")["maxId"]
     assert len(acknowledged) <= highest <= len(acknowledged) + 2 * CLIENTS
 

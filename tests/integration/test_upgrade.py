@@ -1,4 +1,4 @@
-"""From the image of the release before to this one: container by container, with the data kept and nobody noticing.
+"""From the image of the release before to this one: container by container, with the data kept and no one noticing.
 
 The image before is OTTLA_PREVIOUS_IMAGE, or what the last tag of the repository builds. Where there is neither, it is this
 release's under another name: then it is the replacement of containers that is tested, and no change of a format.

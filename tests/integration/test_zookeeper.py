@@ -47,7 +47,7 @@ def test_zookeeper_is_killed_for_longer_than_a_session(containers: Containers, v
 
 @pytest.fixture(scope="module")
 def ensemble(new_cluster: Callable[..., ComposeCluster]) -> Iterator[ComposeCluster]:
-    """Three ZooKeepers and the brokers; nobody looks at Prometheus here."""
+    """Three ZooKeepers and the brokers; no one looks at Prometheus here."""
     made = new_cluster("ensemble", environment=ensemble_variables())
     made.up(*ENSEMBLE, *map(broker, BROKERS))
     yield made

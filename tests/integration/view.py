@@ -23,7 +23,7 @@ class View:
         return AdminClient({"bootstrap.servers": self.addresses, "reconnect.backoff.max.ms": 500, **quiet()})
 
     def metadata(self) -> Any:
-        """All topics and brokers; None when nobody answers just now.
+        """All topics and brokers; None when no one answers just now.
 
         A new client each time asks one of those that it was given, where an old one asks any that it has heard of. To one
         that is cut off from the others things are still as they were.
@@ -51,7 +51,7 @@ class View:
         return name
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """Who leads a partition, as soon as somebody does."""
+        """Who leads a partition, as soon as someone does."""
         return wait_until(f"{topic}-{partition} has a leader", lambda: self._leader(topic, partition), 180.0)
 
     def _leader(self, topic: str, partition: int) -> int:

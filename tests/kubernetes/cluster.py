@@ -51,7 +51,7 @@ def until(what: str, happened: Callable[[], bool], seconds: float = WAIT_SECONDS
 
 @contextmanager
 def namespaced() -> Iterator[Cluster]:
-    """An empty namespace; deleted at the end, volumes included, whatever happened. It must not stay in somebody's cluster."""
+    """An empty namespace; deleted at the end, volumes included, whatever happened. It must not stay in someone's cluster."""
     if not os.environ.get("KUBECONFIG"):
         pytest.fail("KUBECONFIG has to name the cluster to install in: it is never guessed")
     if shutil.which("kubectl") is None:

@@ -95,8 +95,8 @@ class Reading(threading.Thread):
 def read_all(bootstrap_server: str, topic: str) -> list[int]:
     """Every message, from the beginning to what is the end now."""
     consumer = Consumer({"bootstrap.servers": bootstrap_server, "group.id": "unused", "enable.auto.commit": False})
-    ends = {each: consumer.get_watermark_offsets(TopicPartition(topic, each), 10.0)[1] for each in range(PARTITIONS)}
-    consumer.assign([TopicPartition(topic, each, 0) for each in range(PARTITIONS)])
+    ends = {number: consumer.get_watermark_offsets(TopicPartition(topic, number), 10.0)[1] for number in range(PARTITIONS)}
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
     found: list[int] = []
     deadline = time.monotonic() + SECONDS
     while len(found) < sum(ends.values()) and time.monotonic() < deadline:

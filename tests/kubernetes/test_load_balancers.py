@@ -54,7 +54,7 @@ def test_brokers_wait_for_their_balancers_and_are_reached_through_them() -> None
         installing.start()
         until("Services are there", lambda: all_have_services(cluster) or not installing.is_alive())
         try:
-            until("a controller gives addresses", lambda: all(given(cluster, each) for each in range(3)), PATIENCE_SECONDS)
+            until("a controller gives addresses", lambda: all(given(cluster, number) for number in range(3)), PATIENCE_SECONDS)
         except AssertionError:
             said = cluster.kubectl("logs", f"{FULLNAME}-broker-0", "--container=configure")
             assert f"Service {FULLNAME}-broker-0 has no address yet" in said
@@ -62,7 +62,7 @@ def test_brokers_wait_for_their_balancers_and_are_reached_through_them() -> None
                 give(cluster, ordinal, address)
         installing.join(WAIT_SECONDS + 60)
         assert not failed, failed
-        addresses = [given(cluster, each)[0] for each in range(3)]
+        addresses = [given(cluster, number)[0] for number in range(3)]
         cluster.helm("test", RELEASE, f"--timeout={WAIT_SECONDS}s")
         said = cluster.kubectl("logs", f"{FULLNAME}-check-external")
         for each in addresses:

@@ -73,7 +73,7 @@ def test_a_second_broker_is_not_evicted_while_one_is_away(installed: Cluster) ->
 
 
 def test_a_cold_start_of_everything_does_not_deadlock(installed: Cluster) -> None:
-    """All pods at once, as after a power cut: nobody can be ready before the others are there, so nobody may wait for that."""
+    """All pods at once, as after a power cut: no one can be ready before the others are there, so no one may wait for that."""
     messages = "".join(f"{number}\n" for number in range(500))
     installed.ottla("topics", "create", "cold", "--partitions", "3", "--replication-factor", "3")
     installed.kubectl(
@@ -138,7 +138,7 @@ def test_uninstall_leaves_the_volumes_and_nothing_else(installed: Cluster) -> No
     for kind in ("statefulset", "service", "poddisruptionbudget", "networkpolicy", "role", "rolebinding", "serviceaccount"):
         assert installed.get(kind, f"--selector={own}")["items"] == [], kind
     claims = {each["metadata"]["name"] for each in installed.get("persistentvolumeclaim")["items"]}
-    assert claims == {*(f"data-{FULLNAME}-broker-{each}" for each in range(4)), f"data-{FULLNAME}-zookeeper-0"}
+    assert claims == {*(f"data-{FULLNAME}-broker-{number}" for number in range(4)), f"data-{FULLNAME}-zookeeper-0"}
 
 
 def _brokers(cluster: Cluster) -> list[dict[str, dict[str, str]]]:

@@ -115,7 +115,7 @@ def test_brokers_survive_the_loss_of_the_server_that_they_coordinate_by(secured:
         secured.kubectl("delete", "pod", f"{FULLNAME}-zookeeper-{ordinal}", "--grace-period=1", seconds=60)
         until("another server is ready", partial(_is_another_and_ready, secured, ordinal, uid))
         until("all brokers are ready", lambda: secured.ready_brokers() == 3)
-    assert [secured.restarts(each) for each in range(3)] == [0, 0, 0], "a broker was restarted, for which there was no reason"
+    assert [secured.restarts(number) for number in range(3)] == [0, 0, 0], "a broker was restarted, for which there was no reason"
 
 
 def _is_another_and_ready(cluster: Cluster, ordinal: int, uid: str) -> bool:

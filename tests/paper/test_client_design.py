@@ -283,7 +283,7 @@ def test_a_stream_merges_partitions_and_a_partition_feeds_one_stream(
 def test_streams_of_many_topics_are_made_in_one_call_with_one_rebalance(
     cluster: EmbeddedCluster, producer: Producer, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The API encourages it, because each call would share everything out anew."""
+    """The API encourages it, because each call would share everything out again."""
     topics = {cluster.create_topic(f"together-{number}"): number for number in (1, 2)}
     connector = connect("together")
     with caplog.at_level("INFO", logger="ottla.client"):

@@ -54,7 +54,7 @@ class ControllerCommands:
     # Brokers.
 
     def _do_start(self, *broker_ids: str) -> Iterator[str]:
-        yield from self._brokers_changed([self._registration(each, False) for each in broker_ids], [])
+        yield from self._brokers_changed([self._registration(broker_id, False) for broker_id in broker_ids], [])
 
     def _do_gone(self, *broker_ids: str) -> Iterator[str]:
         yield from self._brokers_changed([], _ids(broker_ids))

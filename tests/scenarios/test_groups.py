@@ -16,7 +16,7 @@ def test_there_are_scenarios() -> None:
     assert len(FILES) >= 8
 
 
-@pytest.mark.parametrize("path", FILES, ids=[each.stem for each in FILES])
+@pytest.mark.parametrize("path", FILES, ids=[file.stem for file in FILES])
 def test_a_group_does_as_the_file_says(path: Path) -> None:
     commands = GroupCommands()
     try:

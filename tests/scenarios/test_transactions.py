@@ -14,7 +14,7 @@ from .transcript import replay
 FILES = sorted(Path(__file__).parent.glob("transaction_*.txt"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=[each.stem for each in FILES])
+@pytest.mark.parametrize("path", FILES, ids=[file.stem for file in FILES])
 def test_the_coordinator_of_transactions_does_as_the_file_says(path: Path) -> None:
     commands = TransactionCommands()
     try:

@@ -18,7 +18,7 @@ from ottla.record.varints import encode_varint
 from .victim import Victim, array, batch, fetch, fetch_partition, must, produce, produced, read_answer, request, until
 
 INVALID_RECORD: Final = 87
-# What the broker may work, in CPU time, while somebody else waits for a turn. Threads that open batches take the interpreter's lock
+# What the broker may work, in CPU time, while someone else waits for a turn. Threads that open batches take the interpreter's lock
 # for 5 ms at a time, from each other too.
 HELD_SECONDS: Final = 0.5
 EMPTY_RECORD: Final = bytes((12, 0, 0, 0, 1, 1, 0))  # length 6: attributes, deltas, key and value of -1, no headers
@@ -82,7 +82,7 @@ def bombs_at_a_compacted_topic() -> None:
         codes: list[int | None] = []
         held = victim.held_seconds(lambda: codes.extend(map(produced, at_once(victim, data, 8))))
         must(codes == [INVALID_RECORD] * 8, f"eight bombs are answered with {codes}")
-        must(held < HELD_SECONDS, f"somebody else waited while the broker worked for {held:.2f} s")
+        must(held < HELD_SECONDS, f"someone else waited while the broker worked for {held:.2f} s")
         must(victim.peak_mib() < 400, f"the broker took {victim.peak_mib():.0f} MiB")
 
 
@@ -99,7 +99,7 @@ def bombs_that_the_bound_lets_in() -> None:
         codes: list[int | None] = []
         held = victim.held_seconds(lambda: codes.extend(produced(victim.ask(data)) for _ in range(2)))
         must(codes == [INVALID_RECORD] * 2, f"a batch of {len(payload)} bytes and {count} records is answered with {codes}")
-        must(held < HELD_SECONDS, f"somebody else waited while the broker worked for {held:.2f} s")
+        must(held < HELD_SECONDS, f"someone else waited while the broker worked for {held:.2f} s")
         must(victim.peak_mib() < 400, f"the broker took {victim.peak_mib():.0f} MiB")
         must(victim.log().count("is not opened") == 1, "the batch is named more than once, or not at all")
 
@@ -125,7 +125,7 @@ def times_in_bombs() -> None:
         answers: list[bytes | None] = []
         held = victim.held_seconds(lambda: answers.extend(at_once(victim, request(ApiKey.LIST_OFFSETS, 7, body), 8)))
         must(None not in answers, f"{answers.count(None)} of 8 questions are not answered")
-        must(held < HELD_SECONDS, f"somebody else waited while the broker worked for {held:.2f} s")
+        must(held < HELD_SECONDS, f"someone else waited while the broker worked for {held:.2f} s")
         must(victim.peak_mib() < 400, f"the broker took {victim.peak_mib():.0f} MiB")
 
 

@@ -33,7 +33,7 @@ def a_full_table() -> None:
             each.close()
         must("Traceback" not in log, f"{log.count('Traceback')} tracebacks in 3 s")
         must(len(log) < 100_000, f"{len(log)} bytes of log in 3 s")
-        until(lambda: produced(victim.ask(produce("t", batch(b"v")))) == 0, "somebody can produce afterwards")
+        until(lambda: produced(victim.ask(produce("t", batch(b"v")))) == 0, "someone can produce afterwards")
 
 
 def half_frames() -> None:
@@ -80,7 +80,7 @@ def large_half_frames() -> None:
             code = produced(read_answer(other))
         for each in held:
             each.close()
-        must(code == 0, "somebody else's request of 300 KB is not read")
+        must(code == 0, "someone else's request of 300 KB is not read")
 
 
 def _is_open(port: int) -> bool:
@@ -202,7 +202,7 @@ def all_slots() -> None:
         for each in held:
             each.close()
         must(answered == count, f"{answered} of {count} questions were answered")
-        must(asked >= 1, f"somebody else was not answered once while {count} slow questions were")
+        must(asked >= 1, f"someone else was not answered once while {count} slow questions were")
 
 
 ATTACKS: Final = (a_full_table, half_frames, large_half_frames, handshakes, handshakes_at_once, idle_tls, bad_frames, all_slots)

@@ -62,7 +62,7 @@ def _attacked(properties: dict[str, str], attack: Callable[[str], Awaitable[None
 
 
 async def _commands(properties: dict[str, str], endpoint: str) -> None:
-    """What somebody says who knows where the port is, and has these settings."""
+    """What someone says who knows where the port is, and has these settings."""
     control = GrpcControl(BrokerSettings.from_properties(properties), "", lambda: Caller(BrokerId(-1), -1, -1), _nobody)
     try:
         broker = control.broker(BrokerRegistration(ONE, (), control_endpoint=endpoint))
@@ -82,7 +82,7 @@ async def _commands(properties: dict[str, str], endpoint: str) -> None:
 
 
 def by_nobody() -> None:
-    """Commands in plain text, by somebody who is no broker."""
+    """Commands in plain text, by someone who is no broker."""
     through = _attacked(PLAIN, lambda endpoint: _commands(PLAIN, endpoint))
     must(not through, f"a stranger has {', '.join(through)} done")
 

@@ -1,6 +1,6 @@
 """Requests that cost more than they are: repetitions, elements by the million, answers far larger than their questions.
 
-A broker is one event loop, so what is measured is how much of its work somebody else had to wait for (`Victim.held_seconds`). CPU time
+A broker is one event loop, so what is measured is how much of its work someone else had to wait for (`Victim.held_seconds`). CPU time
 is no constant either, on a machine whose caches are shared: the bounds are some times what is promised, and a tenth and less of what
 the attacks achieved.
 """
@@ -151,7 +151,7 @@ def described_producers() -> None:
 
 
 def topics_that_are_asked_for() -> None:
-    """Names that nobody has, which a question creates as topics (S18): others are served meanwhile."""
+    """Names that no one has, which a question creates as topics (S18): others are served meanwhile."""
     count = 300
     with Victim() as victim:
         body = array(compact_string(f"asked-for-{index}") + b"\0" for index in range(count)) + b"\1\0\0\0"

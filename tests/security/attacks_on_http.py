@@ -67,7 +67,7 @@ def _read_answer(connection: socket.socket) -> None:
         data += part
     head, _, body = data.partition(b"\r\n\r\n")
     lines = head.lower().split(b"\r\n")
-    length = next((int(each.split(b":")[1]) for each in lines if each.startswith(b"content-length")), None)
+    length = next((int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length")), None)
     while length is not None and len(body) < length:
         body += connection.recv(65536)
     while length is None and not body.endswith(b"0\r\n\r\n"):

@@ -61,14 +61,14 @@ def members_by_the_thousand() -> None:
                 connection.sendall(data)
                 read_answer(connection)
         grown = victim.memory_mib() - before
-        must(grown < 50, f"5,000 ids that nobody uses are kept in {grown:.0f} MiB")
+        must(grown < 50, f"5,000 ids that no one uses are kept in {grown:.0f} MiB")
 
 
 def a_protocol_named_twice() -> None:
     """A member that names its protocol twice is counted twice, and everybody else is refused (S7)."""
 
     def join(names: list[str]) -> bytes:
-        protocols = array(compact_string(each) + b"\3\0\0" + b"\0" for each in names)
+        protocols = array(compact_string(name) + b"\3\0\0" + b"\0" for name in names)
         body = compact_string("g") + struct.pack(">ii", 30_000, 60_000) + compact_string("") + compact_string(names[0])
         return request(ApiKey.JOIN_GROUP, 6, body + compact_string("consumer") + protocols + b"\0")
 

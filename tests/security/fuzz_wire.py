@@ -1,4 +1,4 @@
-"""`python -m tests.security.fuzz_wire [--seconds N] [--seed N]`: what nobody has thought of, over the wire and on the disk.
+"""`python -m tests.security.fuzz_wire [--seconds N] [--seed N]`: what no one has thought of, over the wire and on the disk.
 
 Over the wire: requests of every API in every version, with odd values and then with bits, numbers and lengths changed. On the disk: the
 files of a broker that was stopped, changed before it starts again, before `ottla log dump` looks at them, and before the cleaner does.
@@ -51,7 +51,7 @@ from .victim import (
 )
 
 MAX_MEMORY_MIB: Final = 600
-# What the broker may work while somebody waits for its event loop's turn; inputs are small here.
+# What the broker may work while someone waits for its event loop's turn; inputs are small here.
 MAX_HELD_SECONDS: Final = 0.5
 TEXTS: Final = ("", "t", "c", "g", "1", "__consumer_offsets", "..", "a" * 249, "é\n\x1b[2J", "x" * 3_000, "cleanup.policy", "range")
 NUMBERS: Final = (0, 1, -1, 2, 127, 255, 1 << 15, (1 << 31) - 1, -(1 << 31), (1 << 63) - 1, -(1 << 63))
@@ -107,7 +107,7 @@ def _one(random: Random, field: SchemaField) -> Any:
 
 def _message(random: Random, schema: Any) -> Any:
     values = {field.name: _odd_value(random, field) for field in schema_fields(schema)}
-    return schema(**{each.name: values[each.name] for each in dataclasses.fields(schema)})
+    return schema(**{field.name: values[field.name] for field in dataclasses.fields(schema)})
 
 
 def _request(random: Random) -> bytes:
@@ -191,7 +191,7 @@ def over_the_wire(seed: int, seconds: float) -> None:
         log = victim.log()
         must("Traceback" not in log, f"a traceback:\n{log[log.find('Traceback') :][:3000]}")
         must(not canary.failures, f"the well-behaved client: {canary.failures[:3]}")
-        must(held < MAX_HELD_SECONDS, f"somebody waited while the broker worked for {held:.2f} s")
+        must(held < MAX_HELD_SECONDS, f"someone waited while the broker worked for {held:.2f} s")
         must(victim.peak_mib() < MAX_MEMORY_MIB, f"{victim.peak_mib():.0f} MiB, and {started_with:.0f} at the start")
         kept = sum(header.record_count for header in _served(victim, "canary", 0, {b"canary"}))
         must(kept >= canary.answered, f"{kept} of {canary.answered} acknowledged messages are there")
@@ -217,7 +217,7 @@ def _served(victim: Victim, topic: str, partition: int, known: set[bytes]) -> It
             if crc_of(whole) != header.crc:
                 return  # the reader's library says so, too
             for record in read_records(whole):
-                must(record.value in known, f"{topic}-{partition}: something that nobody sent is served at offset {record.offset}")
+                must(record.value in known, f"{topic}-{partition}: something that no one sent is served at offset {record.offset}")
             yield header
             offset = max(offset, header.last_offset + 1)
         if not found:
@@ -276,9 +276,9 @@ def on_the_disk(seed: int, seconds: float) -> None:
             rounds += 1
             shutil.rmtree(round_directory, ignore_errors=True)
             shutil.copytree(sound, round_directory)
-            for each in round_directory.rglob(".kafka_cleanshutdown"):
+            for path in round_directory.rglob(".kafka_cleanshutdown"):
                 if random.random() < 0.5:  # as after a crash: then it is recovered
-                    each.unlink()
+                    path.unlink()
             where = f"round {rounds}, {', '.join(_damage(random, round_directory))}"
             _dump(random, round_directory, where)
             try:
@@ -299,7 +299,7 @@ def on_the_disk(seed: int, seconds: float) -> None:
 
 def _dump(random: Random, directory: Path, where: str) -> None:
     segments = sorted(directory.rglob("*.log"))
-    segments = [each for each in segments if each.parent.name.rpartition("-")[2].isdigit()]
+    segments = [segment for segment in segments if segment.parent.name.rpartition("-")[2].isdigit()]
     if not segments:
         return
     command = [sys.executable, "-c", "from ottla.cli.main import main; main()", "log", "dump", str(random.choice(segments)), "--records"]

@@ -38,6 +38,6 @@ def longest_wait(tmp_path: Path, hold_seconds: float) -> float:
 
 
 def test_a_loop_that_is_held_is_seen_and_one_that_is_not_is_not(tmp_path: Path) -> None:
-    """In CPU time of this process alone; a few milliseconds may have passed before somebody asks for a turn."""
+    """In CPU time of this process alone; a few milliseconds may have passed before someone asks for a turn."""
     assert longest_wait(tmp_path, 0.4) > 0.3
     assert longest_wait(tmp_path, 0) < 0.1

@@ -149,7 +149,7 @@ class Victim:
         return int(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/schedstat").read_text().split()[0]) / 1e9
 
     def held_seconds(self, attack: Callable[[], Any]) -> float:
-        """The most that the broker worked, in CPU time, while somebody had to wait for the event loop's turn during an attack."""
+        """The most that the broker worked, in CPU time, while someone had to wait for the event loop's turn during an attack."""
         SECONDS.pack_into(self._longest_wait, 0, 0.0)
         attack()
         # A turn that was waited for until now is noted when it comes.

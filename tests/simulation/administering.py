@@ -1,6 +1,6 @@
 """An administrator at work while everything breaks: topics come, grow and go, partitions move, leaders are preferred.
 
-What is asked for may be done, refused, or lost on the way; nobody insists before everything has healed.
+What is asked for may be done, refused, or lost on the way; no one insists before everything has healed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages import message
 
 REPLICATION_FACTOR: Final = 3
-# Few, so that a topic is often made anew under the name of one that was deleted.
+# Few, so that a topic is often made again under the name of one that was deleted.
 OTHER_TOPICS: Final = ("u", "v")
 _TIMEOUT: Final = timedelta(seconds=10)
 _ANSWER_SECONDS: Final = 15.0
@@ -72,7 +72,7 @@ class Administrator:
         """Insists: every partition of the topic gets to as many brokers as it is meant to be on."""
         for _ in range(_SETTLE_ATTEMPTS):
             with suppress(OSError):
-                targets = {each: self._random.sample(self._broker_ids, REPLICATION_FACTOR) for each in range(self._partition_count)}
+                targets = {number: self._random.sample(self._broker_ids, REPLICATION_FACTOR) for number in range(self._partition_count)}
                 if await self._reassign(targets) == {0}:
                     return
             await asyncio.sleep(1.0)
@@ -133,7 +133,7 @@ class Administrator:
         )
         what = f"reassign {targets}" if name == self._topic else f"reassign {targets} of {name}"
         answer = await self._ask(what, api, body)
-        errors = {int(answer.error_code)} | {int(each.error_code) for topic in answer.responses for each in topic.partitions}
+        errors = {int(answer.error_code)} | {int(partition.error_code) for topic in answer.responses for partition in topic.partitions}
         self._tell(f"{what}: {sorted(errors)}")
         return errors
 

@@ -110,7 +110,7 @@ class _Aging:
                     self.read.clear()
             await asyncio.sleep(0.2)
         else:
-            self.stage.fail(f"{self.topic}: it can not be read to its end, but to {position}")
+            self.stage.fail(f"{self.topic}: it cannot be read to its end, but to {position}")
         self.ended_ms = self.stage.time_ms()
         asker.view.close()
 
@@ -141,12 +141,12 @@ class _Aging:
                 yield f"{self.topic}: {value:#x} was acknowledged at offset {offset}, which holds {self.read[offset]:#x}"
 
     def strangers(self) -> Iterator[str]:
-        """Messages that nobody sent, or that are there twice."""
+        """Messages that no one sent, or that are there twice."""
         sent = {value_of(sends.process, sequence) for sends in self.sends for sequence in range(len(sends))}
         seen: dict[int, int] = {}
         for offset, value in sorted(self.read.items()):
             if value not in sent:
-                yield f"{self.topic}: offset {offset} holds {value:#x}, which nobody sent"
+                yield f"{self.topic}: offset {offset} holds {value:#x}, which no one sent"
             if value in seen:
                 yield f"{self.topic}: {value:#x} is at the offsets {seen[value]} and {offset}"
             seen[value] = offset

@@ -79,7 +79,7 @@ class Asker:
             await self.refresh(topic)
         leader = self._view.leaders.get((topic, partition), -1)
         if leader < 0:
-            raise NobodyKnows(f"nobody leads {topic}-{partition}")
+            raise NobodyKnows(f"no one leads {topic}-{partition}")
         return leader
 
     async def refresh(self, topic: str) -> None:
@@ -187,7 +187,7 @@ class Asker:
         answer = await self._view.ask(self._random.choice(self._broker_ids), api, body, _SECONDS)
         found = answer.coordinators[0]
         if int(found.error_code):
-            raise NobodyKnows(f"nobody coordinates {key}: error {int(found.error_code)}")
+            raise NobodyKnows(f"no one coordinates {key}: error {int(found.error_code)}")
         self._coordinators[kind, key] = int(found.node_id)
         return int(found.node_id)
 

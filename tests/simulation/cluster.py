@@ -164,7 +164,7 @@ class Cluster:
         self.network.weather.lost = plan.network_lost
         self.connections: Final = Connections(self.network, trace)
         self.disks: Final[list[Disk]] = []
-        self.machines: Final = {each: self._machine(each, f"{prefix}{name_of(each)}") for each in range(1, count + 1)}
+        self.machines: Final = {number: self._machine(number, f"{prefix}{name_of(number)}") for number in range(1, count + 1)}
         self.twins: Final[dict[int, Machine]] = {}
         self._twin_numbers: Final = itertools.count(1)
         self.addresses: Final = {each: (machine.name, PORT) for each, machine in self.machines.items()}
@@ -273,7 +273,7 @@ class Cluster:
         for machine in self.machines.values():
             if machine.has_forgotten:
                 machine.must_leave = {key for key in machine.must_leave if key in states and machine.broker_id in states[key].isr}
-                mine = [each for each in states.values() if machine.broker_id in each.replicas]
+                mine = [state for state in states.values() if machine.broker_id in state.replicas]
                 if machine.is_up and not machine.must_leave and all(machine.broker_id in each.isr for each in mine):
                     machine.has_forgotten = False
                     self.trace.tell(f"{machine.name} has caught up")
@@ -343,9 +343,9 @@ class Cluster:
         machine.is_up = True
         why = await broker.failed()
         if not any(disk.failed_calls for disk in machine.disks):
-            self._unexpected(f"{machine.name} can not go on: {why}")
+            self._unexpected(f"{machine.name} cannot go on: {why}")
             return
-        self.trace.tell(f"{machine.name} can not go on: {why}")
+        self.trace.tell(f"{machine.name} cannot go on: {why}")
         self._loop.call_later(RESTART_SECONDS, self._again, machine, node, context=self.network.outside.copy())
 
     def restart_if_failed(self, machine: Machine) -> None:
@@ -466,7 +466,7 @@ class Cluster:
         machine.kept = None
 
     def stop(self, machine: Machine, seconds: float) -> None:
-        """Asks a broker to stop; its node ends when it has, and begins anew some time after."""
+        """Asks a broker to stop; its node ends when it has, and begins again some time after."""
         node, broker = machine.node, machine.broker
         if node is None or broker is None or not machine.is_up or machine.is_stopping:
             return

@@ -28,7 +28,7 @@ class Consumer:
     Args:
         unexpected: told what no correct cluster answers to one that was told all its offsets by the cluster itself.
         leads: whether a broker is the leader of a partition for all the others, too. One whose session has ended, and that
-            can not be told, takes the new leader's offsets for wrong ones; Kafka's does, too.
+            cannot be told, takes the new leader's offsets for wrong ones; Kafka's does, too.
         fences: whether fetches carry the leader epoch that the client knows.
         rack: where the client stands; the broker there is read from once its leader says so (KIP-392).
     """
@@ -76,7 +76,7 @@ class Consumer:
         self._is_stopping = True
 
     async def read_to_the_end(self) -> bool:
-        """Reads until every partition has been read to where it ends now; False when somebody did not answer."""
+        """Reads until every partition has been read to where it ends now; False when someone did not answer."""
         if not self._polls.counts and not len(self._polls.first_offsets):
             for partition in range(len(self.positions)):
                 self._polls.assign(partition, 0, self._time_ms())
@@ -106,12 +106,12 @@ class Consumer:
         kinds = api.request
         asked = tuple(
             kinds.FetchPartition(
-                partition=each,
-                fetch_offset=self.positions[each],
+                partition=partition,
+                fetch_offset=self.positions[partition],
                 partition_max_bytes=1 << 16,
-                current_leader_epoch=self._view.leader_epochs.get((self._topic, each), -1) if self._fences else -1,
+                current_leader_epoch=self._view.leader_epochs.get((self._topic, partition), -1) if self._fences else -1,
             )
-            for each in partitions
+            for partition in partitions
         )
         body = kinds.FetchRequest(
             max_wait=timedelta(milliseconds=max_wait_ms),
@@ -123,8 +123,8 @@ class Consumer:
         try:
             answer = await self._view.ask(leader, api, body, 5.0)
         except OSError:
-            for each in partitions:
-                self._nearby.pop(each, None)
+            for partition in partitions:
+                self._nearby.pop(partition, None)
             return False
         if int(answer.error_code):
             return False
@@ -147,11 +147,11 @@ class Consumer:
         now_ms = self._time_ms()
         records = bytes(found.records or b"")
         for position, header in batches(records):
-            for each in read_records(records[position : position + header.size]):
-                if each.offset >= self.positions[partition]:
-                    value = DAMAGED if each.value is None else VALUE.unpack_from(each.value)[0]
-                    self._polls.poll(partition, each.offset, value, now_ms)
-                    self.positions[partition] = each.offset + 1
+            for record in read_records(records[position : position + header.size]):
+                if record.offset >= self.positions[partition]:
+                    value = DAMAGED if record.value is None else VALUE.unpack_from(record.value)[0]
+                    self._polls.poll(partition, record.offset, value, now_ms)
+                    self.positions[partition] = record.offset + 1
         return True
 
     async def _end_of(self, partition: int) -> int | None:

@@ -45,7 +45,7 @@ class CarriedControl:
         self._trace.note(f"call {call.method} of broker {call.receiver}")
         if receiver is None:
             await asyncio.sleep(self._network.delay(sender.name, sender.name))
-            raise BrokerNotAvailable(f"{call.method}: nobody listens at broker {call.receiver}")
+            raise BrokerNotAvailable(f"{call.method}: no one listens at broker {call.receiver}")
         if receiver is sender:
             return await perform()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

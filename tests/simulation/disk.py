@@ -207,7 +207,7 @@ class Disk:
     # What happens to the machine.
 
     def release(self) -> None:
-        """The process was killed and the machine goes on: all files are as they are, and nobody holds the lock."""
+        """The process was killed and the machine goes on: all files are as they are, and no one holds the lock."""
         for directory, _, names in os.walk(self.root):
             if LOCK in names:
                 os.unlink(f"{directory}/{LOCK}")  # noqa: PTH108

@@ -174,7 +174,7 @@ class Plan:
 
     @property
     def loses_all_at_once(self) -> bool:
-        return any(each.kind is Kind.ALL_LOSE_POWER for each in self.faults)
+        return any(fault.kind is Kind.ALL_LOSE_POWER for fault in self.faults)
 
 
 def draw(seed: int, profile: str | None = None) -> Plan:

@@ -150,7 +150,7 @@ class Groups:
                         break
                 await asyncio.sleep(0.5)
             else:
-                self._stage.fail(f"{group.name}: its offsets can not be read")
+                self._stage.fail(f"{group.name}: its offsets cannot be read")
         client.view.close()
 
     async def _read_at_the_end(self, client: Asker, group: Commits) -> bool:

@@ -41,7 +41,7 @@ class PartitionZnode:
 def parse_state(data: bytes, topic: bytes, partition: int) -> PartitionZnode:
     """From the partition's znode and its topic's."""
     state, assignment = json.loads(data), json.loads(topic)
-    moving = [assignment.get(each, {}).get(str(partition)) for each in ("adding_replicas", "removing_replicas")]
+    moving = [assignment.get(name, {}).get(str(partition)) for name in ("adding_replicas", "removing_replicas")]
     replicas = assignment["partitions"].get(str(partition), ())
     return PartitionZnode(state["leader"], state["leader_epoch"], tuple(state["isr"]), tuple(replicas), any(moving))
 
@@ -96,7 +96,7 @@ class Invariants:
 
     def compare(self, key: TopicPartition, replicas: Mapping[int, Replica]) -> None:
         """At the end: every replica's log is the same up to the high watermark, and that is not below what was acknowledged."""
-        leading = [each for each in replicas.values() if each.is_leader]
+        leading = [replica for replica in replicas.values() if replica.is_leader]
         if len(leading) != 1:
             self.violated(f"{key}: {len(leading)} leaders at the end")
             return

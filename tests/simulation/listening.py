@@ -155,7 +155,7 @@ class ServerEnd:
         if self._receiver is None:
             return
         try:
-            data = b"".join(bytes(each) if isinstance(each, (bytes, bytearray, memoryview)) else each.read() for each in pieces)
+            data = b"".join(bytes(piece) if isinstance(piece, (bytes, bytearray, memoryview)) else piece.read() for piece in pieces)
         except (EOFError, OSError):
             self.abort()  # a region was cut before it was sent
             return
@@ -237,8 +237,8 @@ class SimulatedListener:
 
     def abort(self) -> None:
         """Ends every connection at once."""
-        for each in list(self._ends):
-            each.abort()
+        for end in list(self._ends):
+            end.abort()
 
     def accept(self, wire: Wire) -> None:
         """A client's connection has arrived."""
@@ -281,7 +281,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         if listener is None:
             await asyncio.sleep(self._network.delay(node.name, host))
-            raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
+            raise ConnectionRefusedError(f"no one listens at {host}:{port}")
         wire = Wire(self._network, node, listener._node)
         wire.client = ClientEnd(wire)
         opening = self._opening[wire] = loop.create_future()
@@ -325,11 +325,11 @@ class Connections:
 
     def cut(self, one: str, other: str, random: Random) -> int:
         """Resets the connections between two nodes, by name."""
-        wires = [each for each in self._open_wires() if {each.client_node.name, each.server_node.name} == {one, other}]
+        wires = [open_wire for open_wire in self._open_wires() if {open_wire.client_node.name, open_wire.server_node.name} == {one, other}]
         for wire in wires:
             wire.reset(random)
         return len(wires)
 
     def _open_wires(self) -> list[Wire]:
-        self._wires = {each: None for each in self._wires if each.is_open}
+        self._wires = {wire: None for wire in self._wires if wire.is_open}
         return list(self._wires)

@@ -503,9 +503,9 @@ def _since(entries: Iterable[tuple[int, int]], start_offset: int) -> list[tuple[
 
 
 def _index_durability(log: Log, segment: Segment, disk: Disk, point: int) -> Iterator[str]:
-    """Nothing makes the indexes of a segment before the recorded recovery point anew, unless they look damaged."""
+    """Nothing makes the indexes of a segment before the recorded recovery point again, unless they look damaged."""
     if segment in log.files.sealed:
-        # A flush before the roll has gone as far. Files that are empty or not there are made anew; a piece of one is believed.
+        # A flush before the roll has gone as far. Files that are empty or not there are made again; a piece of one is believed.
         paths = [segment.path(suffix) for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
         if not any(os.path.exists(path) and os.path.getsize(path) for path in paths):  # noqa: PTH202
             return
@@ -518,7 +518,7 @@ def _index_durability(log: Log, segment: Segment, disk: Disk, point: int) -> Ite
         content = path.read_bytes()
         for survivor in disk.survivors(str(path)):
             if survivor is None and suffix != TRANSACTION_INDEX_SUFFIX:
-                continue  # a missing one is made anew
+                continue  # a missing one is made again
             if survivor != content:
                 yield f"recorded recovery point {point}: a loss of power would leave another {path.name}"
 

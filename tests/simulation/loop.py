@@ -25,7 +25,7 @@ from tests.simulation.nodes import NODE, Node
 
 T = TypeVar("T")
 
-# Callbacks at one moment of virtual time after which somebody is taken to be busy for ever.
+# Callbacks at one moment of virtual time after which someone is taken to be busy for ever.
 MOST_AT_ONE_TIME: Final = 500_000
 # A run takes a tenth of it. What one callback takes `tests.simulation.run` bounds.
 MOST_MEMORY_BYTES: Final = 2 << 30
@@ -50,7 +50,7 @@ class _Numbered:
     """Has a hash that does not come from its address, so that a set of such has the same order in each run."""
 
     _numbers = itertools.count()
-    _number = -1  # until somebody asks for the hash, which few do
+    _number = -1  # until someone asks for the hash, which few do
 
     def __hash__(self) -> int:
         if self._number < 0:
@@ -93,7 +93,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     """The loop of one run.
 
     Args:
-        unhandled: told what a callback raised, or what asyncio has to say of a task that nobody asked.
+        unhandled: told what a callback raised, or what asyncio has to say of a task that no one asked.
     """
 
     def __init__(self, unhandled: Callable[[dict[str, Any]], None]) -> None:

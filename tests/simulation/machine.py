@@ -57,7 +57,7 @@ class DiskOffload:
             else:
                 loop.call_later(self._seconds(), _succeed, done, result)
 
-        # Also when nobody waits for it any more: a thread that has begun goes on.
+        # Also when no one waits for it any more: a thread that has begun goes on.
         loop.call_later(self._seconds(), run)
         return done
 

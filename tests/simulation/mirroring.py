@@ -266,7 +266,7 @@ class _Target:
 
     def _is_whole(self) -> bool:
         states = self.cluster.states().values()
-        return all(each.is_up for each in self.cluster.machines.values()) and all(set(each.isr) == set(each.replicas) for each in states)
+        return all(each.is_up for each in self.cluster.machines.values()) and all(set(state.isr) == set(state.replicas) for state in states)
 
 
 class _Worker:

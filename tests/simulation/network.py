@@ -131,7 +131,7 @@ class Network:
         self._release()
 
     def set_away(self, name: str, is_away: bool) -> None:
-        """Nobody hears of this one, nor it of anybody."""
+        """No one hears of this one, nor it of anybody."""
         if is_away:
             self._away.add(name)
         else:

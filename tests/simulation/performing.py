@@ -16,7 +16,7 @@ from tests.simulation.faults import ADMINISTRATION, CONTROLLER, LEADER, Fault, K
 from ottla.model import TopicPartition
 
 MIN_INSYNC_REPLICAS: Final = 2
-# These can take nobody out of an ISR.
+# These can take no one out of an ISR.
 HARMLESS: Final = {
     Kind.CUT,
     Kind.LOSE_SESSION_CONNECTION,
@@ -115,7 +115,7 @@ class Faults:
         machine = self._victim(fault.victim)
         kind = fault.kind
         if kind is Kind.REASSIGN and any(each.has_forgotten for each in cluster.machines.values()):
-            kind = Kind.PREFER_LEADERS  # who is added or taken away while somebody has forgotten would leave that one alone
+            kind = Kind.PREFER_LEADERS  # who is added or taken away while someone has forgotten would leave that one alone
         if kind is Kind.TWIN and (cluster.twins or not self._may_forget(machine)):
             kind = Kind.EXPIRE
         if kind in FORGETTING and not self._may_forget(machine):
@@ -257,7 +257,7 @@ class Faults:
                 self._start_all(fault.seconds)
 
     async def _empty_store(self, fault: Fault) -> None:
-        """An ensemble is replaced by an empty one, and by its copy when somebody has noticed. Brokers must not join it."""
+        """An ensemble is replaced by an empty one, and by its copy when someone has noticed. Brokers must not join it."""
         cluster = self._cluster
         if not await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
             return
@@ -359,9 +359,9 @@ class Faults:
         return machines[found] if found in machines else machines[self._random.randint(1, len(machines))]
 
     def _may_forget(self, machine: Machine) -> bool:
-        """Whether losing what was not synced leaves every acknowledged message on somebody who leads before this one does.
+        """Whether losing what was not synced leaves every acknowledged message on someone who leads before this one does.
 
-        Fewer than min.insync.replicas may have forgotten at a time, and of every ISR somebody else must be well: who
+        Fewer than min.insync.replicas may have forgotten at a time, and of every ISR someone else must be well: who
         forgets and is left alone in an ISR leads again with what it has, by Kafka's rules and ours.
         """
         if machine.node is None or not machine.is_up or machine.has_forgotten:
@@ -369,12 +369,12 @@ class Faults:
         if self._cluster.twins or 1 + sum(each.has_forgotten for each in self._cluster.machines.values()) >= MIN_INSYNC_REPLICAS:
             return False
         return all(
-            machine.broker_id not in state.isr or any(self._is_well(each) for each in state.isr if each != machine.broker_id)
+            machine.broker_id not in state.isr or any(self._is_well(replica) for replica in state.isr if replica != machine.broker_id)
             for state in self._cluster.states().values()
         )
 
     def _may_be_disturbed(self, machine: Machine) -> bool:
-        """Whether nobody who has forgotten could be left alone in an ISR if this one drops out of it.
+        """Whether no one who has forgotten could be left alone in an ISR if this one drops out of it.
 
         A broker that was killed and one that has forgotten look the same when they come back: both leave every ISR of
         more than one member. So whoever still has what another has forgotten must stay until that one has left.

@@ -1,7 +1,7 @@
 """An idempotent producer with acks=all, several batches in flight, that writes down what it was told.
 
 It does what the Java client does: sequences are given once, a batch that failed is sent again with those behind it, in
-their order, until it is acknowledged or its time is over. Then nobody knows what became of it, and the client goes on
+their order, until it is acknowledged or its time is over. Then no one knows what became of it, and the client goes on
 as another process with a new producer id, because nothing promises an order across that.
 """
 
@@ -99,7 +99,7 @@ class Producer:
     async def run(self, every_seconds: float) -> None:
         """Produces a batch now and then, until `stop`; ends when all that was sent is acknowledged or given up."""
         loop = asyncio.get_running_loop()
-        partitions = [loop.create_task(self._send_partition(each)) for each in range(self._partition_count)]
+        partitions = [loop.create_task(self._send_partition(number)) for number in range(self._partition_count)]
         while not self._is_stopping:
             await asyncio.sleep(self._random.expovariate(1 / every_seconds))
             if self._producer_id < 0 and not await self._initialise():
@@ -151,7 +151,7 @@ class Producer:
         self._changed = asyncio.Event()
 
     async def _send_partition(self, partition: int) -> None:
-        """Keeps the line of a partition moving: a few batches in flight, and after a failure all of them anew."""
+        """Keeps the line of a partition moving: a few batches in flight, and after a failure all of them again."""
         line = self._lines[partition]
         while line or not self._is_stopping:
             changed = self._changed
@@ -201,8 +201,8 @@ class Producer:
         elif error in (_OUT_OF_ORDER, _UNKNOWN_PRODUCER_ID) and line[0] is not batch:
             pass  # the one before it did not get there
         elif error in (_OUT_OF_ORDER, _UNKNOWN_PRODUCER_ID) and batch.attempts > 1:
-            # It may be there, and its successors too: a broker that started anew knows the last batch of each producer
-            # before its last segment, as Kafka's does, and can not tell a repetition of an earlier one from a gap.
+            # It may be there, and its successors too: a broker that started again knows the last batch of each producer
+            # before its last segment, as Kafka's does, and cannot tell a repetition of an earlier one from a gap.
             self._give_up()
         elif error not in _RETRIABLE:
             self._unexpected(

@@ -1,7 +1,7 @@
 """A topic that holds records, and is deleted and made again under its name while it is written, read and deleted from.
 
 Promised is, for each incarnation (a topic id): what was acknowledged in it is in it, at the offset that the producer was
-given, for as long as it lives and nobody deleted it (`DeleteRecords`); and nothing that was acknowledged in a former one.
+given, for as long as it lives and no one deleted it (`DeleteRecords`); and nothing that was acknowledged in a former one.
 A producer writes by name, so only ZooKeeper's own view says in which incarnation a message was acknowledged: in the one
 that was there before the message was sent and was still there after it was acknowledged. Others are not judged.
 """
@@ -34,7 +34,7 @@ class Incarnation:
 
     Attributes:
         made_ms: when it was not there yet.
-        first_seen_ms: when it was there, for the first time that somebody looked.
+        first_seen_ms: when it was there, for the first time that someone looked.
         last_seen_ms: for the last time.
         asked_start: up to where records were asked to be deleted, by partition.
         read: the values that were read in it, by partition and offset.
@@ -102,7 +102,7 @@ class Recreation:
                 if self._stage.topic_id(TOPIC) is not None:
                     return
             await asyncio.sleep(1.0)
-        self._stage.fail(f"{TOPIC}: it can not be made after everything has healed")
+        self._stage.fail(f"{TOPIC}: it cannot be made after everything has healed")
 
     # What happens to it.
 
@@ -205,7 +205,7 @@ class Recreation:
         if is_last and found.log_start_offset > incarnation.asked_start.get(partition, 0):
             stage.fail(
                 f"{TOPIC}-{partition}: its log begins at {found.log_start_offset},"
-                f" and nobody asked for more than {incarnation.asked_start.get(partition, 0)} to be deleted"
+                f" and no one asked for more than {incarnation.asked_start.get(partition, 0)} to be deleted"
             )
         return at, found.high_watermark
 
@@ -225,7 +225,7 @@ class Recreation:
                         continue
                 await asyncio.sleep(0.3)
             else:
-                self._stage.fail(f"{TOPIC}-{partition}: it can not be read to its end: {positions}")
+                self._stage.fail(f"{TOPIC}-{partition}: it cannot be read to its end: {positions}")
 
     # Judging.
 

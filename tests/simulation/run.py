@@ -248,4 +248,4 @@ def _observed_starts(cluster: Cluster) -> Iterator[None]:
 
 def digest_of(outcomes: list[Outcome]) -> str:
     """One hash for many runs."""
-    return hashlib.blake2b("".join(each.digest for each in outcomes).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b("".join(outcome.digest for outcome in outcomes).encode(), digest_size=8).hexdigest()

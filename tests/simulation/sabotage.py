@@ -47,7 +47,7 @@ def skip_fsync() -> None:
 
 
 def forget_the_directory() -> None:
-    """New names are never made to last: a file is on the disk, and nobody can find it."""
+    """New names are never made to last: a file is on the disk, and no one can find it."""
 
     def sync_directory(directory: Path) -> None:
         pass

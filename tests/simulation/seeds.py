@@ -45,7 +45,7 @@ REGRESSIONS: Final = (
     ),
     Regression(
         1010,
-        "A block of producer ids that did not come, when whoever waited for it had gone, was an exception that nobody looked at.",
+        "A block of producer ids that did not come, when whoever waited for it had gone, was an exception that no one looked at.",
         "tests/unit/broker/test_producer_ids.py",
     ),
     Regression(
@@ -60,7 +60,7 @@ REGRESSIONS: Final = (
     ),
     Regression(
         20003,
-        "A broker that stopped while nobody answered it took up to 41 s, and left what it had begun as the controller to itself.",
+        "A broker that stopped while no one answered it took up to 41 s, and left what it had begun as the controller to itself.",
         "tests/simulation/test_stopping.py",
     ),
     Regression(

@@ -168,7 +168,7 @@ class Story:
             scene.stop()
         done, pending = await asyncio.wait(clients, timeout=FINISH_SECONDS)
         if pending:
-            self._fail(f"{len(pending)} clients can not finish")
+            self._fail(f"{len(pending)} clients cannot finish")
         for task in done:
             if task.exception() is not None:
                 self._fail(f"a client failed: {task.exception()!r}")
@@ -311,18 +311,18 @@ class Story:
         states = cluster.states()
         return (
             len([key for key in states if key.topic == TOPIC]) == self.plan.partition_count
-            and all(each.is_up for each in cluster.machines.values())
+            and all(machine.is_up for machine in cluster.machines.values())
             and cluster.registered() == set(cluster.machines)
-            and all(sorted(each.isr) == sorted(each.replicas) and each.leader >= 0 and not each.is_moving for each in states.values())
+            and all(sorted(state.isr) == sorted(state.replicas) and state.leader >= 0 and not state.is_moving for state in states.values())
         )
 
     def _ends(self) -> dict[str, list[tuple[int, int, int]]]:
         """Of each partition, what every broker has: its id, its log's end and its high watermark."""
         return {
             str(key): [
-                (each.broker_id, each.replicas[key].log.log_end_offset, each.replicas[key].high_watermark)
-                for each in self.cluster.machines.values()
-                if key in each.replicas and each.broker_id in state.replicas
+                (machine.broker_id, machine.replicas[key].log.log_end_offset, machine.replicas[key].high_watermark)
+                for machine in self.cluster.machines.values()
+                if key in machine.replicas and machine.broker_id in state.replicas
             ]
             for key, state in self.cluster.states().items()
         }
@@ -335,8 +335,8 @@ class Story:
             and not self._strays()
             and {key.topic for key in states} == self._kept_topics()
             and all(
-                {each[0] for each in ends[str(key)]} == set(state.replicas)
-                and len({each[1:] for each in ends[str(key)]}) == 1
+                {end[0] for end in ends[str(key)]} == set(state.replicas)
+                and len({end[1:] for end in ends[str(key)]}) == 1
                 and ends[str(key)][0][1] == ends[str(key)][0][2]
                 for key, state in states.items()
             )
@@ -346,7 +346,7 @@ class Story:
         """Of each partition just the broker leads that leads by what ZooKeeper says."""
         machines = self.cluster.machines.values()
         return all(
-            [each.broker_id for each in machines if key in each.replicas and each.replicas[key].is_leader] == [state.leader]
+            [machine.broker_id for machine in machines if key in machine.replicas and machine.replicas[key].is_leader] == [state.leader]
             for key, state in self.cluster.states().items()
         )
 
@@ -371,8 +371,8 @@ class Story:
 
     def _look_once(self) -> None:
         machines = self.cluster.machines.values()
-        forgetful = [each.broker_id for each in machines if each.has_forgotten]
-        replicas = {each.broker_id: each.replicas for each in machines if each.is_up}
+        forgetful = [machine.broker_id for machine in machines if machine.has_forgotten]
+        replicas = {machine.broker_id: machine.replicas for machine in machines if machine.is_up}
         processes = {each.name: each.replicas for each in (*machines, *self.cluster.twins.values())}
         self.invariants.look(processes, replicas, self.cluster.states(), forgetful, self.cluster.stores)
 
@@ -383,12 +383,12 @@ class Story:
                 break
             await asyncio.sleep(0.5)
         else:
-            self._fail(f"the log can not be read to its end: {reader.positions}")
+            self._fail(f"the log cannot be read to its end: {reader.positions}")
 
     def _compare(self) -> None:
         machines = self.cluster.machines
         for key, state in sorted(self.cluster.states().items()):
-            replicas = {each: machines[each].replicas[key] for each in state.replicas if key in machines[each].replicas}
+            replicas = {replica: machines[replica].replicas[key] for replica in state.replicas if key in machines[replica].replicas}
             if len(replicas) != len(state.replicas):
                 self._fail(f"{key}: of {state.replicas} only brokers {sorted(replicas)} have it at the end")
             if replicas and key.topic in COMPACTED_TOPICS:

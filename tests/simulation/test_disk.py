@@ -68,7 +68,7 @@ def test_a_rename_is_there_or_not_but_never_half(tmp_path: Path) -> None:
         sync_directory(root)
         (root / "segment").rename(root / "segment.deleted")
         disk.lose_power(random)
-        assert sorted(each.name for each in root.iterdir()) in (["segment"], ["segment.deleted"])
+        assert sorted(path.name for path in root.iterdir()) in (["segment"], ["segment.deleted"])
 
 
 def test_a_deleted_file_may_come_back_unless_the_directory_was_synced(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_what_is_wrong_is_found(tmp_path: Path, damage: Callable[[Log, LogManage
 
 @pytest.mark.parametrize(("deleted_up_to", "is_found"), [(25, False), (24, True), (0, True)])
 def test_only_of_what_a_former_life_has_deleted_leader_epochs_may_be_missing(tmp_path: Path, deleted_up_to: int, is_found: bool) -> None:
-    """A kill took the log start that nobody had written down yet; the leader epochs had been flushed without what it cut off."""
+    """A kill took the log start that no one had written down yet; the leader epochs had been flushed without what it cut off."""
 
     def damage(log: Log, logs: LogManager) -> None:
         write_atomically(log.directory / "leader-epoch-checkpoint", encode_leader_epochs([(4, 25)]))

@@ -196,7 +196,7 @@ def test_a_start_may_find_the_old_segments_or_the_cleaned_one_and_in_both_the_la
         (tmp_path / name).write_bytes(content)
     last = last_of_keys(tmp_path, 4)
     assert last == {b"a": (0, b"x"), b"b": (3, b"y3")}
-    assert lost_records(tmp_path, last) == {b"a": (0, b"x")}, "nobody has ended the swap"
+    assert lost_records(tmp_path, last) == {b"a": (0, b"x")}, "no one has ended the swap"
     (tmp_path / "00000000000000000000.log").write_bytes(first[0] + second[1])
     (tmp_path / "00000000000000000002.log").unlink()
     assert lost_records(tmp_path, last) == {}

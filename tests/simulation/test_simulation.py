@@ -77,8 +77,8 @@ def test_every_sabotage_breaks_what_is_there() -> None:
 
 
 def test_seeds_that_once_failed_are_told_with_what_was_wrong() -> None:
-    assert all(each.bug.endswith(".") and (ROOT / each.where).exists() for each in REGRESSIONS)
-    assert len({each.seed for each in REGRESSIONS}) == len(REGRESSIONS)
+    assert all(regression.bug.endswith(".") and (ROOT / regression.where).exists() for regression in REGRESSIONS)
+    assert len({regression.seed for regression in REGRESSIONS}) == len(REGRESSIONS)
 
 
 def test_every_recovery_path_is_one_that_a_broker_logs() -> None:

@@ -1,4 +1,4 @@
-"""A broker that is to stop while nobody answers it: containers are given 30 s, and killed after that.
+"""A broker that is to stop while no one answers it: containers are given 30 s, and killed after that.
 
 Kafka's broker may take 3 attempts of `controller.socket.timeout.ms` each to hand over, and is killed in the midst of it.
 """

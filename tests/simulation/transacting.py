@@ -4,7 +4,7 @@ Judged by `tests/chaos/transaction_checker.py`: what was committed is read, all 
 Beside that: at the end nothing is pending, so everything up to the high watermark can be read; and an offset that was
 committed in a transaction is there once that is known to be committed, and never if it was not.
 
-Promised for clients that do what Kafka's do: ask again after errors that say so, and begin anew as a new life
+Promised for clients that do what Kafka's do: ask again after errors that say so, and begin again as a new life
 (InitProducerId, which ends what was left open) after any other, and when time is over.
 """
 
@@ -96,7 +96,7 @@ class Transactions:
                 attempts = attempts + 1 if reader.position(partition) == before else 0
                 await asyncio.sleep(0.5)
             else:
-                self._stage.fail(f"{TOPIC}-{partition}: it can not be read to its end: {reader.ends(partition)}")
+                self._stage.fail(f"{TOPIC}-{partition}: it cannot be read to its end: {reader.ends(partition)}")
         reader.close()
         for producer in self._producers:
             await producer.look_at_the_end()
@@ -286,7 +286,7 @@ class _Producer:
             if await self._read_offset():
                 return
             await asyncio.sleep(0.5)
-        self._stage.fail(f"{self._group}: its offset can not be read")
+        self._stage.fail(f"{self._group}: its offset cannot be read")
 
     async def _insist(self, what: str, ask: Callable[[], Awaitable[int]]) -> None:
         """Asks until it is done. Raises _GivenUp after an error that asks for a new life, or when it takes too long."""

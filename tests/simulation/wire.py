@@ -101,7 +101,7 @@ def follower_connect(connections: Connections) -> Connect:
 
 
 class ClientView:
-    """What a client knows of the cluster, and its connections. Everything raises OSError when nobody answers.
+    """What a client knows of the cluster, and its connections. Everything raises OSError when no one answers.
 
     Args:
         brokers: host and port of each broker, as they are at the time.
@@ -132,7 +132,7 @@ class ClientView:
         return await (await self.connection(broker_id)).ask(api, body, timeout_seconds)
 
     async def refresh(self, broker_id: int, topic: str) -> None:
-        """Asks one broker who leads what, unless somebody has just asked. What is older than what is known is passed over."""
+        """Asks one broker who leads what, unless someone has just asked. What is older than what is known is passed over."""
         refreshed = self._refreshed
         async with self._refreshing:
             if refreshed == self._refreshed:
@@ -154,11 +154,11 @@ class ClientView:
                 self.topic_ids[found.name] = found.topic_id
                 for key in [key for key in self.leaders if key[0] == found.name]:
                     del self.leaders[key], self.leader_epochs[key]
-            for each in found.partitions:
-                key = (found.name, each.partition_index)
-                if each.leader_epoch >= self.leader_epochs.get(key, -1):
-                    self.leader_epochs[key] = each.leader_epoch
-                    self.leaders[key] = each.leader_id
+            for partition in found.partitions:
+                key = (found.name, partition.partition_index)
+                if partition.leader_epoch >= self.leader_epochs.get(key, -1):
+                    self.leader_epochs[key] = partition.leader_epoch
+                    self.leaders[key] = partition.leader_id
 
     def close(self) -> None:
         for each in self._open.values():

@@ -1,6 +1,6 @@
 """A producer and a consumer that are `ottla.wire`'s: the services' own client, under the same judges as the simulation's.
 
-They write down what they were told. When a batch fails nobody knows what became of it, and whether what is behind it will be there
+They write down what they were told. When a batch fails no one knows what became of it, and whether what is behind it will be there
 twice: the producer goes on as another process then, because nothing promises an order across that.
 """
 

@@ -48,7 +48,7 @@ class SimulatedZooKeeper:
         return self._is_away
 
     def set_away(self, is_away: bool) -> None:
-        """Nobody reaches ZooKeeper, or everybody does again."""
+        """No one reaches ZooKeeper, or everybody does again."""
         self._is_away = is_away
         self._network.set_away(NAME, is_away)
         self.connectivity_changed()
@@ -78,19 +78,19 @@ class SimulatedZooKeeper:
         return not (network.is_blocked(node.name, NAME) or network.is_blocked(NAME, node.name))
 
     def session(self, session_id: int) -> SimulatedSession | None:
-        """The session of an id, if it may still be somebody's."""
-        return next((each for each in self.sessions if each.session_id == session_id), None)
+        """The session of an id, if it may still be someone's."""
+        return next((session for session in self.sessions if session.session_id == session_id), None)
 
     # Faults.
 
     def connectivity_changed(self) -> None:
         """The network, a node's pause or life, or ZooKeeper's own has changed: who is not heard of any more starts to expire."""
-        self.sessions[:] = [each for each in self.sessions if not each.is_forgotten]
-        for each in self.sessions:
-            if each.node.is_alive and not each.node.is_paused and self.reaches(each.node):
-                each.reachable()
+        self.sessions[:] = [session for session in self.sessions if not session.is_forgotten]
+        for session in self.sessions:
+            if session.node.is_alive and not session.node.is_paused and self.reaches(session.node):
+                session.reachable()
             else:
-                each.unreachable()
+                session.unreachable()
 
     def expire(self, name: str) -> None:
         """ZooKeeper ends the session of a node, by name."""
@@ -103,7 +103,7 @@ class SimulatedZooKeeper:
             each.lose_connection()
 
     def _of(self, name: str) -> list[SimulatedSession]:
-        return [each for each in self.sessions if each.node.name == name and each.node.is_alive and not each.is_over]
+        return [session for session in self.sessions if session.node.name == name and session.node.is_alive and not session.is_over]
 
 
 class SimulatedSession:
@@ -186,7 +186,7 @@ class SimulatedSession:
     async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
         if not operations:
             return []
-        listed = " ".join(f"{type(each).__name__}:{each.path}" for each in operations[:4])
+        listed = " ".join(f"{type(operation).__name__}:{operation.path}" for operation in operations[:4])
         results: list[Result] = await self._ask(f"multi {listed}", partial(self._server.transaction, list(operations)))
         return results
 

@@ -1,4 +1,4 @@
-"""A loop in a thread, for callers that block."""
+"""A loop in a thread, for callers that block, and the pauses between attempts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ottla.lifecycle import LoopThread, LoopThreadUnusable
+from ottla.lifecycle import Backoff, LoopThread, LoopThreadUnusable
 
 
 @pytest.fixture
@@ -104,3 +104,10 @@ def test_a_forked_child_is_told_that_the_loop_stayed_behind(thread: LoopThread) 
     with os.fdopen(reader, "rb") as said_by_child:
         assert f"runs in process {os.getpid()}, of which this is a forked child" in said_by_child.read().decode()
     assert thread.call(answer(2), 5) == 2
+
+
+def test_a_pause_doubles_with_each_failure_up_to_its_bound_however_many_there_are() -> None:
+    """Kafka's `ExponentialBackoff`, without its chance."""
+    backoff = Backoff(first_seconds=0.5, longest_seconds=3.0)
+    assert [backoff.seconds(failures) for failures in (0, 1, 2, 3, 10_000)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    assert Backoff(first_seconds=0.0, longest_seconds=3.0).seconds(5) == 0.0

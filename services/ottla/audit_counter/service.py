@@ -15,7 +15,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -316,6 +316,13 @@ class AuditCounter:
             if runs is not None:
                 judged = [with_runs(verdict, books, runs) for verdict in judged]
             said = [revised(known.get((start_ms, verdict.edge)), verdict) for verdict in judged]
+            is_behind = False
+            if runs is None and books.repeated is not None:  # what a tier has too much may have come to the log since it was read
+                for index, verdict in enumerate(said):
+                    former = known.get((start_ms, verdict.edge))
+                    if verdict.upstream == LOG and verdict.verdict is Verdict.DUPLICATE and verdict != former:
+                        said[index] = revised(former, replace(verdict, verdict=Verdict.PENDING, reason="the log is read again"))
+                        is_behind = True
             self.progress.judged += 1
             new = [verdict for verdict in said if known.get((start_ms, verdict.edge)) != verdict]
             if new or not known:
@@ -328,7 +335,7 @@ class AuditCounter:
             if books.repeated is None:
                 is_wanted = self._is_log_wanted(books, said)
             else:  # it is read once more for what tiers have said since that no sketch can name
-                is_wanted = runs is None and any(verdict.is_unnamed for verdict in new)
+                is_wanted = is_behind or (runs is None and any(verdict.is_unnamed for verdict in new))
             if is_wanted:
                 unread.append(start_ms)
         return events, unread
@@ -367,6 +374,7 @@ class AuditCounter:
         """
         width = self.settings.window_ms
         starts = list(range(from_ms - from_ms % width, to_ms, width))
+        await self._in_store(self._store.begin_log, topic, starts)
         bounds: dict[int, list[int]] = {}
         for start_ms in starts:
             books = await self._in_store(self._store.books, topic, start_ms)
@@ -385,7 +393,8 @@ class AuditCounter:
         self, topic: str, starts: set[int], from_ms: int, to_ms: int, bounds: Mapping[int, list[int]]
     ) -> tuple[_LogCount, dict[int, int]]:
         cluster = self._cluster
-        partitions = [TopicPartition(topic, number) for number in (await cluster.topic(topic)).partitions]
+        await cluster.refresh((topic,))  # a partition may be newer than what is known of the topic, and would be lost
+        partitions = [TopicPartition(topic, number) for number in cluster.metadata.topic(topic).partitions]
         ends = {
             key: found.offset
             for key, found in (await list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=True)).items()

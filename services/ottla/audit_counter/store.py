@@ -138,6 +138,7 @@ class Store:
         self._retention_ms = retention_ms
         self.counters = Counters()
         self._recent = _Recent()
+        self._in_log: set[Window] = set()  # that a log is read for, and that were not written to since
         self._connection = _opened(path)
         with self._transaction():
             known = self._meta("window.ms")
@@ -211,20 +212,26 @@ class Store:
             connection.executemany("INSERT OR REPLACE INTO offsets VALUES (?, ?)", next_offsets.items())
             connection.executemany(_PUT_UNJUDGED, applied.changed)
         applied.committed()
+        self._in_log -= applied.written
         for name, count in asdict(counters).items():
             setattr(self.counters, name, getattr(self.counters, name) + count)
         return applied.changed
 
+    def begin_log(self, topic: str, starts: Iterable[int]) -> None:
+        """A log is read from now on for these windows, and no other: what is said until `put_log` to be written, it need not have."""
+        self._in_log = {(topic, start_ms) for start_ms in starts}
+
     def put_log(
         self, topic: str, counted: Mapping[int, Mapping[int, Tally]], next_offsets: Mapping[int, int], repeated: Mapping[int, int]
     ) -> None:
-        """Takes in what the log says of windows, in place of what it said before.
+        """Takes in what the log says of windows, in place of what it said before; not of those that were written to since `begin_log`.
 
         Args:
             counted: by window and partition.
             next_offsets: up to where it was read, by partition.
             repeated: of each window, how many records had the content of another one.
         """
+        counted = {start_ms: tallies for start_ms, tallies in counted.items() if (topic, start_ms) in self._in_log}
         for key in [key for key in self._recent.counts if key[2] == LOG]:
             del self._recent.counts[key]
         with self._transaction() as connection:
@@ -232,7 +239,8 @@ class Store:
                 connection.execute("DELETE FROM counts WHERE topic = ? AND start_ms = ? AND tier = ?", (topic, start_ms, LOG))
                 rows = [(topic, start_ms, LOG, partition, "", 0, *_values(tally)) for partition, tally in tallies.items()]
                 connection.executemany(_PUT_COUNTS, rows)
-            connection.executemany("INSERT OR REPLACE INTO repeated VALUES (?, ?, ?)", [(topic, *pair) for pair in repeated.items()])
+            rows = [(topic, start_ms, repeated[start_ms]) for start_ms in counted]
+            connection.executemany("INSERT OR REPLACE INTO repeated VALUES (?, ?, ?)", rows)
             connection.executemany(_PUT_POSITION, [(topic, LOG, *pair, 0) for pair in next_offsets.items()])
             connection.executemany(_PUT_UNJUDGED, [(topic, start_ms) for start_ms in repeated])
 
@@ -433,7 +441,7 @@ class _Batch:
         self._positions: dict[tuple[str, str, int], int] = {}
         self._beginnings: dict[tuple[str, str, int], int] = {}
         self.changed: set[Window] = set()
-        self._written: set[Window] = set()  # to the log, so that what the log said of them is old
+        self.written: set[Window] = set()  # to the log, so that what the log said of them is old
 
     def take(self, record: AuditRecord) -> None:
         """Takes in one record."""
@@ -468,7 +476,7 @@ class _Batch:
                 known = self._tallies[key] = self._count(key)
                 self.changed.add((record.topic, start_ms))
                 if record.tier == BROKER or is_writer(record.tier):
-                    self._written.add((record.topic, start_ms))
+                    self.written.add((record.topic, start_ms))
             known.merge(tally)
 
     def _miss(self, gaps: list[Any], gap: Gap) -> None:
@@ -570,7 +578,7 @@ class _Batch:
             (session, topic, facts[6], facts[7], facts[8], *facts[:5], self._now_ms, json.dumps(facts[5]))
             for (topic, session), facts in self._sessions.items()
         ))  # fmt: skip
-        connection.executemany("DELETE FROM repeated WHERE topic = ? AND start_ms = ?", self._written)
+        connection.executemany("DELETE FROM repeated WHERE topic = ? AND start_ms = ?", self.written)
         connection.executemany(_PUT_POSITION, ((*place, position, self._beginnings[place]) for place, position in self._positions.items()))
 
 

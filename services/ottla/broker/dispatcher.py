@@ -176,7 +176,7 @@ class Session:
         except (InvalidRequest, SilentFailure) as error:
             self._write_staged()
             self._complain(error)
-        except Exception:
+        except Exception:  # a request ends here, and its connection with it
             log.exception("%s:%d: a request failed unexpectedly; connection closed", self._connection.peer.host, self._connection.peer.port)
         self._connection.abort()
         return False  # and nothing behind it is taken any more
@@ -452,7 +452,7 @@ class Session:
             except (InvalidRequest, SilentFailure) as error:
                 self._complain(error)
                 self._connection.abort()
-            except Exception:
+            except Exception:  # a request ends here, and its connection with it
                 log.exception("%s:%d: a request failed; connection closed", self._connection.peer.host, self._connection.peer.port)
                 self._connection.abort()
             else:

@@ -414,8 +414,7 @@ class Broker:
             await listener.close()
 
     async def _close_logs(self) -> None:
-        if self._beside:
-            await asyncio.wait(set(self._beside))
+        await self._beside.wait()
         registration = self._service.registration
         epoch = NO_BROKER_EPOCH if registration is None else registration.broker_epoch
         await self._logs.shutdown(clean=not self._is_killed, broker_epoch=epoch)

@@ -91,7 +91,7 @@ def ask(url: str, path: str, **query: object) -> Any:
     """The answer's JSON.
 
     Raises:
-        CommandFailed: nobody answers, or the counter says no.
+        CommandFailed: no one answers, or the counter says no.
     """
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme not in ("http", "https") or parts.hostname is None:

@@ -65,7 +65,7 @@ def dev_properties(
 
 
 def _is_free(address: str) -> bool:
-    """Whether one could listen there now. Nobody relies on it: a broker continues without."""
+    """Whether one could listen there now. No one relies on it: a broker continues without."""
     host, _, port = address.rpartition(":")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

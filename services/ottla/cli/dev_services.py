@@ -81,7 +81,7 @@ class BrokersWithServices:
         """Waits until one of them cannot continue, and says why."""
         waiting = [
             asyncio.ensure_future(self._brokers.failed()),
-            *(asyncio.ensure_future(each.failed()) for each in self.services.values()),
+            *(asyncio.ensure_future(service.failed()) for service in self.services.values()),
         ]
         try:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -19,7 +19,7 @@ def partition_sizes(
     from kio.schema.describe_log_dirs.v1.request import DescribableLogDirTopic, DescribeLogDirsRequest
     from kio.schema.describe_log_dirs.v1.response import DescribeLogDirsResponse
 
-    asked = tuple(DescribableLogDirTopic(topic=name, partitions=tuple(partitions)) for name, partitions in topics.items())  # type: ignore[arg-type]
+    asked = tuple(DescribableLogDirTopic(topic=name, partitions=tuple(partitions)) for name, partitions in topics.items())  # type: ignore[arg-type]  # kio has types of its own for names and numbers
     answer = call(address, properties, DescribeLogDirsRequest(topics=asked), DescribeLogDirsResponse, "does not tell its sizes")
     return {
         TopicPartition(topic.name, partition.partition_index): partition.partition_size

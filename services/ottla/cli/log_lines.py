@@ -158,7 +158,7 @@ def ends_told(log_format: str) -> Iterator[None]:
         code = 2 if isinstance(error, ConfigurationError) else error.exit_code if isinstance(error, CommandFailed) else 1
         log.critical("%s", error)
         raise SystemExit(code) from error
-    except Exception as error:
+    except Exception as error:  # a program ends here; a log collector is given its last words as JSON
         if log_format != "json":
             raise
         log.critical("this is a bug in Ottla", exc_info=True)

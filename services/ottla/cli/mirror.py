@@ -170,7 +170,7 @@ def repair(
         bool, typer.Option("--restart", help="Copy it again from the source's first record on; the copies before stay in front of these.")
     ] = False,
     truncate: Annotated[
-        bool, typer.Option("--truncate", help="Delete all records of the target's partition, whoever wrote them, and copy it again.")
+        bool, typer.Option("--truncate", help="Delete all records of the target's partition, no matter who wrote them, and copy it again.")
     ] = False,
     rpc: Rpc = DEFAULT_RPC,
 ) -> None:

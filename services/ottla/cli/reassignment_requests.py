@@ -62,9 +62,9 @@ def alter_reassignments(
     topics: dict[str, list[Any]] = {}
     for (topic, number), replicas in sorted(targets.items(), key=lambda item: item[0]):
         chosen = None if replicas is None else tuple(replicas)
-        topics.setdefault(topic, []).append(ReassignablePartition(partition_index=number, replicas=chosen))  # type: ignore[arg-type]
+        topics.setdefault(topic, []).append(ReassignablePartition(partition_index=number, replicas=chosen))  # type: ignore[arg-type]  # kio has types of its own for names and numbers
     request = AlterPartitionReassignmentsRequest(
-        topics=tuple(ReassignableTopic(name=name, partitions=tuple(partitions)) for name, partitions in topics.items())  # type: ignore[arg-type]
+        topics=tuple(ReassignableTopic(name=name, partitions=tuple(partitions)) for name, partitions in topics.items())  # type: ignore[arg-type]  # kio has types of its own for names and numbers
     )
     answer = call(address, where.properties, request, AlterPartitionReassignmentsResponse, "does not reassign", CALL_SECONDS)
     _check(answer)

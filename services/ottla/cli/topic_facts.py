@@ -120,7 +120,7 @@ def _offsets(
     from confluent_kafka.admin import OffsetSpec
 
     ends: list[dict[TopicPartition, int | None]] = []
-    for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
+    for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]  # confluent-kafka's, without types
         asked = {ClientPartition(partition.topic, partition.partition): spec for partition in partitions}
         found: dict[TopicPartition, int | None] = {}
         with told_plainly(connection.bootstrap_server):

@@ -291,7 +291,7 @@ class Brokers:
         from kio.schema.list_transactions.v0.request import ListTransactionsRequest
         from kio.schema.list_transactions.v0.response import ListTransactionsResponse
 
-        request = ListTransactionsRequest(state_filters=tuple(states), producer_id_filters=tuple(producer_ids))  # type: ignore[arg-type]
+        request = ListTransactionsRequest(state_filters=tuple(states), producer_id_filters=tuple(producer_ids))  # type: ignore[arg-type]  # kio has types of its own for names and numbers
         found = []
         for broker_id in sorted(self._metadata.brokers):
             answer = self._ask(broker_id, request, ListTransactionsResponse)
@@ -313,7 +313,7 @@ class Brokers:
         from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
 
         coordinator = self._coordinator(transactional_id)
-        request = DescribeTransactionsRequest(transactional_ids=(transactional_id,))  # type: ignore[arg-type]
+        request = DescribeTransactionsRequest(transactional_ids=(transactional_id,))  # type: ignore[arg-type]  # kio has types of its own for names and numbers
         # kio takes the -1 of an id without a transaction for a broken timestamp.
         described = self._ask(coordinator, request, lambda frame: _read_described(frame, coordinator))
         assert isinstance(described, Described)
@@ -330,7 +330,7 @@ class Brokers:
             for topic, index in led:
                 topics.setdefault(topic, []).append(index)
             request = DescribeProducersRequest(
-                topics=tuple(TopicRequest(name=name, partition_indexes=tuple(indexes)) for name, indexes in topics.items())  # type: ignore[arg-type]
+                topics=tuple(TopicRequest(name=name, partition_indexes=tuple(indexes)) for name, indexes in topics.items())  # type: ignore[arg-type]  # kio has types of its own for names and numbers
             )
             for topic_answer in self._ask(leader, request, DescribeProducersResponse).topics:
                 for described in topic_answer.partitions:
@@ -362,7 +362,7 @@ class Brokers:
             # One that is older than what the partition has seen would be refused.
             "coordinator_epoch": max(0, writer.coordinator_epoch),
         }
-        topics = (WritableTxnMarkerTopic(name=topic, partition_indexes=(index,)),)  # type: ignore[arg-type]
+        topics = (WritableTxnMarkerTopic(name=topic, partition_indexes=(index,)),)  # type: ignore[arg-type]  # kio has types of its own for names and numbers
         request = WriteTxnMarkersRequest(markers=(WritableTxnMarker(topics=topics, **values),))
         (leader,) = self._by_leader([writer.partition])
         answer = self._ask(leader, request, WriteTxnMarkersResponse)
@@ -372,7 +372,7 @@ class Brokers:
         from kio.schema.find_coordinator.v1.request import FindCoordinatorRequest
         from kio.schema.find_coordinator.v1.response import FindCoordinatorResponse
 
-        request = FindCoordinatorRequest(key=transactional_id, key_type=_TRANSACTION)  # type: ignore[arg-type]
+        request = FindCoordinatorRequest(key=transactional_id, key_type=_TRANSACTION)  # type: ignore[arg-type]  # kio has types of its own for names and numbers
         answer = self._ask(min(self._metadata.brokers), request, FindCoordinatorResponse)
         _check(answer.error_code, f"transactional id {transactional_id!r}")
         return int(answer.node_id)

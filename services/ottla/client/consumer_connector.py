@@ -132,7 +132,7 @@ class AsyncConsumerConnector:
         return [AsyncMessageStream(feed, self.settings.consumer_timeout_ms) for feed in self._feeds]
 
     async def commit_offsets(self) -> None:
-        """Commits all that was handed out: whoever calls this has processed it.
+        """Commits all that was handed out: the caller has processed it.
 
         Raises:
             BadVersion: a partition belongs to another consumer by now; the others are committed.
@@ -233,7 +233,7 @@ class AsyncConsumerConnector:
             self._changed.set()
 
     async def _keep_watch_of_the_session(self) -> None:
-        """Whoever hears nothing for a session's timeout has none: ZooKeeper ends it without being able to say so, and others take over."""
+        """Who hears nothing for a session's timeout has none: ZooKeeper ends it without being able to say so, and others take over."""
         # ZooKeeper counts from when it was asked, and we from its answer: hence not all of it.
         timeout_seconds = _LEASE_SHARE * self.settings.zookeeper_session_timeout_ms / 1000
         while True:

@@ -59,7 +59,7 @@ def open_client_session(
 
 
 async def brokers_in_zookeeper(session: Coordination, security_protocol: str, watch: Watch | None = None) -> str:
-    """`bootstrap.servers` of the brokers that are registered. The watch fires when one comes, goes, or registers anew.
+    """`bootstrap.servers` of the brokers that are registered. The watch fires when one comes, goes, or registers again.
 
     Raises:
         BrokerNotAvailable: there is none that listens by that protocol, or no cluster at that chroot.

@@ -36,7 +36,7 @@ class InvalidPartition(OttlaError):
 
 
 class DeliveryFailed(OttlaError):
-    """Messages were not written, or nobody knows whether they were.
+    """Messages were not written, or no one knows whether they were.
 
     Attributes:
         code: of the first failure: Kafka's error code, or below 0 one of librdkafka's own.

@@ -116,7 +116,7 @@ class GroupRegistry:
             try:
                 results = await self.session.transaction([claim, written])
             except (NodeExists, BadVersion):
-                continue  # somebody was faster, or the former owner has committed once more
+                continue  # someone was faster, or the former owner has committed once more
             except NoNode:
                 for path in (owner_path, offset_path):
                     await self._make(path.rpartition("/")[0])
@@ -139,7 +139,7 @@ class GroupRegistry:
             BadVersion: of the first partition that another has claimed since, or that this consumer does not own. The others are
                 written.
         """
-        # A commit beside it, or behind one of which nobody heard the end, would not know the version.
+        # A commit beside it, or behind one of which no one heard the end, would not know the version.
         await asyncio.shield(self._commit_all(offsets))
 
     async def _commit_all(self, offsets: Mapping[TopicPartition, int]) -> None:

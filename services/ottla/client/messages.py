@@ -1,4 +1,4 @@
-"""What a fetch brings: a set of messages that is whole batches until somebody looks at them.
+"""What a fetch brings: a set of messages that is whole batches until someone looks at them.
 
 A `MessageSet` is given on as batches (bytes as the broker has them), as messages or as columns. What lies before the offset that was
 asked for, markers, and messages of aborted transactions are left out of all three; a batch that is partly before the offset stays whole

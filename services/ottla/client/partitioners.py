@@ -3,7 +3,7 @@
     producer = Producer(settings, partitioner=lambda key, count: 0 if key is None else key[0] % count)
 
 `murmur2_partition` is what Kafka's Java client does with a key, and what librdkafka does here for a producer that has no partitioner of
-its own: data of two topics with the same keys and the same number of partitions stays together, whoever wrote it.
+its own: data of two topics with the same keys and the same number of partitions stays together, no matter who wrote it.
 
 Pure.
 """

@@ -74,7 +74,7 @@ class Delivery:
         """Waits until all of them are written, and gives partition and offset of each, in the order of the acknowledgements.
 
         Raises:
-            DeliveryFailed: one of them at least is not written, or nobody knows.
+            DeliveryFailed: one of them at least is not written, or no one knows.
             TimeoutError: not in that time; it goes on all the same.
         """
         end = None if timeout_seconds is None else self._producer.monotonic() + timeout_seconds
@@ -95,7 +95,7 @@ class Delivery:
         self._producer.unseen(self)
 
     def dropped(self, count: int = 1) -> None:
-        """So many messages are not to be written, or somebody else has."""
+        """So many messages are not to be written, or someone else has."""
         self._expected -= count
 
     def grown(self, count: int) -> None:
@@ -315,7 +315,7 @@ class Producer:
             except BaseException:
                 self._client.purge()
                 self._client.flush(_ASKING_SECONDS)
-                self._unseen.clear()  # whoever aborts knows that nothing of it is written
+                self._unseen.clear()  # the caller that aborts knows that nothing of it is written
                 self._client.abort_transaction(_ASKING_SECONDS)
                 raise
         except KafkaException as error:
@@ -334,7 +334,7 @@ class Producer:
         return self._clock.monotonic()
 
     def unseen(self, delivery: Delivery) -> None:
-        """The delivery has failed and nobody knows yet."""
+        """The delivery has failed and no one knows yet."""
         self._unseen.add(delivery)
 
     def seen(self, delivery: Delivery) -> None:
@@ -552,7 +552,7 @@ class _Sender:
                 delivery = Delivery(self._producer, len(last))
                 self._deliver(last, {id(record): delivery for record in last})
             self._callbacks.close()
-        except Exception:
+        except Exception:  # the handler is the application's
             log.exception("the callback handler failed at the producer's close")
 
     def _next_batch(self) -> list[tuple[ProducerRecord, Delivery]]:
@@ -577,7 +577,7 @@ class _Sender:
                 records += found
             self._deliver(self._callbacks.before_sending(records), deliveries)
         except Exception as error:
-            # Of whoever wrote the handler. The batch has failed, and the thread goes on with the next.
+            # The handler is the application's. The batch has failed, and the thread continues with the next.
             failure = DeliveryFailed(f"a handler raised {type(error).__name__}: {error}", -1)
             failure.__cause__ = error
             for delivery in {id(delivery): delivery for _, delivery in batch}.values():

@@ -225,7 +225,7 @@ class AsyncSimpleConsumer:
                 name = keys.get(answer.topic, "")
                 partition = TopicPartition(name, answer.partition)
                 if partition not in sizes:
-                    raise UnknownTopicOrPartition(f"broker {leader} answers for {answer.topic}-{answer.partition}, which nobody asked for")
+                    raise UnknownTopicOrPartition(f"broker {leader} answers for {answer.topic}-{answer.partition}, which no one asked for")
                 taken = self._taken(partition, asked[partition].offset, answer)
                 if taken is not None:
                     found[partition] = taken

@@ -287,7 +287,7 @@ class MirrorCluster(ClusterSettings, ServiceSettings):
         found = dict(_JAAS.findall(self.sasl_jaas_config.value)) if self.sasl_jaas_config is not None else {}
         if found.keys() != {"username", "password"}:
             raise ConfigurationError(f'{self.alias}.sasl.jaas.config: username="…" and password="…" are needed')
-        return tuple(re.sub(r"\\(.)", r"\1", found[name]) for name in ("username", "password"))  # type: ignore[return-value]
+        return tuple(re.sub(r"\\(.)", r"\1", found[name]) for name in ("username", "password"))  # type: ignore[return-value]  # there are two
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -173,7 +173,7 @@ class Settings:
     @cache
     def definitions(cls) -> Mapping[str, SettingDefinition]:
         """Each setting of this class by its name, in the order of declaration."""
-        found = (field.metadata.get(_METADATA_KEY) for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+        found = (field.metadata.get(_METADATA_KEY) for field in dataclasses.fields(cls))  # type: ignore[arg-type]  # each subclass is a dataclass
         return MappingProxyType({declared.name: declared for declared in found if declared is not None})
 
     def value_of(self, name: str) -> Any:

@@ -22,12 +22,12 @@ from ottla.coordination.errors import BadVersion, ConnectionLoss, NodeExists, No
 from ottla.coordination.interface import Coordination, Create, Operation, SetData, Watch
 from ottla.coordination.retries import make_znode, retried
 from ottla.errors import ApiError, OttlaError
+from ottla.lifecycle import Backoff
 
 log: Final = logging.getLogger(__name__)
 
 # Before the next attempt after two terms in a row that failed; it doubles with each further one.
-_PAUSE_SECONDS: Final = 0.5
-_LONGEST_PAUSE_SECONDS: Final = 5.0
+_BACKOFF: Final = Backoff(first_seconds=0.5, longest_seconds=5.0)
 # A term that lasts so long is no failed attempt, whatever ends it.
 _SOUND_SECONDS: Final = 10.0
 # The same reason is logged again only after so long.
@@ -139,7 +139,7 @@ class Election:
         self._happened()
 
     def _pause(self) -> float:
-        return 0.0 if self._failures < 2 else min(_PAUSE_SECONDS * 2 ** min(self._failures - 2, 10), _LONGEST_PAUSE_SECONDS)
+        return 0.0 if self._failures < 2 else _BACKOFF.seconds(self._failures - 2)
 
     async def _elect(self) -> None:
         self._changed = changed = asyncio.Event()
@@ -160,7 +160,7 @@ class Election:
                 await self._elect()
             except SessionExpired:
                 return  # the next session has an election of its own
-            except Exception as error:
+            except Exception as error:  # a process must not stop taking part in the election
                 if not isinstance(error, OttlaError):
                     log.exception("the election of a %s continues after a failure", self._office.name)
                 self._failures = max(self._failures, 1)  # the next attempt is not the first

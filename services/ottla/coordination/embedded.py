@@ -240,5 +240,5 @@ class EmbeddedSession:
         for listener in list(self._listeners):
             try:
                 listener(event)
-            except Exception:
+            except Exception:  # one listener's error must not keep the others from the event
                 log.exception("a listener of session %#x failed at %s", self._session_id, event.value)

@@ -470,7 +470,7 @@ class ZooKeeperSession:
         try:
             self._client.stop()
             self._client.close()
-        except Exception:
+        except Exception:  # a thread ends here; the session has ended in any case
             log.exception("session %#x: kazoo did not stop", self._session_id)
         finally:
             self._post(self._client_stopped)
@@ -484,7 +484,7 @@ class ZooKeeperSession:
         for listener in list(self._listeners):
             try:
                 listener(event)
-            except Exception:
+            except Exception:  # one listener's error must not keep the others from the event
                 log.exception("a listener of session %#x failed at %s", self._session_id, event.value)
 
     def _post(self, callback: Callable[..., object], *arguments: object) -> None:

@@ -116,7 +116,7 @@ class Codec:
         if isinstance(message, broker_pb2.LeaderAndIsrRequest | broker_pb2.UpdateMetadataRequest):
             request: Request[Any] = self._request.unpack(message, partitions=tuple(await _in_steps(_assignments_of(message.topics))))
             return request
-        return self._request.unpack(message)  # type: ignore[no-any-return]
+        return self._request.unpack(message)  # type: ignore[no-any-return]  # a Request[Any], as above
 
     def caller_of(self, message: Any) -> Caller | None:
         """Who sent the message of a request; None where the request itself has the epochs, and its receiver judges them."""
@@ -341,7 +341,7 @@ def _answer(hint: Any, descriptor: Descriptor) -> _Shape:
 
 def _answer_type(request: type[Request[Any]]) -> Any:
     """A of `Request[A]`."""
-    (base,) = request.__orig_bases__  # type: ignore[attr-defined]
+    (base,) = request.__orig_bases__  # type: ignore[attr-defined]  # typeshed does not know it
     return get_args(base)[0]
 
 

@@ -29,6 +29,7 @@ from ottla.interbroker.calls import (
     NewTopic,
     PartitionOutcome,
 )
+from ottla.lifecycle import Backoff
 from ottla.model import TopicDescription, TopicPartition
 
 log: Final = logging.getLogger(__name__)
@@ -36,8 +37,7 @@ log: Final = logging.getLogger(__name__)
 A = TypeVar("A")
 
 # Between two attempts, unless another controller is known before; it doubles up to the longest.
-_FIRST_PAUSE_SECONDS: Final = 0.05
-_LONGEST_PAUSE_SECONDS: Final = 0.5
+_BACKOFF: Final = Backoff(first_seconds=0.05, longest_seconds=0.5)
 
 # After these a request goes to the next controller.
 _TRY_ANOTHER: Final = (NotController, BrokerNotAvailable, RequestTimedOut, StaleControllerEpoch)
@@ -92,7 +92,7 @@ class Forwarder:
         )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
-        pause = _FIRST_PAUSE_SECONDS
+        timeouts = 0
         was_sent = False
         while True:
             try:
@@ -113,6 +113,7 @@ class Forwarder:
                     return cast("A", _without(answer, operation.refusal_of_repeat.code))
                 return answer
             except _TRY_ANOTHER as error:
+                pause = _BACKOFF.seconds(timeouts)
                 if loop.time() + pause >= deadline:
                     raise
                 log.debug("%s, trying again: %s", title, error)
@@ -120,7 +121,7 @@ class Forwarder:
                     async with asyncio.timeout(pause):
                         await self._locator.wait_for_another()
                 except TimeoutError:
-                    pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                    timeouts += 1
 
     async def _answer_of_first(self, request: ControllerRequest[Any], error: ApiError, did_exist: bool) -> TopicDescription | None:
         """What the first of several attempts would have been answered, where it was carried out; raises the error where it was not."""

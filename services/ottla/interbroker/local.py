@@ -10,7 +10,6 @@ two brokers off from each other, `carry` may delay, lose or repeat any call.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
@@ -31,6 +30,7 @@ from ottla.interbroker.calls import (
     Request,
     deadline_seconds,
 )
+from ottla.lifecycle import Tasks
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration
 
 log: Final = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ class LocalTransport:
         self._check_caller = check_caller
         self._own = NO_LEADER
         self._served: tuple[BrokerControl, ControllerControl] | None = None
-        self._performing: set[asyncio.Task[Any]] = set()
+        self._performing: Final = Tasks()
         self._context = copy_context()
 
     def broker(self, registration: BrokerRegistration) -> BrokerControl:
@@ -164,17 +164,14 @@ class LocalTransport:
     async def close(self) -> None:
         """Is not reachable any more; calls that are being performed are given a moment. Safe to repeat."""
         self._hub.leave(self._own, self)
-        if self._performing:
-            await asyncio.wait(set(self._performing), timeout=GRACE_SECONDS)
+        await self._performing.wait(GRACE_SECONDS)
         self.abort()
-        if self._performing:
-            await asyncio.wait(set(self._performing))
+        await self._performing.wait()
 
     def abort(self) -> None:
         """Is gone at once, as a process that is killed: what is being performed stops where it is."""
         self._hub.leave(self._own, self)
-        for task in self._performing:
-            task.cancel()
+        self._performing.cancel()
 
     # What arrives.
 
@@ -204,7 +201,7 @@ class LocalTransport:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._performing.discard(task)
-        with contextlib.suppress(asyncio.CancelledError):
+        if not task.cancelled():
             task.exception()  # its caller may have given up
 
 

@@ -12,7 +12,6 @@ Invariant: no method is spelled here; what can be called is the table's affair (
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -167,8 +166,7 @@ class GrpcControl:
         if server is not None:
             await server.stop(GRACE_SECONDS)
         self.forget(list(self._ways))
-        if self._closing:
-            await asyncio.wait(self._closing)
+        await self._closing.wait()
 
     def _carrier_to(self, registration: BrokerRegistration) -> _Carrier | _Unreachable:
         broker_id, endpoint = registration.broker_id, registration.control_endpoint

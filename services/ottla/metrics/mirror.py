@@ -31,7 +31,7 @@ LAG_BYTES: Final = Metric(
     "ottla_mirror_lag_bytes", "gauge", "Bytes that are not copied yet, as far as copied records say how large one is.", _LINK
 )
 SLOTS: Final = Metric(
-    "ottla_mirror_slots", "gauge", "Slots that are held here and open: nobody else can write, and the map is read.", _LINK
+    "ottla_mirror_slots", "gauge", "Slots that are held here and open: no one else can write, and the map is read.", _LINK
 )
 LINK_SLOTS: Final = Metric("ottla_mirror_link_slots", "gauge", "Slots that the link has; together its workers should hold as many.", _LINK)
 PAUSED: Final = Metric("ottla_mirror_link_paused", "gauge", "1 while an operator has paused the whole link, otherwise 0.", _LINK)

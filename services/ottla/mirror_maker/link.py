@@ -3,8 +3,8 @@
     every 5 s        the source's topics are looked at; new ones and new partitions are made in the target and copied
     on a change      of workers and slots, and every 2 s: free slots are taken, one too many is given up
     every 5 s        offsets of groups are translated; the positions are committed in the source, for tools that show lag
-    every 5 s        schemas that the target's registry does not have are registered there, by whoever holds slot 0
-    every second     a heartbeat, by whoever holds slot 0
+    every 5 s        schemas that the target's registry does not have are registered there, by the holder of slot 0
+    every second     a heartbeat, by the holder of slot 0
 
 Each of these goes on when it fails, after a word in the log. Slots that are at work need none of them.
 """
@@ -518,7 +518,7 @@ class _Nobody:
         """It is not held."""
 
     async def publish(self, bytes_per_second: Mapping[int, float]) -> None:
-        """Nobody asks."""
+        """No one asks."""
 
     async def pause(self, names: object) -> None:
         raise OttlaError("there is no session with ZooKeeper at the moment")

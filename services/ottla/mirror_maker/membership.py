@@ -78,7 +78,7 @@ class Alone:
         self._held.discard(slot)
 
     async def publish(self, bytes_per_second: Mapping[int, float]) -> None:
-        """Nobody asks."""
+        """No one asks."""
 
     async def pause(self, names: Collection[str]) -> None:
         self._paused = frozenset(names)

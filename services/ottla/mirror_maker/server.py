@@ -234,7 +234,7 @@ class MirrorMaker:
                     log.error("%s; the link stays as it is at each worker, and the other links do too", why)
             self._damaged = damaged
             for name in [name for name, (said, _) in self._made.items() if name not in damaged and found.get(name) != said]:
-                log.info("%s ends: its link was deleted, or made anew", name)
+                log.info("%s ends: its link was deleted, or made again", name)
                 await self._made.pop(name)[1].aclose()
             for name, said in found.items():
                 if name in self.links:

@@ -29,7 +29,7 @@ _SslProtocol: Any = asyncio.sslproto.SSLProtocol
 _PROTOCOLS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
-class ServerTls(_SslProtocol):  # type: ignore[misc]
+class ServerTls(_SslProtocol):  # type: ignore[misc]  # Any, as said above
     """asyncio's TLS under a protocol, whose handshake `offload` computes: a step for each arrival.
 
     OpenSSL works in the thread without the interpreter's lock, on buffers that are not for two threads: while it computes a step

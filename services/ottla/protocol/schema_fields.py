@@ -68,7 +68,7 @@ def _default(field: dataclasses.Field[Any], declared: Any) -> Any:
     if field.default is not dataclasses.MISSING:
         return field.default
     if dataclasses.is_dataclass(declared):
-        return declared(**{nested.name: _default(nested, nested.type) for nested in dataclasses.fields(declared)})  # type: ignore[operator]
+        return declared(**{nested.name: _default(nested, nested.type) for nested in dataclasses.fields(declared)})  # type: ignore[operator]  # a dataclass of unknown fields
     assert field.metadata["kafka_type"] in {"int8", "int16", "int32", "int64"}, f"{field.name} has no default"
     return 0
 

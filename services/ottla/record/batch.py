@@ -172,7 +172,7 @@ def check_from_client(header: BatchHeader) -> None:
 
     Raises:
         UnsupportedCompressionType: a codec that does not exist.
-        InvalidRecord: a control batch, attributes that nobody knows or that a broker sets, more records than the bytes can hold.
+        InvalidRecord: a control batch, attributes that no one knows or that a broker sets, more records than the bytes can hold.
     """
     if header.codec > HIGHEST_CODEC:
         raise UnsupportedCompressionType(f"codec {header.codec} is unknown, the highest is {HIGHEST_CODEC} (zstd)")

@@ -100,7 +100,7 @@ def contents_of_columns(columns: Columns) -> Identities:
     for bits in (7, 14, 21, 28):
         sizes += lengths >> np.uint64(bits) > 0
     if bool((between == sizes).all()):
-        view = memoryview(columns.values.data)  # type: ignore[arg-type]
+        view = memoryview(columns.values.data)  # type: ignore[arg-type]  # an array of bytes is a buffer
         digests = [xxh3_128_digest(view[begin:end]) for begin, end in zip(keys.starts.tolist(), value_ends.tolist(), strict=True)]
     else:  # lengths that are written longer than they need to be, or records that were decoded one by one
         digests = [digest_of(keys[index], values[index]) for index in range(len(columns))]
@@ -217,7 +217,7 @@ class Sketch:
         ones = np.uint64(1)
         for index in indices:
             for cells, words in zip(self.cells, (ones, identities.first, identities.second, checks), strict=True):
-                np.add.at(cells, index, words)  # type: ignore[arg-type]
+                np.add.at(cells, index, words)  # type: ignore[arg-type]  # numpy has no overload for it
 
     def merge(self, other: Sketch) -> None:
         """Takes in what another one has."""
@@ -236,7 +236,7 @@ class Sketch:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sketch) and bool((self.cells == other.cells).all())
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as Python says that a class cannot be hashed
 
     def decode(self) -> Difference:
         """What is in it, as far as it can be named."""
@@ -256,7 +256,7 @@ class Sketch:
         return Difference(tuple(sorted(found)), not any(map(any, cells)))
 
     def to_bytes(self) -> bytes:
-        """Small where there is little in it; else the cells as they are, as sums are noise, and whoever counts reads many."""
+        """Small where there is little in it; else the cells as they are, as sums are noise, and the counter reads many."""
         cells = self.cells.astype("<u8", copy=False).tobytes()
         return zlib.compress(cells, 1) if 2 * np.count_nonzero(self.cells[0]) < CELLS else cells
 

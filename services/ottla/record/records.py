@@ -35,7 +35,7 @@ from ottla.record.codecs import MAXIMUM_DECOMPRESSED, NONE, DecompressedTooLarge
 from ottla.record.varints import decode_varint, encode_varint
 
 CRC_POSITION: Final = 17
-# That anyone who opens a batch is ready for; at a megabyte a batch, and a few bytes a record, nobody has as many.
+# That anyone who opens a batch is ready for; at a megabyte a batch, and a few bytes a record, no one has as many.
 MAXIMUM_RECORDS: Final = 1_000_000
 
 

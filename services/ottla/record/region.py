@@ -11,10 +11,10 @@ from typing import Final
 
 
 class OpenFile:
-    """A file descriptor that stays open for as long as somebody refers to it.
+    """A file descriptor that stays open for as long as someone refers to it.
 
     A fetch may still be sending when retention deletes the segment, or the file budget closes it. A number that was
-    closed could be given out again and the region would send another file's bytes, so nobody closes by number:
+    closed could be given out again and the region would send another file's bytes, so no one closes by number:
     anyone who is done drops its reference, and the last one to do so closes.
     """
 

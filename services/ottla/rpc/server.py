@@ -197,7 +197,7 @@ class _Calls(grpc.aio.ServerInterceptor):
                 return await asyncio.shield(task)
             except ApiError as error:
                 await abort(context, error)
-            except Exception:
+            except Exception:  # a call ends here; the caller is given an error without details
                 log.exception("%s failed unexpectedly", method)
                 await abort(context, UnknownServerError(f"{method} failed; the server's log says why"))
 
@@ -218,7 +218,7 @@ class _Calls(grpc.aio.ServerInterceptor):
                 if not self._is_stopping:
                     raise  # the caller has gone
                 await abort(context, BrokerNotAvailable(f"{method}: the server stops"))
-            except Exception:
+            except Exception:  # a stream ends here, likewise
                 log.exception("%s failed unexpectedly", method)
                 await abort(context, UnknownServerError(f"{method} failed; the server's log says why"))
             finally:
@@ -260,8 +260,7 @@ class _Calls(grpc.aio.ServerInterceptor):
     async def end(self) -> None:
         """Ends what still runs although its caller has gone."""
         self._running.cancel()
-        if self._running:
-            await asyncio.wait(set(self._running))
+        await self._running.wait()
 
 
 def _ended(task: asyncio.Task[Any]) -> None:

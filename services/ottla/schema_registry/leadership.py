@@ -3,7 +3,7 @@
     /ottla/schema-registry/[group]/leader   where the leader answers, as JSON
     /ottla/schema-registry/[group]/epoch    how many terms there were
 
-The leader is sticky: a node that comes back takes nothing away. ZooKeeper only says whose turn it is. That nobody else writes is the
+The leader is sticky: a node that comes back takes nothing away. ZooKeeper only says whose turn it is. That no one else writes is the
 topic's doing: the producer's epoch, which a leader raises before its first write. So a leader that is cut from ZooKeeper can do no harm,
 and it leads on for as long as its session may live.
 
@@ -25,6 +25,7 @@ from ottla.coordination.errors import NodeExists, NoNode
 from ottla.coordination.interface import Coordination, SessionEvent
 from ottla.coordination.retries import retried
 from ottla.errors import OttlaError
+from ottla.lifecycle import Tasks
 from ottla.schema_registry.state.decisions import Registration
 from ottla.schema_registry.state.drafts import Drafts
 from ottla.schema_registry.state.records import Change
@@ -96,7 +97,7 @@ class Leadership:
         self._joined: tuple[Coordination, str] | None = None
         self._session_end: asyncio.TimerHandle | None = None
         self._taking_part = asyncio.Lock()  # a session that is renewed while the lead is given up makes no second election
-        self._abdicating: set[asyncio.Task[None]] = set()
+        self._abdicating: Final = Tasks()
         self.term_count = 0
 
     # As `rest` sees it.
@@ -118,7 +119,7 @@ class Leadership:
 
     @property
     def leader(self) -> Address | None:
-        """Where the leader answers; None when nobody is known to lead."""
+        """Where the leader answers; None when no one is known to lead."""
         return self._leader
 
     @property
@@ -221,9 +222,7 @@ class Leadership:
     def _ended(self) -> None:
         self._set(None)
         if self._store.is_writing:
-            task = asyncio.ensure_future(self._store.abdicate("the term has ended"))
-            self._abdicating.add(task)
-            task.add_done_callback(self._abdicating.discard)
+            self._abdicating.begin(self._store.abdicate("the term has ended"))
 
     def _set_from(self, data: bytes | None) -> None:
         self._set(None if data is None else Address.decoded(data))
@@ -274,7 +273,7 @@ class _Observer:
             changed = asyncio.Event()
             try:
                 data = None
-                if await self._coordination.exists(self._path, lambda _, changed=changed: changed.set()) is not None:  # type: ignore[misc]
+                if await self._coordination.exists(self._path, lambda _, changed=changed: changed.set()) is not None:  # type: ignore[misc]  # mypy infers no type of a default
                     with contextlib.suppress(NoNode):
                         data, _ = await self._coordination.get(self._path)
                 self._seen(data)

@@ -188,7 +188,7 @@ class SchemaRegistry:
             body_bytes=settings.size_limit_filter_max_request_body_size,
             incompatible_code=settings.incompatible_schema_error_code,
         )
-        # A process that has no file left accepts nobody, and could not reach the brokers either.
+        # A process that has no file left accepts no one, and could not reach the brokers either.
         room = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_KEPT)
         if room < settings.connections_max:
             log.warning("connections.max is %d instead of %d, by the limit of open files", room, settings.connections_max)

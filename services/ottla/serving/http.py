@@ -196,7 +196,7 @@ class _Bounded:
 class _Connection(H11Protocol):
     """uvicorn's connection, with a deadline for each request and an end to their number."""
 
-    connections: set[_Connection]  # type: ignore[assignment]
+    connections: set[_Connection]  # type: ignore[assignment]  # uvicorn has its own protocols in it
 
     _deadline: asyncio.TimerHandle | None = None
     _idle_since = 0.0
@@ -205,7 +205,7 @@ class _Connection(H11Protocol):
         super().__init__(*arguments)
         self._limits = limits
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn wants a Transport
         if len(self.connections) >= self._limits.connections:
             # Idle ones first, and of those that work on a request the one that began first.
             least_missed = min(self.connections, key=lambda connection: (connection._deadline is not None, connection._idle_since))

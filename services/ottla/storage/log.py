@@ -166,7 +166,7 @@ class Log:
         try:
             self.files.write_indexes(segment)
             position = await self.files.context.offload(locate_in_files, segment.view(), offset)
-        except Exception as error:
+        except Exception as error:  # raised again, unless the files changed meanwhile
             if truncations == self.files.truncations and not isinstance(error, OSError | struct.error):
                 raise
             # Deleted, truncated or cleaned meanwhile, or the disk is broken: read says which.
@@ -560,7 +560,7 @@ class Log:
                         start_offset = found.header.last_offset + 1
                         continue
                     found = opened
-            except Exception as error:
+            except Exception as error:  # raised again, unless the files changed meanwhile
                 if truncations != self.files.truncations or isinstance(error, FileNotFoundError | struct.error):
                     changes += 1
                     continue

@@ -111,7 +111,7 @@ class _Reader:
         paths = [znodes.BROKER.path(name) for name in names]
         found = await self._coordination.get_many(paths)
         decoded = [
-            self.decoded(path, content[0], lambda path, data, epoch=content[1].czxid: znodes.decode_broker(path, data, epoch), None)  # type: ignore[misc]
+            self.decoded(path, content[0], lambda path, data, epoch=content[1].czxid: znodes.decode_broker(path, data, epoch), None)  # type: ignore[misc]  # mypy infers no type of a default
             for path, content in zip(paths, found, strict=True)
             if content is not None
         ]

@@ -9,6 +9,8 @@ import asyncio
 import struct
 from typing import Final
 
+from ottla.lifecycle import Tasks
+
 _PING: Final = -2  # in the place of a request's number
 
 
@@ -32,7 +34,7 @@ class ZooKeeperProxy:
     def __init__(self, server_port: int) -> None:
         self._server_port = server_port
         self._connections: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: Final = Tasks()
         self._break: bool | None = None
         self._swallowed: int | None = None  # the xid of the request whose answer is the end
         self.refuses = False
@@ -48,9 +50,8 @@ class ZooKeeperProxy:
         """Cuts every connection and listens no more."""
         self._listener.close()
         self.cut()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.cancel()
+        await self._tasks.wait()
 
     def cut(self) -> None:
         """Ends every connection. With `refuses` set before there will be no others."""
@@ -65,8 +66,7 @@ class ZooKeeperProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.keep(task)
         if self.refuses:
             writer.transport.abort()
             return

@@ -324,7 +324,7 @@ async def describe_cluster(cluster: Cluster, *, timeout_seconds: float | None = 
     """Who is in the cluster, as some broker knows it.
 
     Raises:
-        ApiError, OSError: nobody who would say it in time.
+        ApiError, OSError: no one who would say it in time.
     """
 
     async def attempt(connection: BrokerConnection) -> ClusterDescription:

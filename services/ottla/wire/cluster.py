@@ -4,7 +4,7 @@
         answer = await cluster.with_controller(attempt)
 
 Who leads, coordinates or controls is looked up, remembered, and looked up again when an answer says that it has changed. One
-refresh of the metadata runs at a time, and whoever asks for one while it runs shares the next.
+refresh of the metadata runs at a time, and who asks for one while it runs shares the next.
 
 A request is sent to a broker by `ask`, and its error codes are the caller's to look at. `with_leader`, `with_coordinator`,
 `with_controller` and `with_any` find the broker, call the caller's attempt with it, and try again, after a growing pause, for as
@@ -35,7 +35,7 @@ from ottla.errors import (
     OttlaError,
     error_of,
 )
-from ottla.lifecycle import Offload, offload_nothing
+from ottla.lifecycle import Backoff, Offload, offload_nothing
 from ottla.model import NO_LEADER, BrokerId, Endpoint, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch_client import MalformedResponse
@@ -135,7 +135,7 @@ class Cluster:
         clock, random, connect, offload: the surroundings; `offload` runs the hashes of SCRAM.
 
     Raises:
-        ValueError: bootstrap_servers can not be read.
+        ValueError: bootstrap_servers cannot be read.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Cluster:
         await self.close()
 
     async def close(self) -> None:
-        """Ends every connection; whoever waits for an answer gets an error."""
+        """Ends every connection; a caller that waits for an answer gets an error."""
         self._is_closed = True
         tasks: list[asyncio.Task[Any]] = [*self._opening.values()]
         tasks += [task for task in (self._refreshing, self._next_refresh) if task is not None]
@@ -202,8 +202,8 @@ class Cluster:
             timeout_seconds: for the answer; `request_timeout_seconds` if None.
 
         Raises:
-            OSError: nobody there, or no answer.
-            MalformedResponse: the answer can not be read.
+            OSError: no one there, or no answer.
+            MalformedResponse: the answer cannot be read.
             UnsupportedVersion: the broker serves none of the versions.
             BrokerNotAvailable: no broker of that id is known.
         """
@@ -216,7 +216,7 @@ class Cluster:
         return await connection.ask(api, build(api), timeout_seconds or self.settings.request_timeout_seconds)
 
     async def connection(self, broker_id: BrokerId, lane: str = "") -> BrokerConnection:
-        """The connection to a broker, opened when there is none. Whoever asks while it is being opened shares it.
+        """The connection to a broker, opened when there is none. A caller that asks while it is being opened shares it.
 
         Args:
             lane: connections of different lanes do not wait for each other: an answer to Fetch may take its time.
@@ -288,7 +288,7 @@ class Cluster:
             topics: their names; None for all there are.
 
         Raises:
-            OSError, MalformedResponse, ApiError: nobody could say.
+            OSError, MalformedResponse, ApiError: no one could say.
         """
         if topics is None:
             self._wants_all = True
@@ -339,7 +339,7 @@ class Cluster:
         """Who leads a partition.
 
         Raises:
-            LeaderNotAvailable, UnknownTopicOrPartition: nobody, or there is none, by what was heard just now. As `topic` otherwise.
+            LeaderNotAvailable, UnknownTopicOrPartition: no one, or there is none, by what was heard just now. As `topic` otherwise.
         """
         await self.topic(partition.topic)
         try:
@@ -352,7 +352,7 @@ class Cluster:
         """Who coordinates a group or a transactional id.
 
         Raises:
-            CoordinatorNotAvailable: nobody at the moment. As `ask` otherwise.
+            CoordinatorNotAvailable: no one at the moment. As `ask` otherwise.
         """
         known = self._coordinators.get((kind, name))
         if known is not None:
@@ -379,14 +379,14 @@ class Cluster:
         return broker_id
 
     def coordinator_moved(self, kind: CoordinatorKind, name: str) -> None:
-        """The broker that was named coordinates no more, or can not be reached."""
+        """The broker that was named coordinates no more, or cannot be reached."""
         self._coordinators.pop((kind, name), None)
 
     async def controller(self) -> BrokerId:
         """Who takes the requests that only the controller takes.
 
         Raises:
-            NotController: nobody at the moment. As `refresh` otherwise.
+            NotController: no one at the moment. As `refresh` otherwise.
         """
         if self.metadata.controller_id not in self.metadata.brokers:
             await self.refresh(())
@@ -473,8 +473,8 @@ class Cluster:
     def pause_seconds(self, failures: int) -> float:
         """How long to wait after so many failures in a row before it is tried again: doubled each time, and 20 % by chance (KIP-580)."""
         settings = self.settings
-        pause = min(settings.retry_backoff_seconds * 2.0 ** min(failures, 16), settings.retry_backoff_max_seconds)
-        return pause * self.random.uniform(0.8, 1.2)
+        backoff = Backoff(settings.retry_backoff_seconds, settings.retry_backoff_max_seconds)
+        return backoff.seconds(failures) * self.random.uniform(0.8, 1.2)
 
     async def _refresh_quietly(self, topics: Sequence[str]) -> None:
         try:
@@ -484,7 +484,7 @@ class Cluster:
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """The task's error is that of whoever waits for it; when nobody does any more, it is nobody's."""
+    """The task's error is its waiter's; when no one waits any more, it is dropped."""
     if not task.cancelled():
         task.exception()
 

@@ -1,7 +1,7 @@
 """A connection to a broker: frames out, and the frames that answer them in, in the same order.
 
-An answer is handed out as a view of the buffer that it was received into. The buffer belongs to whoever holds a view of it; once
-nobody does, it is used again: a reader that looks at one answer while the next one comes has two that alternate. A buffer grows with
+An answer is handed out as a view of the buffer that it was received into. The buffer belongs to those that hold a view of it; once
+none is left, it is used again: a reader that looks at one answer while the next one comes has two that alternate. A buffer grows with
 what really arrives, up to a bound; a single answer beyond the usual size gives its memory back. Several requests may be on their
 way; a follower of a leader has one.
 
@@ -58,7 +58,7 @@ class Channel(Protocol):
         ...
 
     def abort(self) -> None:
-        """Ends the connection at once, from where one can not wait. Again, and after `close`, it does nothing."""
+        """Ends the connection at once, from where one cannot wait. Again, and after `close`, it does nothing."""
         ...
 
     async def close(self) -> None:
@@ -166,7 +166,7 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._filled += nbytes
         while self._filled > self._start and self._error is None:
             if not self._waiting:
-                self._fail(MalformedResponse(f"{self._peer} sent {self._filled - self._start} bytes that nobody asked for"))
+                self._fail(MalformedResponse(f"{self._peer} sent {self._filled - self._start} bytes that no one asked for"))
                 return
             if self._size < 0:
                 if self._filled - self._start < SIZE_PREFIX:
@@ -194,7 +194,7 @@ class SocketConnection(asyncio.BufferedProtocol):
             self._start = self._filled = 0
 
     def _make_room(self) -> None:
-        """Takes another buffer for what has come of an answer. The old one is left to whoever holds views of it.
+        """Takes another buffer for what has come of an answer. The old one is left to those that hold views of it.
 
         An answer that is announced costs no more than what has come of it, and at most as much again, or what the buffer has.
         """
@@ -211,7 +211,7 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._fail(TimeoutError(f"{self._peer} has not answered for {seconds:g} s, {self._filled - self._start} bytes came"))
 
     def _fail(self, error: Exception) -> None:
-        """The connection is over; the first reason is the one that is told."""
+        """The connection is over; the first reason is the one that is given."""
         if self._error is None:
             self._error = error
         while self._waiting:
@@ -226,7 +226,7 @@ class SocketConnection(asyncio.BufferedProtocol):
 
 
 def _is_held(buffer: bytearray) -> bool:
-    """Whether somebody has a view of it: a bytearray can not change its size then."""
+    """Whether someone has a view of it: a bytearray cannot change its size then."""
     try:
         buffer.append(0)
     except BufferError:
@@ -253,7 +253,7 @@ async def open_connection(
         setup_seconds: how long all of it may take.
 
     Raises:
-        OSError: nobody accepts, or not in time, or the certificate is not trusted.
+        OSError: no one accepts, or not in time, or the certificate is not trusted.
     """
     peer = f"{endpoint.host}:{endpoint.port}"
     if endpoint.security_protocol.endswith("SSL") and tls is None:

@@ -4,7 +4,7 @@ The first request of a session names every partition, each one after it only tho
 from now on. The broker answers with what has news. `broker.fetch_sessions` is the other end.
 
 The broker remembers what it has told us of a partition and does not repeat it. So when an answer was not taken in (it came
-for a former leader epoch, or was damaged), the partition is forgotten in one request and asked for anew in the next:
+for a former leader epoch, or was damaged), the partition is forgotten in one request and asked for again in the next:
 forgetting wins over asking within one request.
 
 Pure: no I/O, and no time.

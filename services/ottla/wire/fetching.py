@@ -39,6 +39,7 @@ from ottla.errors import (
     UnknownTopicOrPartition,
     error_of,
 )
+from ottla.lifecycle import Tasks
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol import list_offsets_client
 from ottla.protocol.api import ApiKey
@@ -125,7 +126,7 @@ class Fetched:
 
 
 class FetchFailed(OttlaError):
-    """A partition can not be read on; it is assigned no more. The cause is an ApiError.
+    """A partition cannot be read on; it is assigned no more. The cause is an ApiError.
 
     Attributes:
         partition: which.
@@ -211,7 +212,7 @@ class _SessionRefused(OttlaError):
 
 
 class Fetcher:
-    """Reads any number of partitions, each from where it is told, until closed.
+    """Reads any number of partitions, each from the offset that is given, until closed.
 
     Args:
         cluster: is the caller's to close, after the fetcher.
@@ -228,7 +229,7 @@ class Fetcher:
         self._places: dict[TopicPartition, _Place] = {}
         self._homeless: dict[TopicPartition, _Place] = {}
         self._lanes: dict[BrokerId, _Lane] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: Final = Tasks()
         self._placing: asyncio.Task[None] | None = None
         self._arrived: deque[Fetched | Exception] = deque()
         self._arrival = asyncio.Event()
@@ -246,10 +247,8 @@ class Fetcher:
     async def close(self) -> None:
         """Reads no more. What has arrived and was not polled is dropped."""
         self._is_closed = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.cancel()
+        await self._tasks.wait()
         self._arrived.clear()
 
     # What is read.
@@ -293,7 +292,7 @@ class Fetcher:
         """What has arrived since, in each partition's order; waits for something up to the timeout.
 
         Raises:
-            FetchFailed: a partition can not be read on. What arrived before that is given first.
+            FetchFailed: a partition cannot be read on. What arrived before that is given first.
         """
         if not self._arrived:
             try:
@@ -323,7 +322,7 @@ class Fetcher:
         await self._room.wait()
 
     def deliver(self, arrived: Fetched | Exception) -> None:
-        """Gives it to whoever polls."""
+        """Gives it to the next poll."""
         self._arrived.append(arrived)
         if isinstance(arrived, Fetched):
             self._buffered += len(arrived.records)
@@ -334,7 +333,7 @@ class Fetcher:
         return self._places.get(place.partition) is place
 
     def fail(self, place: _Place, error: ApiError) -> None:
-        """Reads the partition no more, and says so to whoever polls."""
+        """Reads the partition no more, and says so to the next poll."""
         if self.is_current(place):
             del self._places[place.partition]
             self._homeless.pop(place.partition, None)
@@ -343,7 +342,7 @@ class Fetcher:
             self.deliver(FetchFailed(place.partition, place.offset, error))
 
     def rehome(self, place: _Place, *, is_stale: bool) -> None:
-        """Looks up anew who is to be asked for the partition."""
+        """Looks up again who is to be asked for the partition."""
         for lane in self._lanes.values():
             lane.remove(place)
         place.is_stale = place.is_stale or is_stale
@@ -439,15 +438,13 @@ class Fetcher:
             self._room.clear()
 
     def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        task = self._tasks.begin(work)
         task.add_done_callback(self._done)
         return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not self._is_closed:
-            # Nothing is read on by this task, so whoever polls has to know.
+            # Nothing is read on by this task, so the next poll has to fail.
             self.deliver(error if isinstance(error, Exception) else RuntimeError(f"reading ended: {error!r}"))
 
 
@@ -608,7 +605,7 @@ class _Lane:
         """What has come, after a look at each header.
 
         Raises:
-            CorruptMessage, UnsupportedForMessageFormat: it can not be handed on.
+            CorruptMessage, UnsupportedForMessageFormat: it cannot be handed on.
         """
         records = answer.records
         end, next_offset, leader_epoch = check_fetched(records, place.offset, check_crcs=self._fetcher.settings.check_crcs)
@@ -657,12 +654,12 @@ class _Lane:
     # Partitions that have lost their place.
 
     def _is_out_of_range(self, place: _Place, error: ApiError) -> None:
-        anew = self._fetcher.out_of_range(place.partition, place.offset)
-        if anew is None:
+        restart = self._fetcher.out_of_range(place.partition, place.offset)
+        if restart is None:
             self._fetcher.fail(place, OffsetOutOfRange(f"the log does not have offset {place.offset}, and no policy says where to go on"))
             return
-        log.info("%s: offset %d is out of range; going on at %s", place.partition, place.offset, _NAMES.get(anew, f"the time {anew} ms"))
-        place.look_up, place.last_epoch = anew, -1
+        log.info("%s: offset %d is out of range; continuing at %s", place.partition, place.offset, _NAMES.get(restart, f"{restart} ms"))
+        place.look_up, place.last_epoch = restart, -1
 
     async def _look_up(self, connection: BrokerConnection, places: Sequence[_Place]) -> None:
         """Asks for the offsets that are still to be found out. What is refused is treated as an answer to Fetch would be."""
@@ -695,9 +692,9 @@ class _Lane:
 
     def _was_cut(self, place: _Place, epoch: int, end_offset: int) -> None:
         """The log has other records than were read: it ended, in the epoch that we read last, before our offset (KIP-320, KIP-595)."""
-        anew = self._fetcher.out_of_range(place.partition, place.offset)
+        restart = self._fetcher.out_of_range(place.partition, place.offset)
         message = f"the log was cut to offset {end_offset} of leader epoch {epoch}; not all up to {place.offset} is in it any more"
-        if anew is None:
+        if restart is None:
             self._fetcher.fail(place, OffsetOutOfRange(message))
             return
         log.warning("%s: %s; going on from there", place.partition, message)
@@ -717,7 +714,7 @@ def _key(place: _Place, speaks_ids: bool) -> Key:
 async def fetch(
     connection: BrokerConnection, request: FetchRequest, version: int, timeout_seconds: float
 ) -> tuple[ResponseHead, list[FetchedPartition], list[NodeEndpoint]]:
-    """One Fetch, without a loop: for whoever has a connection of its own.
+    """One Fetch, without a loop: for a caller with a connection of its own.
 
     Args:
         request: topics by id from version 13 on, by name below.

@@ -155,7 +155,7 @@ class Metadata:
         """Who leads the partition.
 
         Raises:
-            LeaderNotAvailable: nobody, or a broker that is not known. As `partition` otherwise.
+            LeaderNotAvailable: no one, or a broker that is not known. As `partition` otherwise.
         """
         leader = self.partition(partition).leader
         if leader not in self.brokers:

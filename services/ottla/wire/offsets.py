@@ -1,7 +1,7 @@
 """Where partitions begin and end, what offset they had at a time, and where a leader epoch ended: ListOffsets and OffsetForLeaderEpoch.
 
 Many partitions are asked for at once: each leader gets one request with all of its partitions, and only those that it could not
-answer for are asked for again, at whoever leads them then.
+answer for are asked for again, at their leaders of that time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def list_offsets(
         timeout_seconds: for all of it; the cluster's `api_timeout_seconds` if None.
 
     Raises:
-        ApiError, OSError: of the first partition that was refused, or that nobody could answer for in time.
+        ApiError, OSError: of the first partition that was refused, or that no one could answer for in time.
         UnsupportedVersion: MAX_TIMESTAMP, or `read_committed`, of a broker that does not know it.
     """
     first = FIRST_WITH_ISOLATION if read_committed else MIN_VERSION

@@ -22,7 +22,7 @@ A new epoch is only taken by a producer that got its id here and belongs to no t
 coordinator's to give. Theirs fails altogether where a new epoch would be needed; so does one in a transaction when any batch fails.
 
 A batch that failed after it was sent may be in the log, once. With it fail those behind it whose answers were lost: in a new epoch the
-broker would not know them again. So nothing is written twice, and whoever has to have each batch looks at what a failed one left.
+broker would not know them again. So nothing is written twice, and a caller that has to have each batch looks at what a failed one left.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ from ottla.errors import (
     UnsupportedForMessageFormat,
     error_of,
 )
+from ottla.lifecycle import Tasks
 from ottla.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch_client import MalformedResponse, NodeEndpoint
@@ -238,7 +239,7 @@ class BatchProducer:
         self._rows: dict[TopicPartition, _Row] = {}
         self._homeless: dict[TopicPartition, _Row] = {}
         self._lanes: dict[BrokerId, _Lane] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: Final = Tasks()
         self._placing: asyncio.Task[None] | None = None
         self._waiting_bytes = 0
         self._room = asyncio.Event()
@@ -264,10 +265,8 @@ class BatchProducer:
                 await self.flush()
         finally:
             self._fail_all(NetworkException("the producer is closed"))
-            tasks = list(self._tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            self._tasks.cancel()
+            await self._tasks.wait()
 
     def send(self, partition: TopicPartition, batch: bytes | bytearray | memoryview) -> asyncio.Future[int]:
         """Puts a batch behind those that were sent to the partition before.
@@ -277,7 +276,7 @@ class BatchProducer:
 
         Returns:
             Its base offset, to come; -1 where that is not known (acks=0, or a batch that was found to be written before). Or an
-            ApiError: the batch was not written, or nobody can say whether it was. To be looked at by the caller.
+            ApiError: the batch was not written, or no one can say whether it was. To be looked at by the caller.
 
         Raises:
             CorruptMessage, InvalidRecord, UnsupportedForMessageFormat: it is no such batch.
@@ -352,7 +351,7 @@ class BatchProducer:
         self.go_on(row)
 
     def lost(self, row: _Row, batch: _Batch) -> None:
-        """Nobody knows whether a batch of the row that was on its way has been written."""
+        """No one knows whether a batch of the row that was on its way has been written."""
         row.in_flight -= 1
         self._retry(row, batch, is_doubtful=True)
         self.rehome(row, is_stale=True)
@@ -365,7 +364,7 @@ class BatchProducer:
         self._fail_all(error)
 
     def rehome(self, row: _Row, *, is_stale: bool) -> None:
-        """Looks up anew who leads the partition."""
+        """Looks up again who leads the partition."""
         row.is_stale = row.is_stale or is_stale
         if row.home is not None:
             row.home.remove(row)
@@ -427,7 +426,7 @@ class BatchProducer:
             return
         gap, row.gap = row.gap, None
         if gap is not None and any(batch.is_doubtful and batch.number > gap.number for batch in row.batches):
-            unsure = f"{row.partition}: nobody knows which batches are written behind one that was refused"
+            unsure = f"{row.partition}: no one knows which batches are written behind one that was refused"
             self._renew_epoch(row, OutOfOrderSequenceNumber(unsure))
         row.is_held = False
         if row.renews:
@@ -436,7 +435,7 @@ class BatchProducer:
             row.next_sequence = 0
             # In the new epoch the broker would not know them again.
             for batch in [batch for batch in row.batches if batch.is_doubtful]:
-                self._fail(row, batch, OutOfOrderSequenceNumber(f"{row.partition}: nobody knows whether the batch is written"))
+                self._fail(row, batch, OutOfOrderSequenceNumber(f"{row.partition}: no one knows whether the batch is written"))
             for batch in row.batches:
                 batch.base_sequence = NO_SEQUENCE
         elif gap is not None:
@@ -552,13 +551,11 @@ class BatchProducer:
             self._empty.set()
 
     def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        task = self._tasks.begin(work)
         task.add_done_callback(self._done)
         return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("writing ended unexpectedly", exc_info=error)
             self._fail_all(NetworkException(f"writing ended: {error!r}"))
@@ -618,7 +615,7 @@ class _Lane:
                 await connection.close()
 
     async def _failed(self, error: Exception) -> None:
-        """The broker can not be reached: whoever leads its partitions is looked up again."""
+        """The broker cannot be reached: the leaders of its partitions are looked up again."""
         if not self._failures:
             log.warning("writing to broker %d, trying again: %s", self.broker_id, error)
         pause = self._cluster.pause_seconds(self._failures)

@@ -6,7 +6,7 @@
             await producer.commit_offsets("load", {TopicPartition("views", 0): CommittedOffset(17)})
 
     ready ──begin──► open ──commit──► committing ──► ready
-                      │                   └── nobody could say: `commit` again, and only that
+                      │                   └── no one could say: `commit` again, and only that
                       ├──prepare──► prepared: everything is written, and another process ends it
                       └──(a batch failed)── failed ──abort──► ready
     fenced from anywhere, for good: another process has opened the transactional id
@@ -140,7 +140,7 @@ async def end_transaction(cluster: Cluster, identity: ProducerIdentity, *, commi
     Raises:
         ProducerFenced, InvalidProducerEpoch: the transactional id has another producer by now; its transaction was aborted then.
         InvalidTransactionState: there is none, or it was ended the other way.
-        ApiError, OSError: what the last attempt was answered. Nobody knows whether it was ended.
+        ApiError, OSError: what the last attempt was answered. No one knows whether it was ended.
     """
 
     async def attempt(coordinator: BrokerId) -> None:
@@ -257,7 +257,7 @@ class TransactionalProducer:
         transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         timeout_seconds: float | None = None,
     ) -> Self:
-        """Fences whoever has the transactional id, aborts its transaction, and takes the id over.
+        """Fences the producer that has the transactional id, aborts its transaction, and takes the id over.
 
         Args:
             transaction_timeout_ms: after which the coordinator aborts a transaction that is still open (`transaction.timeout.ms`).
@@ -330,7 +330,7 @@ class TransactionalProducer:
         """Puts a batch behind those that were sent to the partition before, in the open transaction.
 
         Returns:
-            Its base offset, to come, as `BatchProducer.send`. Nobody has to look at it: `commit` raises what went wrong.
+            Its base offset, to come, as `BatchProducer.send`. No one has to look at it: `commit` raises what went wrong.
 
         Raises:
             As `add_partitions` and `BatchProducer.send`.
@@ -363,7 +363,7 @@ class TransactionalProducer:
 
         Raises:
             ApiError: a batch was not written, or the coordinator refuses: `abort` is next.
-            OSError: nobody can say whether it was committed: `commit` is next.
+            OSError: no one can say whether it was committed: `commit` is next.
             InvalidTransactionState: nothing is open.
         """
         self._expect(TransactionState.OPEN, TransactionState.COMMITTING)
@@ -409,9 +409,9 @@ class TransactionalProducer:
         await self._producer.close(wait=False)
         with self._failing():
             if self._is_begun:
-                with suppress(InvalidTransactionState):  # it was aborted before, or did not begin: nobody could say
+                with suppress(InvalidTransactionState):  # it was aborted before, or did not begin: no one could say
                     await end_transaction(self._cluster, self.identity, commit=False)
-            # What is still on its way has sequences that nobody counts any more.
+            # What is still on its way has sequences that no one counts any more.
             self.identity = await init_producer_id(
                 self._cluster, self.identity.transactional_id, transaction_timeout_ms=self._transaction_timeout_ms, former=self.identity
             )
@@ -438,7 +438,7 @@ class TransactionalProducer:
         self._error = None
 
     def _answered(self, written: asyncio.Future[int]) -> None:
-        error = NetworkException("whoever sent a batch has given it up") if written.cancelled() else written.exception()
+        error = NetworkException("the sender of a batch has given it up") if written.cancelled() else written.exception()
         if written in self._unanswered:  # and not of a transaction that is over
             self._unanswered.discard(written)
             self._error = self._error or error

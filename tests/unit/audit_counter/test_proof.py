@@ -11,8 +11,13 @@ from pathlib import Path
 
 import pytest
 from tests.unit.audit_counter.pipelines import WAIT_SECONDS, Message, Pipeline, in_a_loop, pipeline
+from tests.unit.wire.clusters import cluster_of
 
 from ottla.audit_counter.verdicts import EdgeVerdict, Verdict
+from ottla.model import TopicPartition
+from ottla.record.records import Record, build_batch
+from ottla.wire.admin import create_partitions
+from ottla.wire.producing import BatchProducer
 
 PRODUCED = "producer->log"
 CONSUMED = "log->consumer:billing"
@@ -81,6 +86,38 @@ async def test_messages_that_change_on_the_way_are_compensated_and_named(tmp_pat
         assert found[PRODUCED].verdict is Verdict.COMPENSATED
         assert named(found[PRODUCED]) == {(0, 5, 1), (0, 5, -1)}
         assert found[CONSUMED].verdict is Verdict.COMPLETE
+
+
+@in_a_loop
+async def test_a_partition_that_is_newer_than_what_the_counter_knows_of_the_topic_is_read_with_the_others(tmp_path: Path) -> None:
+    async with pipeline(tmp_path) as running, cluster_of(running.running) as cluster:
+        assert len((await running.cluster.topic("clicks")).partitions) == 2, "the counter knows these, and asks once in minutes"
+        running.cluster = cluster
+        assert not await create_partitions(cluster, {"clicks": 3})
+        while "clicks" not in cluster.metadata.topics or len(cluster.metadata.topic("clicks").partitions) < 3:
+            await cluster.refresh(["clicks"])
+        await running.produce(99, partitions=3)
+        await running.consume()
+        await running.say_final()
+        found = await verdicts(running)
+        assert {edge: said.verdict for edge, said in found.items()} == {PRODUCED: Verdict.COMPLETE, CONSUMED: Verdict.COMPLETE}
+
+
+@in_a_loop
+async def test_a_message_that_comes_to_a_log_that_was_read_is_no_duplicate_at_the_consumer(tmp_path: Path) -> None:
+    """A producer gave it up and ended, and the broker wrote it all the same."""
+    async with pipeline(tmp_path) as running:
+        await running.produce(101, unanswered=(100,))
+        await running.say_final()
+        assert (await verdicts(running))[PRODUCED].verdict is Verdict.IN_DOUBT
+        async with BatchProducer(running.cluster) as producer:
+            await producer.send(TopicPartition("clicks", 0), build_batch([Record(0, running.start_ms + 10_000, b"key-100", b"value-100")]))
+        await running.consume()
+        await running.counter.wait_read(WAIT_SECONDS)
+        found = await verdicts(running)
+        assert found[CONSUMED].verdict is Verdict.COMPLETE
+        assert (found[CONSUMED].upstream_count, found[CONSUMED].downstream_count) == (101, 101)
+        assert found[PRODUCED].verdict is Verdict.IN_DOUBT
 
 
 def dropping(messages: list[Message]) -> Iterable[Message]:

@@ -36,6 +36,11 @@ def apply(store: Store, *records: AuditRecord | None, first: int = 0) -> set[tup
     return store.apply(read(*records, first=first), {0: first + len(records)}, NOW)
 
 
+def put_log(store: Store, offsets: list[int]) -> None:
+    store.begin_log("clicks", [START])
+    store.put_log("clicks", {START: {0: tally(offsets)}}, {0: 100}, {START: 0})
+
+
 def verdicts(store: Store) -> dict[str, Verdict]:
     return {said.edge: said.verdict for said in judge(store.books("clicks", START), ("producer", "broker"))}
 
@@ -81,7 +86,7 @@ def test_rows_that_are_remembered_are_those_of_the_file(store: Store, tmp_path: 
     again: dict[str, Any] = {"host": "b", "first_offset": 60, "next_offset": 80}
     steps: list[Callable[[Store], object]] = [
         lambda it: apply(it, produced(0, ALL), appended(0, ALL[:60]), appended(1, ALL[60:]), record("l", 0, "log", {START: tally(ALL)})),
-        lambda it: it.put_log("clicks", {START: {0: tally(ALL[:50])}}, {0: 100}, {START: 0}),
+        lambda it: put_log(it, ALL[:50]),
         lambda it: apply(it, record("l", 1, "log", {START: tally([7])}), first=4),
         lambda it: it.drop_sketches(NOW + HOUR),
         lambda it: apply(it, produced(1, [100]), first=5),
@@ -124,6 +129,7 @@ def test_what_changed_is_unjudged_until_it_is_judged_whatever_is_stopped_between
     store = Store(tmp_path / "audit.db", MINUTE, HOUR)
     store.next_offsets("topic-1")
     changed = apply(store, produced(0, ALL, watermark_ms=END), appended(0, ALL))
+    store.begin_log("clicks", [START + MINUTE])
     store.put_log("clicks", {START + MINUTE: {}}, {0: 100}, {START + MINUTE: 0})
     store.close()
     store = Store(tmp_path / "audit.db", MINUTE, HOUR)
@@ -326,9 +332,18 @@ def test_kill_9_counts_nothing_twice_and_nothing_less(tmp_path: Path) -> None:
 
 def test_what_the_log_said_is_old_once_more_was_written(store: Store) -> None:
     apply(store, produced(0, ALL, watermark_ms=END), appended(0, ALL, watermark_ms=END))
-    store.put_log("clicks", {START: {0: produced(0, ALL).windows[START]}}, {0: 100}, {START: 0})
+    put_log(store, ALL)
     assert store.books("clicks", START).repeated == 0
     store.apply([Read(0, 2, consumed(0, ALL, 100))], {0: 3}, NOW)
     assert store.books("clicks", START).repeated == 0
     store.apply([Read(0, 3, produced(1, [100], watermark_ms=END))], {0: 4}, NOW)
     assert store.books("clicks", START).repeated is None
+
+
+def test_what_a_log_says_is_not_taken_in_when_more_was_written_while_it_was_read(store: Store) -> None:
+    """The log was read up to offset 99, and a broker says of 100 before that is known: the log has not lost it."""
+    apply(store, produced(0, [*ALL, 100], watermark_ms=END, is_final=True), appended(0, ALL, watermark_ms=END))
+    store.begin_log("clicks", [START])
+    store.apply([Read(0, 2, appended(1, [100], watermark_ms=END))], {0: 3}, NOW)
+    store.put_log("clicks", {START: {0: tally(ALL)}}, {0: 100}, {START: 0})
+    assert verdicts(store) == {"producer->broker": Verdict.COMPLETE}

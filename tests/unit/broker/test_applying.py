@@ -174,14 +174,14 @@ def test_metadata_is_what_clients_are_told() -> None:
     world = World()
     asyncio.run(tell(world, update_metadata(topic_configs={"orders": {}}, deleted_topics=("gone",))))
     assert world.metadata.partition("orders", 0) == STATE
-    assert world.metadata.brokers == {each.broker_id: each for each in REGISTRATIONS}
+    assert world.metadata.brokers == {registration.broker_id: registration for registration in REGISTRATIONS}
     assert world.told.events == [("forget", "gone"), ("learn", {"orders": {}})]
 
 
 def test_a_broker_that_may_have_missed_deletions_is_told_all_that_there_is() -> None:
     async def run() -> None:
         world = World()
-        await tell(world, update_metadata(partitions=tuple(replace(ASSIGNMENT, topic=each) for each in ("orders", "missed", "gone"))))
+        await tell(world, update_metadata(partitions=tuple(replace(ASSIGNMENT, topic=name) for name in ("orders", "missed", "gone"))))
         world.told.events.clear()
         assert not world.metadata.complete.is_set()
         await tell(world, update_metadata(deleted_topics=("gone",), all_topics=("orders", "not-told-yet")))

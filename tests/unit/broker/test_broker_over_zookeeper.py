@@ -59,7 +59,7 @@ async def broker_with(properties: dict[str, str]) -> AsyncIterator[Broker]:
 
 @asynccontextmanager
 async def tool_at(connect: str) -> AsyncIterator[Coordination]:
-    """What somebody sees who looks into ZooKeeper."""
+    """What someone sees who looks into ZooKeeper."""
     session = await open_session(ZooKeeperOptions(ConnectString.parse(connect)))
     try:
         yield session

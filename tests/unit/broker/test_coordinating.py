@@ -52,7 +52,7 @@ class Service:
     async def open(self) -> Coordination:
         self.attempts += 1
         if self.is_away:
-            raise ConnectionLoss("nobody is there")
+            raise ConnectionLoss("no one is there")
         self.sessions.append(await self.zookeeper.session())
         if self.fails_at is not None:
             return cast("Coordination", Fragile(self, self.sessions[-1], self.fails_at, self.failure))
@@ -215,7 +215,7 @@ def test_a_service_that_is_there_and_loses_every_session_is_waited_for_and_one_t
         assert len(service.sessions) == 5
         await broker.stop()
         service.is_away = True
-        with pytest.raises(ConnectionLoss, match="nobody is there"):
+        with pytest.raises(ConnectionLoss, match="no one is there"):
             await Broker(settings_for(tmp_path), service.open).start()
 
     run(scenario)
@@ -252,7 +252,7 @@ def test_a_session_that_expires_while_the_broker_joins_again_is_replaced_too(tmp
 
 
 def test_another_cluster_in_the_same_place_is_not_joined(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Somebody emptied ZooKeeper: to join what is there now would delete every topic."""
+    """Someone emptied ZooKeeper: to join what is there now would delete every topic."""
 
     async def scenario(service: Service) -> None:
         broker = Broker(settings_for(tmp_path), service.open)

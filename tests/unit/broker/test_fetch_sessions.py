@@ -214,7 +214,7 @@ def test_after_two_minutes_a_session_makes_room_for_a_larger_one_of_its_kind(ses
 
 
 def test_a_consumer_never_takes_a_followers_place_while_that_is_in_use(sessions: FetchSessions, clock: ManualClock) -> None:
-    followers = [begun(sessions, 0, replica_id=each) for each in (2, 3)]
+    followers = [begun(sessions, 0, replica_id=number) for number in (2, 3)]
     for epoch in range(1, 5):
         clock.advance(seconds=EVICTION_SECONDS / 2)
         for follower in followers:
@@ -227,8 +227,8 @@ def test_whoever_was_refused_is_not_looked_at_again_in_the_same_second(sessions:
     """A reader without a session asks for one with each of its fetches."""
     first, _ = begun(sessions, 0, 1), begun(sessions, 0, 1)
     clock.advance(seconds=EVICTION_SECONDS)
-    for each in list(living(sessions)):
-        sessions.begin(request(each, 1), False)
+    for session in list(living(sessions)):
+        sessions.begin(request(session, 1), False)
     assert begun(sessions, 0) == 0
     sessions.begin(request(first, 2, forgotten=(0, 1)), False)
     assert begun(sessions, 0) == 0

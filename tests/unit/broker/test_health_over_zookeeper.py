@@ -56,7 +56,7 @@ async def health(channel: RpcChannel) -> dict[str, bool]:
 
 async def until_ready(channel: RpcChannel, is_ready: bool) -> None:
     async with asyncio.timeout(120):
-        while await is_serving(channel, 20) != is_ready:  # noqa: ASYNC110 - somebody else's state
+        while await is_serving(channel, 20) != is_ready:  # noqa: ASYNC110 - someone else's state
             await asyncio.sleep(0.05)
 
 

@@ -74,7 +74,7 @@ def test_a_full_disk_is_said_by_readyz_by_a_metric_and_by_the_cluster_command(mo
         assert (status, said["status"], said["full_log_directories"]) == (200, "ready", [str(path.path)])
         assert metrics(port)["ottla_log_dirs_full"] == 1
         assert gather_cluster(where).complaints == [f"the disk of the log directory {path.path} of broker 2 is full"]
-        monkeypatch.setattr(log_directory, "CALM_SECONDS", 0.0)  # nobody has to wait for that here
+        monkeypatch.setattr(log_directory, "CALM_SECONDS", 0.0)  # no one has to wait for that here
         until(lambda: "full_log_directories" not in ready(port)[1])
         assert gather_cluster(where).complaints == []
         assert metrics(port)["ottla_log_dirs_full"] == 0
@@ -104,7 +104,7 @@ def test_ready_does_not_go_away_with_the_controller_or_with_another_broker() -> 
     """What needs no controller continues without one, so clients are to be sent here all the while."""
     with three_brokers() as cluster:
         cluster.create_topic("clicks", partitions=6, replication_factor=3)
-        ports = {each: http_port(cluster, each) for each in (1, 2, 3)}
+        ports = {number: http_port(cluster, number) for number in (1, 2, 3)}
         until(lambda: all(ready(port)[0] == 200 for port in ports.values()))
         controller = cluster.controller_id
         cluster.kill(controller)
@@ -126,7 +126,7 @@ def test_a_broker_whose_session_ends_is_not_ready_until_it_has_joined_again(monk
         return await rejoin(self, coordination)
 
     with three_brokers() as cluster:
-        ports = [http_port(cluster, each) for each in (1, 2, 3)]
+        ports = [http_port(cluster, number) for number in (1, 2, 3)]
         until(lambda: all(ready(port)[0] == 200 for port in ports))
         monkeypatch.setattr(ControllerService, "rejoin", held)
         cluster.expire_session(2)
@@ -139,7 +139,7 @@ def test_a_broker_whose_session_ends_is_not_ready_until_it_has_joined_again(monk
 
 
 def test_a_broker_that_was_drained_is_not_ready_and_goes_on_serving() -> None:
-    """What Kubernetes has a pod do before it is stopped: nobody is sent here any more, and who is here is served to the end."""
+    """What Kubernetes has a pod do before it is stopped: no one is sent here any more, and who is here is served to the end."""
     with three_brokers() as cluster:
         cluster.create_topic("clicks", partitions=3, replication_factor=3)
         port = http_port(cluster, 3)
@@ -149,7 +149,7 @@ def test_a_broker_that_was_drained_is_not_ready_and_goes_on_serving() -> None:
         status, said = ready(port)
         assert (status, said["state"], said["reason"]) == (503, "draining", "it is draining")
         assert metrics(port)["ottla_broker_state"] == 3
-        until(lambda: 3 not in [cluster.leader("clicks", each) for each in range(3)])
+        until(lambda: 3 not in [cluster.leader("clicks", number) for number in range(3)])
         assert get(port, "/healthz")[0] == 200
         cluster.stop_broker(3)
         cluster.start_broker(3)
@@ -279,7 +279,7 @@ def test_without_a_listener_nothing_of_http_is_imported(tmp_path: Path) -> None:
 
 
 def test_a_broker_whose_first_attempt_fails_is_measured_anew_and_answers_in_between(tmp_path: Path) -> None:
-    """A session that ends while a broker starts makes for another attempt; somebody scrapes all the while."""
+    """A session that ends while a broker starts makes for another attempt; someone scrapes all the while."""
     from ottla.clock import SystemClock
     from ottla.coordination.errors import ConnectionLoss
     from ottla.coordination.sessions import sessions_of

@@ -25,7 +25,7 @@ def test_ids_follow_each_other_and_go_on_in_the_next_block() -> None:
 
 
 def test_many_producers_at_once_share_the_blocks_and_no_id_is_given_twice() -> None:
-    """One allocation is on its way at a time, and nobody waits for a second one while ids are left."""
+    """One allocation is on its way at a time, and no one waits for a second one while ids are left."""
     allocations = 0
 
     async def scenario() -> None:
@@ -84,7 +84,7 @@ def test_a_client_that_goes_away_does_not_take_the_allocation_with_it() -> None:
 
 
 def test_an_allocation_that_fails_when_nobody_waits_any_more_is_no_error() -> None:
-    """The producers' connections may be gone by then; asyncio would complain of an exception that nobody looked at."""
+    """The producers' connections may be gone by then; asyncio would complain of an exception that no one looked at."""
     complaints: list[object] = []
 
     async def scenario() -> None:

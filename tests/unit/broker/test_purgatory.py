@@ -72,7 +72,7 @@ def test_who_is_held_up_by_an_earlier_one_is_not_asked() -> None:
         purgatory.check(A)
         assert [each.asked for each in operations] == [1, 1, 0, 0]
         purgatory.check(B)
-        assert [each.asked for each in (second, third, fourth)] == [2, 1, 1], "in the other partition it holds up nobody"
+        assert [each.asked for each in (second, third, fourth)] == [2, 1, 1], "in the other partition it holds up no one"
         second.ready = third.ready = fourth.ready = True
         purgatory.check(A)
         assert [each.completed for each in operations] == [1, 1, 1, 1]

@@ -53,7 +53,7 @@ def test_ready_and_a_reason_why_not_exclude_each_other(facts: Facts) -> None:
         (PartitionState(TWO, 1, (TWO,), (ONE, TWO)), True),
         (PartitionState(TWO, 1, (TWO, ONE), (ONE, TWO)), False),
         (PartitionState(ONE, 1, (ONE,), (ONE, TWO)), False),
-        (PartitionState(NO_LEADER, 1, (TWO,), (ONE, TWO)), False),  # there is nobody to catch up with
+        (PartitionState(NO_LEADER, 1, (TWO,), (ONE, TWO)), False),  # there is no one to catch up with
         (PartitionState(TWO, 1, (TWO,), (THREE, TWO)), False),  # no replica of this broker's any more
     ],
 )
@@ -95,7 +95,7 @@ def test_replicas_are_asked_for_until_all_were_in_sync_at_once_and_never_again()
         world.begin()
         world.health.phase = Phase.RUNNING
         await world.health.look()
-        assert world.walks == 0  # nobody has told it what it has
+        assert world.walks == 0  # no one has told it what it has
 
         world.broker_epoch = world.metadata_epoch = 1
         world.states = [caught_up] * (2 * AT_ONCE) + [lagging]

@@ -70,7 +70,7 @@ def test_more_replicas_wanted_in_sync_than_there_are_is_wrong_with_all_of_them_i
 
 
 def test_a_glance_shows_some_and_says_how_many_more() -> None:
-    text = described(cluster(*(placed("a", each, 1, (1, 2), (1,)) for each in range(SHOWN + 1005))))
+    text = described(cluster(*(placed("a", number, 1, (1, 2), (1,)) for number in range(SHOWN + 1005))))
     assert text.count("\na-") == SHOWN
     assert text.splitlines()[-1] == "… and 1,005 more; --json has them all."
 

@@ -31,8 +31,8 @@ def test_a_broker_finds_its_logs_whatever_the_size_of_its_cluster_was(
 
 def test_brokers_of_one_machine_share_all_but_their_ports_and_logs(tmp_path: Path) -> None:
     one, two = (
-        BrokerSettings.from_properties(dev_properties(tmp_path, "127.0.0.1", 9092, 4, {"log.segment.bytes": "2048"}, each, 2))
-        for each in (1, 2)
+        BrokerSettings.from_properties(dev_properties(tmp_path, "127.0.0.1", 9092, 4, {"log.segment.bytes": "2048"}, number, 2))
+        for number in (1, 2)
     )
     assert (one.broker_id, one.accepted_listeners[0].port) == (1, 9092)
     assert (two.broker_id, two.accepted_listeners[0].port) == (2, 9093)

@@ -189,7 +189,7 @@ def test_a_process_that_has_handlers_of_its_own_has_them_back_afterwards() -> No
         log.debug("here")
     assert (root.handlers, root.level) == (handlers, level)
     log.error("and not here")
-    assert [each["message"] for each in lines_of(stream)] == ["here"]
+    assert [line["message"] for line in lines_of(stream)] == ["here"]
 
 
 def test_a_stranger_s_name_begins_no_line_and_moves_no_cursor() -> None:

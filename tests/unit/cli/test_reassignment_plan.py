@@ -68,14 +68,14 @@ def test_a_partition_is_in_as_many_racks_as_it_can_be_and_a_plan_that_was_carrie
 def test_nothing_moves_that_can_stay() -> None:
     current = {A0: (1, 2), A1: (2, 3), B0: (3, 1)}
     assert even_plan(current, NO_RACKS([1, 2, 3])) == current
-    moved = even_plan({TopicPartition("t", each): (1, 2, 3) for each in range(4)}, NO_RACKS([1, 2, 3, 4]))
+    moved = even_plan({TopicPartition("t", number): (1, 2, 3) for number in range(4)}, NO_RACKS([1, 2, 3, 4]))
     assert sum(4 in replicas for replicas in moved.values()) == 3
     assert sum(len({1, 2, 3} - set(replicas)) for replicas in moved.values()) == 3
 
 
 def test_topics_of_one_partition_are_spread_together() -> None:
     """Each by itself is even wherever it is; all of them on one broker are not."""
-    plan = even_plan({TopicPartition(f"t{each}", 0): (1,) for each in range(6)}, NO_RACKS([1, 2, 3]))
+    plan = even_plan({TopicPartition(f"t{number}", 0): (1,) for number in range(6)}, NO_RACKS([1, 2, 3]))
     assert Counter(replicas[0] for replicas in plan.values()) == {1: 2, 2: 2, 3: 2}
 
 

@@ -86,5 +86,5 @@ async def take(stream: AsyncMessageStream, count: int) -> list[bytes | None]:
 async def until(holds: Callable[[], bool]) -> None:
     """Waits until that is so."""
     async with asyncio.timeout(120):
-        while not holds():  # noqa: ASYNC110  # what is looked at tells nobody
+        while not holds():  # noqa: ASYNC110  # what is looked at tells no one
             await asyncio.sleep(0.01)

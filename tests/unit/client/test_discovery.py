@@ -90,7 +90,7 @@ def test_brokers_that_come_and_go_are_followed(cluster: EmbeddedCluster, zookeep
 
 
 def test_brokers_that_all_have_moved_are_found_at_their_new_addresses(cluster: EmbeddedCluster, look: KazooClient, zookeeper: str) -> None:
-    """A logical broker id lets a broker move to another machine without a change at its clients: nobody answers any more at the addresses
+    """A logical broker id lets a broker move to another machine without a change at its clients: no one answers any more at the addresses
     that the producer began with."""
     with EmbeddedCluster(topics={"moved": 1}) as former:
         port = int(former.bootstrap_servers.rpartition(":")[2])
@@ -104,7 +104,7 @@ def test_brokers_that_all_have_moved_are_found_at_their_new_addresses(cluster: E
     port = int(cluster.bootstrap_servers.split(",")[0].rpartition(":")[2])
     data |= {"port": port, "endpoints": [f"PLAINTEXT://127.0.0.1:{port}"]}
     look.set("/elsewhere/brokers/ids/1", json.dumps(data).encode())
-    producer.send(now, b"second", key=b"k", headers=[("h", b"1")], timestamp_ms=5)  # waits for brokers that nobody has heard of yet
+    producer.send(now, b"second", key=b"k", headers=[("h", b"1")], timestamp_ms=5)  # waits for brokers that no one has heard of yet
     producer.close()
     with SimpleConsumer(cluster.bootstrap_servers) as consumer:
         (message,) = consumer.fetch(now, 0, 0)

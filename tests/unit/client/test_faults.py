@@ -142,7 +142,7 @@ with ConsumerConnector(settings_of(sys.argv[1], "stopped")) as connector:
 def test_a_consumer_that_is_stopped_for_longer_than_its_session_is_replaced_and_comes_back(
     cluster: EmbeddedCluster, producer: Producer, own_zookeeper_server: ZooKeeperServer
 ) -> None:
-    """SIGSTOP. Whoever takes over reads everything from the group's offset on; the one that wakes up joins anew, and loses nothing."""
+    """SIGSTOP. Whoever takes over reads everything from the group's offset on; the one that wakes up joins again, and loses nothing."""
     topic = cluster.create_topic("stopped", partitions=2)
     send(producer, topic)
     program = [sys.executable, "-c", PROGRAM, own_zookeeper_server.address, topic]
@@ -302,7 +302,7 @@ def test_a_consumer_that_is_cut_off_from_brokers_alone_keeps_its_partitions_and_
 
 
 def test_nothing_is_lost_when_the_ensemble_loses_its_leader_twice(a_zookeeper_to_start: None, tmp_path: Path) -> None:
-    """Sessions are the ensemble's, not a server's; while it elects nobody can commit, and consumers read on."""
+    """Sessions are the ensemble's, not a server's; while it elects no one can commit, and consumers read on."""
     with Ensemble(tmp_path / "ensemble") as ensemble:
         settings = {"zookeeper.connect": f"{ensemble.connect}/faults", "zookeeper.session.timeout.ms": "20000"}
         with (

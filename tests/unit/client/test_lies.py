@@ -1,4 +1,4 @@
-"""Every way to read, from a broker whose answers are cut, changed or made up, and of batches that nobody can decode.
+"""Every way to read, from a broker whose answers are cut, changed or made up, and of batches that no one can decode.
 
 What is handed out is what the log has, in its order; what cannot be read is said, each time that it is asked for, and never skipped.
 """

@@ -41,7 +41,7 @@ def test_columns_and_records_are_the_same_messages(records: list[Record], start:
     numbered = [replace(record, offset=index) for index, record in enumerate(records)]
     view = memoryview(build_batch(numbered, codec=codec))
     found = [stretch for columns in read_columns(view, start_offset=start) for stretch in stretches_of(columns, CLICKS)]
-    assert [each for stretch in found for each in stretch.messages] == list(read_stretch(view, CLICKS, start).messages)
+    assert [message for stretch in found for message in stretch.messages] == list(read_stretch(view, CLICKS, start).messages)
 
 
 @pytest.mark.parametrize("sizes", [(3, 4), (150, 100, 50)], ids=["records", "columns"])

@@ -29,7 +29,7 @@ OWNERS = "/consumers/g/owners/clicks"
 
 
 class Owners:
-    """Who owns each partition, as its znode said last. An owner is followed by nobody before it is followed by another."""
+    """Who owns each partition, as its znode said last. An owner is followed by no one before it is followed by another."""
 
     def __init__(self, session: Coordination, look: Callable[[], None]) -> None:
         self._session = session
@@ -116,7 +116,7 @@ def test_no_two_consumers_own_a_partition_at_once(implementation: Implementation
                 check()
                 assert not watching.done()
             async with asyncio.timeout(120):
-                while not await is_settled(look, consumers):  # noqa: ASYNC110  # what is looked at tells nobody
+                while not await is_settled(look, consumers):  # noqa: ASYNC110  # what is looked at tells no one
                     await asyncio.sleep(0.02)
             check()
             assert owners.changes > 0

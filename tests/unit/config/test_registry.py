@@ -42,7 +42,7 @@ def settings(text: str) -> RegistrySettings:
 
 def test_a_file_of_confluents_loads() -> None:
     found = settings(CONFLUENTS)
-    assert [(each.name, each.host, each.port, each.is_tls) for each in found.api_listeners] == [
+    assert [(listener.name, listener.host, listener.port, listener.is_tls) for listener in found.api_listeners] == [
         ("HTTP", "0.0.0.0", 8081, False),
         ("HTTPS", "0.0.0.0", 8443, True),
     ]

@@ -59,7 +59,7 @@ def test_a_broker_has_time_to_hand_over_and_is_told_what_exists(name: str) -> No
 
 
 def given_to(name: str) -> dict[str, str]:
-    """Its environment, with what stands in the place of variables that nobody has set."""
+    """Its environment, with what stands in the place of variables that no one has set."""
     return {name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value) for name, value in SERVICES[name]["environment"].items()}
 
 
@@ -79,8 +79,8 @@ def test_the_schema_registry_is_told_what_exists_and_where_it_is_reached() -> No
 def test_the_mirror_maker_copies_from_a_second_cluster_and_only_with_its_profile() -> None:
     settings = MirrorSettings.from_properties(from_environment(MirrorSettings, given_to("mirror-maker")))
     assert [(link.source, link.target) for link in settings.links] == [("remote", "local")]
-    assert settings.sides["remote"].bootstrap_servers == ",".join(f"{each}:9092" for each in REMOTE_BROKERS)
-    assert settings.sides["local"].bootstrap_servers == ",".join(f"{each}:9092" for each in BROKERS)
+    assert settings.sides["remote"].bootstrap_servers == ",".join(f"{broker}:9092" for broker in REMOTE_BROKERS)
+    assert settings.sides["local"].bootstrap_servers == ",".join(f"{broker}:9092" for broker in BROKERS)
     assert settings.rpc_address is not None and settings.rpc_address.port == 9095
     assert settings.http_address is not None and settings.http_address.port == 9404
     assert settings.zookeeper_connect == "zookeeper:2181/ottla"

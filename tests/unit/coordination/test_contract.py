@@ -245,7 +245,7 @@ def test_names_that_only_look_odd_are_accepted(with_service: Run) -> None:
 
 
 def test_a_request_over_one_mebibyte_is_refused_and_the_session_lives_on(with_service: Run) -> None:
-    """`jute.maxbuffer`: ZooKeeper's server would drop the connection, which tells nobody why."""
+    """`jute.maxbuffer`: ZooKeeper's server would drop the connection, which tells no one why."""
 
     async def scenario(service: Service) -> None:
         session = await service.session()

@@ -14,6 +14,7 @@ from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.errors import BadVersion
 from ottla.coordination.interface import Coordination, Create, SetData
 from ottla.errors import UnknownServerError
+from ottla.lifecycle import Backoff
 
 OFFICE = Office("registry leader", "/registry", "/registry_epoch")
 
@@ -69,7 +70,7 @@ def test_the_next_holder_has_the_next_epoch_and_the_former_one_can_write_nothing
 
 
 def test_a_term_that_could_not_begin_is_begun_again_in_the_same_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.coordination.election._PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("ottla.coordination.election._BACKOFF", Backoff(first_seconds=0.01, longest_seconds=5.0))
 
     async def run() -> None:
         zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())

@@ -189,7 +189,7 @@ def test_a_directory_that_can_not_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_fails_is_told_to_all_who_wait_and_ends_all_writing(tmp_path: Path) -> None:
-    """A failed fsync is never retried: nobody knows what the file holds. Reads continue; a restart has what was acknowledged."""
+    """A failed fsync is never retried: no one knows what the file holds. Reads continue; a restart has what was acknowledged."""
 
     class FailingOffload:
         def __init__(self) -> None:
@@ -263,7 +263,7 @@ def test_closing_ends_the_sessions_and_nothing_can_be_opened_after(tmp_path: Pat
     connection = sqlite3.connect(tmp_path / FILE_NAME)
     assert connection.execute("SELECT path FROM znodes").fetchall() == [("/",)]
     connection.close()
-    assert sorted(each.name for each in tmp_path.iterdir()) == [FILE_NAME]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [FILE_NAME]
 
 
 def test_errors_of_the_file_are_errors_of_coordination() -> None:

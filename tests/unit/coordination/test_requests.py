@@ -51,7 +51,7 @@ def test_an_answer_that_does_not_come_counts_as_lost() -> None:
 
         async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
             await asyncio.Event().wait()
-            raise AssertionError("nobody sets it")
+            raise AssertionError("no one sets it")
 
     async def main() -> None:
         service = EmbeddedZooKeeper(None, SystemClock())

@@ -38,7 +38,7 @@ class ZooKeeperService:
         return session
 
     async def expire(self, session: ZooKeeperSession) -> None:
-        """Somebody who knows its id and password ends it while it is cut off, which is what a timeout does."""
+        """Someone who knows its id and password ends it while it is cut off, which is what a timeout does."""
         expired = asyncio.Event()
         session.on_session_event(lambda event: expired.set() if event is SessionEvent.EXPIRED else None)
         proxy = self._proxies[session.session_id]
@@ -58,7 +58,7 @@ class ZooKeeperService:
         self._proxies[session.session_id].break_at_next_request(request_arrives)
 
     async def close(self) -> None:
-        await asyncio.gather(*(each.close() for each in self._sessions))
+        await asyncio.gather(*(session.close() for session in self._sessions))
         for proxy in self._proxies.values():
             with contextlib.suppress(ConnectionError):
                 await proxy.close()

@@ -292,6 +292,6 @@ def test_no_field_of_a_registration_is_left_out() -> None:
         "broker_epoch",
         "control_endpoint",
         "previous_broker_epoch",
-        "is_foreign",  # which stays at home: a foreign broker is sent to nobody
+        "is_foreign",  # which stays at home: a foreign broker is sent to no one
         "control_secret",  # which stays at home
     ]

@@ -193,7 +193,7 @@ def test_health_follows_what_is_said_of_readiness_and_liveness_does_not() -> Non
         finally:
             await channel.close()
             await served.close()
-        await served.show_ready(True)  # nobody is there to be told
+        await served.show_ready(True)  # no one is there to be told
 
     asyncio.run(run())
 

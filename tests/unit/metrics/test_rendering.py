@@ -59,10 +59,10 @@ def test_each_kind_is_read_back_as_what_it_is(accept: str) -> None:
 def test_a_family_in_many_pieces_says_once_what_it_is(accept: str) -> None:
     """Prometheus refuses a second TYPE line for the same name."""
     many = 5 * LINES_AT_ONCE + 3
-    text = rendered(Family(log.SIZE_BYTES, [(("clicks", str(each)), each) for each in range(many)]), accept=accept)
+    text = rendered(Family(log.SIZE_BYTES, [(("clicks", str(number)), number) for number in range(many)]), accept=accept)
     assert text.count("# HELP ottla_log_size_bytes ") == text.count("# TYPE ottla_log_size_bytes ") == 1
     assert [(sample.labels["partition"], sample.value) for sample in parsed(text)["ottla_log_size_bytes"].samples] == [
-        (str(each), each) for each in range(many)
+        (str(number), number) for number in range(many)
     ]
 
 
@@ -120,7 +120,7 @@ def test_the_loop_has_its_turn_between_two_slices() -> None:
 
         def families() -> Iterator[Family]:
             for metric in (log.SIZE_BYTES, log.START_OFFSET, log.END_OFFSET):
-                yield Family(metric, ((("clicks", str(each)), each) for each in range(2_000)))
+                yield Family(metric, ((("clicks", str(number)), number) for number in range(2_000)))
 
         task = asyncio.create_task(others())
         pieces = await slices(Registry([Given(*families())], asyncio.get_running_loop().time))

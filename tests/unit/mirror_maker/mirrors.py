@@ -89,7 +89,7 @@ async def ended(task: asyncio.Task[None]) -> None:
 
 
 async def until(what: Callable[[], bool], seconds: float = SECONDS) -> None:
-    """Waits for a condition that nobody announces."""
+    """Waits for a condition that no one announces."""
     async with asyncio.timeout(seconds):
         while not what():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -98,7 +98,7 @@ def test_a_source_that_an_unclean_election_has_cut_fails_its_partition_or_goes_o
             await create_map(b)
             await publish(a, CLICKS, b"0", b"1")
             leader = await a.cluster.leader(CLICKS)
-            (follower,) = [each for each in a.cluster.metadata.topic("clicks").partitions[0].replicas if each != leader]
+            (follower,) = [replica for replica in a.cluster.metadata.topic("clicks").partitions[0].replicas if replica != leader]
             await a.brokers.kill(follower)
             await publish(a, CLICKS, b"2", b"3")
             one = copier(a, b, settings(a, b, on_truncation=on_truncation))

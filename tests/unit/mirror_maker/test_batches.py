@@ -82,7 +82,7 @@ def runs_of(offsets: list[int]) -> list[list[int]]:
 
 
 def test_what_cannot_be_joined_is_copied_as_it_is() -> None:
-    """It is the target that judges what nobody has looked at so far: joining refuses nothing."""
+    """It is the target that judges what no one has looked at so far: joining refuses nothing."""
     whole = memoryview(built(5, 6))
     broken = bytearray(built(7, 8))
     broken[61] ^= 2  # the first record says another length

@@ -113,7 +113,7 @@ def test_a_state_follows_the_arrows() -> None:
     for state in states:
         assert may_go(state, states.STOPPED) and may_go(state, state)
     assert not may_go(states.STOPPED, states.RUNNING)
-    assert not may_go(states.FAILED, states.RUNNING), "somebody has to repair it"
+    assert not may_go(states.FAILED, states.RUNNING), "someone has to repair it"
     assert not may_go(states.PAUSED, states.RUNNING)
     assert may_go(states.FAILED, states.PENDING) and may_go(states.LAGGING, states.RUNNING)
 

@@ -37,7 +37,7 @@ async def registry(side: Side) -> AsyncIterator[tuple[str, Client]]:
 
 
 def record_of(name: str, *fields: str) -> str:
-    return json.dumps({"type": "record", "name": name, "fields": [{"name": each, "type": "int", "default": 0} for each in fields]})
+    return json.dumps({"type": "record", "name": name, "fields": [{"name": field, "type": "int", "default": 0} for field in fields]})
 
 
 def test_a_worker_carries_schemas_over_with_their_ids_and_renames_their_topics(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_each_record_is_there_once_and_in_order_whatever_is_killed(tmp_path: Pat
             disturbed = asyncio.Event()
 
             async def publish() -> None:
-                """For as long as somebody is disturbed."""
+                """For as long as someone is disturbed."""
                 number = 0
                 async with BatchProducer(a.cluster) as producer:
                     while not disturbed.is_set():
@@ -270,7 +270,7 @@ def test_active_active_with_the_same_names_copies_no_copy_back(tmp_path: Path) -
                 await at_a.flush()
                 await at_b.flush()
                 async with asyncio.timeout(120):
-                    # Nobody announces that both have all.
+                    # No one announces that both have all.
                     while min([len(found[CLICKS]) for found in (await committed(a, CLICKS), await committed(b, CLICKS))]) < 40:  # noqa: ASYNC110
                         await asyncio.sleep(0.05)
                 before = there.counts.transactions + back.counts.transactions

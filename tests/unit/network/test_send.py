@@ -284,7 +284,7 @@ def test_what_is_not_in_memory_is_brought_in_beside_the_loop(tmp_path: Path, mon
             assert await peer.read(len(data) + 8) == b"head" + data + b"tail"
 
     asyncio.run(scenario())
-    # Where the file system can not say what is in memory, each of the four ranges is brought in.
+    # Where the file system cannot say what is in memory, each of the four ranges is brought in.
     assert len(offload.calls) in (1, 4)
     assert offload.calls[0][0] == "bring_in"
     assert offload.calls[0][1][1:] == (0, MIB)

@@ -286,7 +286,7 @@ def test_regions_stand_between_the_bytes_around_them_and_small_warm_ones_among_t
     pieces = encode_response(version, 0, 0, topics, inline_below=100)
     assert [piece for piece in pieces if not isinstance(piece, bytes)] == [cold, large]
     response = read_by_kio(version, joined(list(pieces)))
-    assert [bytes(each.records) for each in response.responses[0].partitions] == [small.read(), cold.read(), large.read()]
+    assert [bytes(partition.records) for partition in response.responses[0].partitions] == [small.read(), cold.read(), large.read()]
 
 
 def test_a_region_whose_file_was_cut_is_an_error_and_not_a_shorter_answer(tmp_path: Path) -> None:

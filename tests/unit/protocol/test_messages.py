@@ -214,7 +214,7 @@ def test_an_array_that_claims_two_thousand_million_elements_is_refused_before_an
 
 
 def test_a_request_with_more_elements_than_any_cluster_has_is_refused_at_once() -> None:
-    """Two megabytes of empty names: without a bound, as many objects, and nobody else is served meanwhile."""
+    """Two megabytes of empty names: without a bound, as many objects, and no one else is served meanwhile."""
     count = 1_000_001
     with pytest.raises(InvalidRequest, match="more than 10000 elements, the last 1000001 of them in topic_names"):
         messages.request_reader(ApiKey.DELETE_TOPICS, 1)(memoryview(struct.pack(">i", count) + bytes(2 * count + 4)))

@@ -156,7 +156,7 @@ def test_nothing_is_left_of_servers_and_channels() -> None:
         await rounds(5)
         # A closed connection goes when gRPC's own threads come to it, and a call's task when its loop has heard of that.
         async with asyncio.timeout(DEADLINE):
-            while open_descriptors() > before or len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110  (nobody tells)
+            while open_descriptors() > before or len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110  (no one tells)
                 await asyncio.sleep(0.01)
 
     asyncio.run(run())

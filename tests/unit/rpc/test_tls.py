@@ -22,7 +22,7 @@ def ours() -> Authority:
 
 @pytest.fixture(scope="module")
 def strangers() -> Authority:
-    return Authority("somebody else's")
+    return Authority("someone else's")
 
 
 def identity(authority: Authority, trusting: Authority | None = None) -> RpcTls:

@@ -40,17 +40,17 @@ def test_a_topic_of_confluents_is_read_as_it_is() -> None:
     for offset, (key, value) in enumerate(lines()):
         state.apply(offset, 1_700_000_000_000 + offset, key, value, {})
     assert state.unreadable_count == state.conflict_count == 0
-    assert [(each.version, each.id, each.is_deleted) for each in state.versions("orders-value")] == [
+    assert [(version.version, version.id, version.is_deleted) for version in state.versions("orders-value")] == [
         (1, 1, False),
         (2, 2, True),
         (3, 4, False),
     ]
     assert state.versions("gone-value") == ()
-    assert [each.is_deleted for each in state.versions("old-value")] == [True]
+    assert [version.is_deleted for version in state.versions("old-value")] == [True]
     assert state.version_by_id(1) is not None and state.version_by_id(1).schema.text == '"string"'  # type: ignore[union-attr]
     protobuf = state.version("proto-value", 1)
     assert protobuf is not None and protobuf.schema.schema_type == "PROTOBUF"
-    assert [each.subject for each in state.referrers("other.proto", 1)] == ["proto-value"]
+    assert [referrer.subject for referrer in state.referrers("other.proto", 1)] == ["proto-value"]
     assert state.config("orders-value") == {"normalize": True, "compatibilityLevel": "FULL"}
     assert state.config_in_scope("whatever")["compatibilityLevel"] == "FORWARD"
     assert state.mode_in_scope("whatever") == "READWRITE" and state.mode_in_scope(":.lake:x") == "IMPORT"

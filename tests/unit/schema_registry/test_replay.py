@@ -28,8 +28,8 @@ TEXTS = ('"string"', '"int"', '"long"', '{"type":"array","items":"int"}', '{"typ
 
 def replayed(records: Sequence[Any]) -> State:
     state = State()
-    for each in records:
-        state.apply(each.offset, each.timestamp_ms, each.key, each.value, each.headers)
+    for record in records:
+        state.apply(record.offset, record.timestamp_ms, record.key, record.value, record.headers)
     return state
 
 
@@ -64,8 +64,8 @@ class Topic(RuleBasedStateMachine):
 
     def write(self, records: Sequence[Record]) -> None:
         offset = self.log.put(records)
-        for each in self.log.records[offset:]:
-            self.state.apply(each.offset, each.timestamp_ms, each.key, each.value, each.headers)
+        for record in self.log.records[offset:]:
+            self.state.apply(record.offset, record.timestamp_ms, record.key, record.value, record.headers)
 
     def change(self, decide: Callable[[State], tuple[Any, Sequence[Change]]]) -> None:
         try:
@@ -140,11 +140,11 @@ class Topic(RuleBasedStateMachine):
 
     @invariant()
     def an_id_stands_for_one_schema_for_ever(self) -> None:
-        """Unless somebody deleted it for good and imported another one under the same id, which only IMPORT allows."""
+        """Unless someone deleted it for good and imported another one under the same id, which only IMPORT allows."""
         if not hasattr(self, "state"):
             return
         assert self.state.conflict_count == 0
-        if any(b"IMPORT" in (each.value or b"") for each in self.log.records):
+        if any(b"IMPORT" in (record.value or b"") for record in self.log.records):
             return
         for context in self.state.contexts:
             for number, schema in self.state.context(context).schemas.items():
@@ -207,8 +207,8 @@ def test_an_id_is_not_given_again_after_its_schema_is_gone_and_the_topic_compact
 
     def write(changes: Sequence[Change]) -> None:
         offset = log.put(decisions.records_of(state, changes))
-        for each in log.records[offset:]:
-            state.apply(each.offset, each.timestamp_ms, each.key, each.value, each.headers)
+        for record in log.records[offset:]:
+            state.apply(record.offset, record.timestamp_ms, record.key, record.value, record.headers)
 
     write([PutVersion(Version("a", 1, 7, Schema.of("AVRO", '"int"'), False, 0))])
     write(decisions.delete_subject(state, "a", is_permanent=False)[1])
@@ -258,7 +258,7 @@ def test_references_that_lead_in_a_circle_or_very_far_end(length: int) -> None:
         change = encode(PutVersion(Version(f"s{number}", 1, number + 1, schema, False, 0)))
         state.apply(number, 1, change.key, change.value, {})
     version = state.versions("s0")[0]
-    assert [each.subject for each in state.referrers("s0", 1)] == [f"s{length - 1}"]
+    assert [referrer.subject for referrer in state.referrers("s0", 1)] == [f"s{length - 1}"]
 
     async def run() -> None:
         drafts = Drafts(Formats())

@@ -251,14 +251,14 @@ def test_registrations_go_on_while_the_lead_changes_and_no_id_is_given_twice(tmp
         clients = [asyncio.ensure_future(register(number)) for number in range(6)]
         for _ in range(3):
             await asyncio.sleep(0.3)
-            leader = next((each for each in nodes if each.leadership.is_leader), None)
+            leader = next((node for node in nodes if node.leadership.is_leader), None)
             if leader is not None and leader.sessions is not None and leader.sessions._session is not None:
                 await found.zookeeper.expire(leader.sessions._session)  # type: ignore[arg-type]
         await asyncio.gather(*clients)
         assert len(ids) == 48 and len(set(ids.values())) == 48
-        for each in nodes:
-            await each.store.wait_for(max(other.store.state.next_offset for other in nodes))
-            state = each.store.state
+        for node in nodes:
+            await node.store.wait_for(max(other.store.state.next_offset for other in nodes))
+            state = node.store.state
             assert state.conflict_count == 0
             assert {name: state.versions(name)[0].id for name in ids} == ids
         assert max(ids.values()) == 48, "ids are contiguous"

@@ -40,7 +40,7 @@ def test_a_snapshot_brings_everything_back(tmp_path: Path) -> None:
     found = read(path)
     assert seen(found) == seen(state)
     assert (found.next_offset, found.epoch, found.conflict_count) == (state.next_offset, 3, 1)
-    assert [(each.version.subject, each.holder) for each in found.conflicts] == [("conflict", state.conflicts[0].holder)]
+    assert [(conflict.version.subject, conflict.holder) for conflict in found.conflicts] == [("conflict", state.conflicts[0].holder)]
     assert list(path.parent.iterdir()) == [path]
 
 

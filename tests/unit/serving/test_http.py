@@ -171,7 +171,7 @@ def test_who_takes_nothing_of_an_answer_is_cut_off_and_costs_one_piece(monkeypat
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
             async with asyncio.timeout(120):
-                while world.endpoint.connection_count == 0:  # noqa: ASYNC110 - nobody says so
+                while world.endpoint.connection_count == 0:  # noqa: ASYNC110 - no one says so
                     await asyncio.sleep(0)
                 (connection,) = world.endpoint._state.connections
                 while world.endpoint.connection_count:

@@ -99,8 +99,8 @@ def records_of(log: Log) -> list[Record]:
 def values_of(log: Log) -> dict[int, Keyed]:
     """Key and value by offset."""
     return {
-        each.offset: (None if each.key is None else each.key.decode(), None if each.value is None else each.value.decode())
-        for each in records_of(log)
+        record.offset: (None if record.key is None else record.key.decode(), None if record.value is None else record.value.decode())
+        for record in records_of(log)
     }
 
 
@@ -164,4 +164,4 @@ COMPACTED: Settings = {"cleanup_policy": ("compact",), "min_cleanable_dirty_rati
 
 def file_names(directory: Path, *suffixes: str) -> Sequence[str]:
     """Those that end so, in order."""
-    return sorted(each.name for each in directory.iterdir() if each.name.endswith(suffixes))
+    return sorted(path.name for path in directory.iterdir() if path.name.endswith(suffixes))

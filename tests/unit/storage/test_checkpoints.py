@@ -130,7 +130,7 @@ def test_a_replacement_is_synced_before_and_after_it_takes_the_name(tmp_path: Pa
     monkeypatch.setattr(Path, "replace", recording_replace)
     write_atomically(tmp_path / "checkpoint", b"content")
     assert calls == ["fsync checkpoint.tmp", "rename checkpoint.tmp checkpoint", f"fsync {tmp_path.name}"]
-    assert [each.name for each in tmp_path.iterdir()] == ["checkpoint"]
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def test_the_active_segment_and_what_is_not_on_the_disk_or_not_committed_stay(ma
         assert (found.end_offset, found.dirty_ratio) == (3, 1.0)
         assert (await cleaner_of(log, clock).cleanable_logs())[0].end_offset == 4
         unknown = cleaner_of(log, clock)
-        unknown._high_watermarks = dict  # type: ignore[misc]  # nobody has said what is committed
+        unknown._high_watermarks = dict  # type: ignore[misc]  # no one has said what is committed
         assert await unknown.cleanable_logs() == []
 
     run(scene)
@@ -309,7 +309,7 @@ def test_what_ends_a_cleaning_leaves_the_log_as_it_is_without_it(make_log: LogMa
 def test_what_a_cleaning_leaves_and_a_failing_disk_keeps_is_told_and_no_error_of_a_task(
     make_log: LogMaker, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody awaits a cleaning that the cleaner has begun by itself. The next start sweeps."""
+    """No one awaits a cleaning that the cleaner has begun by itself. The next start sweeps."""
 
     async def scene() -> None:
         log = make_log(**COMPACTED, segment_bytes=300)

@@ -46,7 +46,7 @@ def test_of_every_key_the_last_record_stays_at_its_offset(make_log: LogMaker, cl
         await clean(log, clock)
         assert values_of(log) == {1: ("b", "1"), 4: ("a", "3"), 5: ("c", "2")}
         assert (log.log_start_offset, log.log_end_offset) == (0, 6)
-        assert [(each.base_offset, each.last_offset) for each in headers_of(log)] == [(0, 2), (4, 5)]
+        assert [(header.base_offset, header.last_offset) for header in headers_of(log)] == [(0, 2), (4, 5)]
         put(log, ("b", "2"))
         await clean(log, clock)
         assert values_of(log) == {4: ("a", "3"), 5: ("c", "2"), 6: ("b", "2")}
@@ -74,7 +74,7 @@ def test_a_compressed_batch_is_opened_and_written_with_its_codec(make_log: LogMa
         put(log, *((f"key {number}", "w" * 200) for number in range(0, 50, 2)), codec=codec)
         await clean(log, clock)
         assert sorted(values_of(log)) == [*range(1, 50, 2), *range(50, 75)]
-        assert [(each.codec, each.record_count) for each in headers_of(log)] == [(codec, 25), (codec, 25)]
+        assert [(header.codec, header.record_count) for header in headers_of(log)] == [(codec, 25), (codec, 25)]
         check_bytes(log)
 
     asyncio.run(scene())
@@ -91,7 +91,7 @@ def test_what_is_left_of_a_batch_has_its_own_largest_timestamp_and_keeps_sequenc
         first = headers_of(log)[0]
         assert (first.base_offset, first.last_offset, first.record_count, first.max_timestamp) == (0, 2, 1, 5_000)
         assert (first.producer_id, first.producer_epoch, first.base_sequence, first.last_sequence) == (9, 2, 7, 9)
-        assert [each.timestamp for each in records_of(log)] == [5_000, 6_000, 6_001]
+        assert [record.timestamp for record in records_of(log)] == [5_000, 6_000, 6_001]
 
     asyncio.run(scene())
 
@@ -102,7 +102,7 @@ def test_a_batch_with_the_time_of_its_append_keeps_it(make_log: LogMaker, clock:
         put(log, ("a", "1"), ("b", "1"), ("c", None), timestamp_type=LOG_APPEND_TIME, log_append_time=77_000)
         put(log, ("a", "2"))
         await clean(log, clock)
-        assert [(each.offset, each.timestamp) for each in records_of(log)][:2] == [(1, 77_000), (2, 77_000)]
+        assert [(record.offset, record.timestamp) for record in records_of(log)][:2] == [(1, 77_000), (2, 77_000)]
         assert headers_of(log)[0].max_timestamp == 77_000
 
     asyncio.run(scene())
@@ -121,7 +121,7 @@ def test_a_tombstone_removes_its_key_and_goes_when_its_delete_horizon_has_passed
         assert has_horizon(kept)
         assert kept.base_timestamp == clock.time_ms() + HOUR_MS
         assert kept.max_timestamp == 2_000_001
-        assert [each.timestamp for each in records_of(log)][1:] == [2_000_000, 2_000_001]
+        assert [record.timestamp for record in records_of(log)][1:] == [2_000_000, 2_000_001]
 
         clock.advance(milliseconds=HOUR_MS - 1)
         put(log, ("d", "1"))
@@ -169,7 +169,7 @@ def test_the_last_batch_of_an_active_producer_stays_without_records(make_log: Lo
         put(log, ("a", "2"), ("b", "2"), producer_id=1, producer_epoch=0, base_sequence=1, codec=ZSTD)
         put(log, ("a", "3"), ("b", "3"))
         await clean(log, clock)
-        assert [(each.producer_id, each.record_count, each.base_offset, each.last_offset) for each in headers_of(log)] == [
+        assert [(header.producer_id, header.record_count, header.base_offset, header.last_offset) for header in headers_of(log)] == [
             (1, 0, 1, 2),
             (-1, 2, 3, 4),
         ]
@@ -184,7 +184,7 @@ def test_the_last_batch_of_an_active_producer_stays_without_records(make_log: Lo
 
         put(log, ("d", "1"), producer_id=1, producer_epoch=0, base_sequence=3)
         await clean(log, clock)
-        assert [each.base_offset for each in headers_of(log)] == [3, 5, 6]
+        assert [header.base_offset for header in headers_of(log)] == [3, 5, 6]
 
     asyncio.run(scene())
 
@@ -198,10 +198,10 @@ def test_aborted_records_go_and_do_not_hide_older_ones(make_log: LogMaker, clock
         end_transaction(log, ABORT, 5)
         put(log, ("b", "new"), base_sequence=2, **transaction)
         end_transaction(log, COMMIT, 5)
-        before = [(each.offset, each.key, each.value) for each in committed_records_of(log)]
+        before = [(record.offset, record.key, record.value) for record in committed_records_of(log)]
         await clean(log, clock)
         assert values_of(log) == {0: ("a", "old"), 4: ("b", "new")}
-        assert [(each.offset, each.key, each.value) for each in committed_records_of(log)] == before
+        assert [(record.offset, record.key, record.value) for record in committed_records_of(log)] == before
 
     asyncio.run(scene())
 
@@ -216,7 +216,7 @@ def test_a_transaction_whose_marker_lies_behind_what_is_cleaned_is_known_as_abor
         put(log, ("b", "1"))
         await clean(log, clock, roll=False)
         assert values_of(log) == {0: ("a", "old"), 3: ("b", "1")}
-        assert [each.value for each in committed_records_of(log)] == [b"old", b"1"]
+        assert [record.value for record in committed_records_of(log)] == [b"old", b"1"]
         assert log.segments[-1].base_offset == 2
 
     asyncio.run(scene())
@@ -252,7 +252,7 @@ def test_a_marker_goes_when_its_records_have_gone_and_its_horizon_has_passed(mak
         marker = end_transaction(log, ABORT, 5)
         put(log, ("x", "1"), producer_id=5, producer_epoch=0, base_sequence=1)
         await clean(log, clock)
-        assert [each.base_offset for each in headers_of(log)] == [marker, 2]
+        assert [header.base_offset for header in headers_of(log)] == [marker, 2]
         assert not has_horizon(headers_of(log)[0])
         assert len(log.segments[0].transaction_index) == 1
 
@@ -265,7 +265,7 @@ def test_a_marker_goes_when_its_records_have_gone_and_its_horizon_has_passed(mak
         clock.advance(milliseconds=HOUR_MS)
         put(log, ("z", "1"))
         await clean(log, clock)
-        assert [each.base_offset for each in headers_of(log)] == [2, 3, 4]
+        assert [header.base_offset for header in headers_of(log)] == [2, 3, 4]
         assert len(log.segments[0].transaction_index) == 0
         assert not file_names(log.directory, ".txnindex")
 
@@ -280,7 +280,7 @@ def test_the_marker_of_a_producer_that_was_fenced_stays_for_its_epoch(make_log: 
         for number in range(3):
             put(log, (f"x {number}", "1"))
             await clean(log, clock)
-        assert marker in [each.base_offset for each in headers_of(log) if each.is_control and each.record_count]
+        assert marker in [header.base_offset for header in headers_of(log) if header.is_control and header.record_count]
         for snapshot in log.directory.glob("*.snapshot"):
             snapshot.unlink()
         state = load_log(log.directory, index_interval_bytes=4096).producers.get(5)
@@ -367,7 +367,7 @@ def test_a_log_is_read_through_its_gaps(make_log: LogMaker, clock: ManualClock) 
         for number in range(60):
             put(log, (f"key {number % 7}", "x" * 50))
         await clean(log, clock)
-        offsets = [each.offset for each in records_of(log)]
+        offsets = [record.offset for record in records_of(log)]
         for offset in range(log.log_end_offset):
             region = log.read(offset, 1 << 20, log.log_end_offset, True)
             expected = next((each for each in offsets if each >= offset), None)

@@ -332,7 +332,7 @@ class CleaningMachine(RuleBasedStateMachine):
         # Where a transaction began that has lost its beginning, only memory knows.
         live = {producer_id: (epoch, sequence, begin >= 0) for producer_id, (epoch, sequence, begin) in _facts(self.log.producers).items()}
         headers = [read_header(batch) for batch in self.model.batches]
-        written = {each.producer_id for each in headers if each.base_offset >= first and not each.is_control}
+        written = {header.producer_id for header in headers if header.base_offset >= first and not header.is_control}
         for producer_id, (epoch, sequence, begin) in from_history.items():
             if producer_id not in written and live[producer_id][0] == epoch:
                 # Retention has left a marker and nothing else: of the sequence before it only memory knows.

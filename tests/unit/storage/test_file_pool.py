@@ -20,15 +20,15 @@ def segments_in(directory: Path, count: int) -> list[Segment]:
 
 
 def open_files(directory: Path) -> int:
-    return sum(1 for each in Path("/proc/self/fd").iterdir() if each.resolve().is_relative_to(directory))
+    return sum(1 for path in Path("/proc/self/fd").iterdir() if path.resolve().is_relative_to(directory))
 
 
 def test_no_more_files_are_open_than_the_budget_allows(tmp_path: Path) -> None:
     """10,000 partitions against `ulimit -n` 20,000 (traps, 'Storage')."""
     pool = FilePool(3)
     segments = segments_in(tmp_path, 10)
-    for each in [*segments, *reversed(segments)]:
-        each.open(pool)
+    for segment in [*segments, *reversed(segments)]:
+        segment.open(pool)
         assert open_files(tmp_path) <= 3
     assert len(pool) == 3
 

@@ -69,7 +69,7 @@ def test_a_full_disk_is_told_once_and_once_more_when_there_is_space(
 def test_it_is_not_over_while_no_file_can_be_written(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody writes any more: only a trial can say that there is space."""
+    """No one writes any more: only a trial can say that there is space."""
 
     async def scene() -> None:
         broker, logs = await started(tmp_path)
@@ -208,7 +208,7 @@ def test_a_directory_for_whose_new_name_there_is_no_room_gets_it_later_and_nobod
 
 
 def test_a_stop_with_a_directory_that_still_waits_for_its_name_is_no_clean_one(tmp_path: Path) -> None:
-    """A start finds a log there that nobody has closed."""
+    """A start finds a log there that no one has closed."""
 
     async def scene() -> None:
         broker, logs = await started(tmp_path)

@@ -175,4 +175,4 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
     index.write_tail()
     for key in range(0, 3000, 100):
         index.position_of(key)
-    assert not [each for each in Path("/proc/self/fd").iterdir() if each.resolve().is_relative_to(tmp_path)]
+    assert not [path for path in Path("/proc/self/fd").iterdir() if path.resolve().is_relative_to(tmp_path)]

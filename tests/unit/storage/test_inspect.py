@@ -32,8 +32,8 @@ POSITIONS = [0, 1433, 1607, 1781, 1971]
 @pytest.fixture
 def segment(tmp_path: Path) -> Path:
     """The fixture's partition, to be damaged."""
-    for each in FIXTURES.iterdir():
-        shutil.copy(each, tmp_path)
+    for path in FIXTURES.iterdir():
+        shutil.copy(path, tmp_path)
     return tmp_path / SEGMENT
 
 
@@ -217,12 +217,12 @@ def test_a_damaged_snapshot_or_checkpoint_says_why(tmp_path: Path) -> None:
 def test_no_damage_is_ever_a_crash(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """The fixture's files with bytes changed, cut or put in; every offset and position of the answer lies in the file."""
     directory = tmp_path_factory.mktemp("damaged")
-    for each in FIXTURES.iterdir():
-        content = bytearray(each.read_bytes())
+    for path in FIXTURES.iterdir():
+        content = bytearray(path.read_bytes())
         for _ in range(data.draw(st.integers(0, 4))):
             position = data.draw(st.integers(0, len(content)))
             content[position : position + data.draw(st.integers(0, 10))] = data.draw(st.binary(max_size=10))
-        (directory / each.name).write_bytes(content)
+        (directory / path.name).write_bytes(content)
     segment = directory / SEGMENT
     size = segment.stat().st_size
     for found in dump_segment(segment, with_records=True, maximum_decompressed=100_000):

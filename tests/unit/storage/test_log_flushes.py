@@ -75,7 +75,7 @@ def test_a_flush_covers_what_was_written_before_it_was_asked_for_and_no_later_on
 
 
 def test_a_failed_fsync_takes_the_directory_offline_and_is_not_tried_again(make_log: LogMaker, files: FailingFiles) -> None:
-    """After a failed fsync nobody knows what the disk has (traps, 'Storage')."""
+    """After a failed fsync no one knows what the disk has (traps, 'Storage')."""
     log = make_log()
     fill(log, 1)
     files.fail_fsync = OSError(errno.EIO, "Input/output error")

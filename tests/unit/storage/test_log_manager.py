@@ -257,7 +257,7 @@ def test_no_file_of_an_idle_partition_is_open(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
 
     def open_logs() -> int:
-        links = (each for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
+        links = (path for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
         return sum(1 for link in links if os.path.realpath(link).startswith(f"{tmp_path}/clicks"))
 
     async def scene() -> None:

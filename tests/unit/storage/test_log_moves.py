@@ -97,7 +97,7 @@ class Moving:
 
     def names(self, directory: int) -> list[str]:
         """The directories that are not of the broker's own."""
-        return sorted(each.name for each in self.broker.directories[directory].iterdir() if each.is_dir())
+        return sorted(path.name for path in self.broker.directories[directory].iterdir() if path.is_dir())
 
 
 async def moving(path: Path, **properties: str) -> Moving:
@@ -259,7 +259,7 @@ def test_retention_and_rolls_go_on_meanwhile(tmp_path: Path) -> None:
         assert start > 100
         await it.finish()
         assert (it.log.log_start_offset, contents(it.log)) == (start, expected)
-        assert sum(each.suffix == ".log" for each in it.log.directory.iterdir()) == len(it.log.segments)
+        assert sum(path.suffix == ".log" for path in it.log.directory.iterdir()) == len(it.log.segments)
 
     run(scene)
 

@@ -191,7 +191,7 @@ def test_a_region_outlives_the_deletion_of_its_segment(make_log: LogMaker, clock
 
 
 def test_a_segment_deleted_under_the_log_is_an_error_for_its_reader_only(make_log: LogMaker) -> None:
-    """Somebody has removed a file: the others can be read, and the log can be appended to."""
+    """Someone has removed a file: the others can be read, and the log can be appended to."""
     size = len(batch_of(0))
     log = make_log(segment_bytes=2 * size)
     filled = fill(log, 6)
@@ -285,7 +285,7 @@ def test_bytes_that_were_appended_long_before_the_last_ones_are_not_warm(make_lo
 
 
 def test_damaged_bytes_are_an_error_and_no_endless_walk(make_log: LogMaker) -> None:
-    """A length of 0 would never get on; somebody has written into the file since it was checked."""
+    """A length of 0 would never get on; someone has written into the file since it was checked."""
     log = make_log()
     fill(log, 5)
     path = Path(log.segments[0].path())

@@ -43,7 +43,7 @@ def cut_and_grow(log: Log) -> None:
 
 
 def test_a_place_in_an_index_that_was_cut_meanwhile_is_none(make_log: LogMaker) -> None:
-    """The entries that the look was told of are not there any more: an error of nobody's."""
+    """The entries that the look was told of are not there any more: an error of no one's."""
     log = grown(make_log)
     between(make_log, lambda: log.truncate_to(3))
     asyncio.run(log.prepare_read(40))

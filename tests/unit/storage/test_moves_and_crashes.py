@@ -164,7 +164,7 @@ def test_a_log_that_has_moved_vouches_for_no_leader_epoch_that_the_target_has_ye
 
 
 def test_a_log_that_has_moved_on_leaves_no_directory_that_is_called_clean(tmp_path: Path) -> None:
-    """The target's disk is full in the last step. What the log left has records that nobody has synced, and nobody closes it."""
+    """The target's disk is full in the last step. What the log left has records that no one has synced, and no one closes it."""
 
     async def scene() -> None:
         broker = broker_of([Disk(tmp_path / name) for name in "ab"])

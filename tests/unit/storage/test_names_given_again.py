@@ -252,7 +252,7 @@ def test_a_log_that_a_checkpoint_has_beginning_beyond_its_end_is_kept_aside(tmp_
     kept = sorted(aside.glob("*.log"))
     assert [int(each.stem) for each in kept] == segments
     assert b"".join(each.read_bytes() for each in kept) == filled
-    assert [each.name for each in directory.glob("*.log")] == [f"{100:020d}.log"]
+    assert [path.name for path in directory.glob("*.log")] == [f"{100:020d}.log"]
     assert PARTITION.topic in aside.name
 
 
@@ -286,7 +286,7 @@ def test_a_crash_while_such_a_log_is_put_aside_loses_nothing(tmp_path: Path, mak
 
 
 def test_a_new_log_has_nothing_of_what_lies_under_its_name(tmp_path: Path) -> None:
-    """A directory that could not be renamed when its log was given up, or that somebody put there while the broker ran."""
+    """A directory that could not be renamed when its log was given up, or that someone put there while the broker ran."""
     broker = broker_in(tmp_path)
 
     async def scene() -> None:

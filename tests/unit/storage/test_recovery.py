@@ -1,4 +1,4 @@
-"""What a start finds on the disk, after a clean stop, after a crash, and after somebody has damaged files."""
+"""What a start finds on the disk, after a clean stop, after a crash, and after someone has damaged files."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_rebuilt_indexes_equal_those_that_appending_made(make_log: LogMaker, int
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", ["missing", "odd size", "zeroes", "grown by zeroes", "of a longer log", "empty"])
 def test_missing_and_damaged_indexes_are_made_anew(make_log: LogMaker, suffix: str, damage: str, clean: bool) -> None:
-    """Also after a clean stop, and for any segment: somebody may have deleted them to have them rebuilt."""
+    """Also after a clean stop, and for any segment: someone may have deleted them to have them rebuilt."""
     log = make_log(segment_bytes=20_000, index_interval_bytes=500)
     fill(log, 300)
     asyncio.run(log.close())

@@ -143,7 +143,7 @@ def touch(directory: Path, *names: str) -> set[str]:
 
 
 def left_of(directory: Path) -> list[str]:
-    return sorted(each.name for each in directory.iterdir())
+    return sorted(path.name for path in directory.iterdir())
 
 
 @pytest.mark.parametrize(

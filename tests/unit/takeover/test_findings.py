@@ -171,7 +171,7 @@ def test_what_keeps_kafka_from_starting_is_found() -> None:
         (replace(directory(), has_directory_id=True, checked_since=4), 9, OwnEpochs(4, 9), False),  # checked
         (replace(directory(), has_directory_id=True, checked_since=4), 10, OwnEpochs(4, 9), True),  # Kafka was the controller since
         (replace(directory(), has_directory_id=True, checked_since=4), 12, OwnEpochs(12, 12), True),  # and another Ottla was quicker
-        (replace(directory(), checked_since=4), 9, OwnEpochs(4, 9), True),  # a directory that Kafka wrote anew
+        (replace(directory(), checked_since=4), 9, OwnEpochs(4, 9), True),  # a directory that Kafka wrote again
         (replace(directory(), has_directory_id=True, is_kraft=True), 1, OwnEpochs(1, 1), True),
     ],
 )

@@ -171,7 +171,7 @@ def test_it_is_checked_once_and_again_when_kafka_was_the_controller_in_between(l
 
 
 def test_a_cluster_of_our_own_is_not_looked_at(tmp_path: Path) -> None:
-    """Nothing is written down, and an ACL that a tool wrote stops nobody, as before."""
+    """Nothing is written down, and an ACL that a tool wrote stops no one, as before."""
 
     async def main() -> None:
         twin = EmbeddedZooKeeper(None, SystemClock())

@@ -95,7 +95,7 @@ def test_topics_without_an_id_get_one_and_so_do_their_logs(tmp_path: Path) -> No
 
 
 def test_a_checkpoint_of_version_1_stops_the_start_and_may_be_given_up(tmp_path: Path) -> None:
-    """Given up it is as if it were missing: the log start of `rolled` is found again by nobody but the leader that has it."""
+    """Given up it is as if it were missing: the log start of `rolled` is found again by no one but the leader that has it."""
     left = KafkaLeft.unpack(CLEAN, tmp_path)
     left.put_into_twin()
     checkpoint = left.log_directory(1) / "recovery-point-offset-checkpoint"

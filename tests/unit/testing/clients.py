@@ -65,7 +65,7 @@ class Publisher:
                 self._producer.produce(self._topic, b"%d" % self._sent, on_delivery=self._delivered)
                 self._sent += 1
             except BufferError:
-                pass  # nobody takes any at the moment
+                pass  # no one takes any at the moment
             self._producer.poll(0.002)
         self._producer.flush(WAIT_SECONDS)
 

@@ -243,7 +243,7 @@ def test_bytes_that_nobody_asked_for_end_the_connection(wire: Wire) -> None:
             connection = await opened(endpoint, wire)
             async with asyncio.timeout(120):
                 await asyncio.shield(connection._ended)
-            with pytest.raises(MalformedResponse, match="nobody asked for"):
+            with pytest.raises(MalformedResponse, match="no one asked for"):
                 await connection.exchange(b"request", 20)
             await connection.close()
 
@@ -297,7 +297,7 @@ def test_tls_without_settings_for_it_is_said() -> None:
 
 
 def test_a_leader_whose_certificate_others_signed_or_another_host_has_is_not_trusted(stores: TlsSettings, tmp_path: Path) -> None:
-    keystore, truststore = Authority("somebody else").write(tmp_path, "localhost")
+    keystore, truststore = Authority("someone else").write(tmp_path, "localhost")
     strangers = TlsSettings(keystore_location=keystore, truststore_location=truststore)
 
     async def refused(server: TlsSettings, client: ssl.SSLContext, host: str) -> str:
@@ -429,8 +429,8 @@ def test_whatever_is_answered_each_request_is_answered_or_fails_and_the_connecti
             connection = await opened(endpoint, plain)
             answers = [connection.send((b"request",), 5) for _ in range(3)]
             said = await asyncio.gather(*answers, return_exceptions=True)
-            assert all(isinstance(each, memoryview | OSError | MalformedResponse) for each in said)
-            views = [bytes(each) for each in said if isinstance(each, memoryview)]
+            assert all(isinstance(line, memoryview | OSError | MalformedResponse) for line in said)
+            views = [bytes(line) for line in said if isinstance(line, memoryview)]
             assert data.startswith(b"".join(frame(view) for view in views))
             await connection.close()
 

@@ -26,7 +26,7 @@ def as_request(sent: SessionRequest) -> FetchRequest:
 
 
 def asked(sent: SessionRequest) -> dict[Key, int]:
-    return {(topic, each.partition): each.fetch_offset for topic, partitions in sent.topics for each in partitions}
+    return {(topic, partition.partition): partition.fetch_offset for topic, partitions in sent.topics for partition in partitions}
 
 
 def test_after_the_first_request_only_what_changed_is_sent() -> None:
@@ -92,7 +92,7 @@ def test_the_epoch_begins_again_at_one() -> None:
         st.tuples(
             st.dictionaries(st.sampled_from(KEYS), st.integers(0, 5)),  # what moves to which offset
             st.sets(st.sampled_from(KEYS)),  # what is forgotten before the request
-            st.booleans(),  # whether the answer is lost, so that the session begins anew
+            st.booleans(),  # whether the answer is lost, so that the session begins again
         ),
         max_size=12,
     )

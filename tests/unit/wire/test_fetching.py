@@ -191,7 +191,7 @@ def test_no_more_is_read_ahead_than_there_is_room_for(tmp_path: Path) -> None:
             async with Fetcher(cluster, FetchSettings(max_wait_ms=50, max_partition_bytes=10_100, max_buffered_bytes=30_000)) as fetcher:
                 fetcher.assign(CLICKS, 0)
                 async with asyncio.timeout(120):
-                    while fetcher._room.is_set():  # noqa: ASYNC110 - nobody tells
+                    while fetcher._room.is_set():  # noqa: ASYNC110 - no one tells
                         await asyncio.sleep(0)
                 await asyncio.sleep(0.1)  # in which it could read much more
                 assert 30_000 <= fetcher._buffered < 30_000 + 10_100

@@ -60,7 +60,7 @@ def test_a_hint_is_taken_if_it_is_newer_and_leads_somewhere() -> None:
     metadata = heard(answer(topic(leader=1, epoch=5)))
     assert not metadata.hint(CLICKS, BrokerId(2), 5)
     assert not metadata.hint(CLICKS, BrokerId(-1), 7)
-    assert not metadata.hint(CLICKS, BrokerId(3), 7), "nobody knows where broker 3 is"
+    assert not metadata.hint(CLICKS, BrokerId(3), 7), "no one knows where broker 3 is"
     assert not metadata.hint(TopicPartition("clicks", 9), BrokerId(2), 7)
     assert metadata.hint(CLICKS, BrokerId(3), 7, Broker(BrokerId(3), "b3", 9093))
     assert metadata.leader(CLICKS) == 3

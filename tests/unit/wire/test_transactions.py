@@ -126,7 +126,7 @@ def test_what_raises_in_a_transaction_aborts_it_and_an_empty_one_is_nothing(tmp_
 
 
 def test_a_batch_that_is_refused_fails_the_commit_and_the_next_transaction_goes_on_in_a_new_epoch(tmp_path: Path) -> None:
-    """KIP-360. Nobody looked at what `send` gave."""
+    """KIP-360. No one looked at what `send` gave."""
 
     async def main() -> None:
         async with (

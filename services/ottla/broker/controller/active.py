@@ -56,6 +56,7 @@ from ottla.interbroker.calls import (
     ListPartitionReassignmentsRequest,
     Request,
 )
+from ottla.lifecycle import Backoff
 from ottla.model import BrokerId
 
 log: Final = logging.getLogger(__name__)
@@ -71,8 +72,7 @@ _FIRST_REBALANCE_SECONDS: Final = 5.0
 _OFFLINE_SECONDS: Final = 5.0
 # How often brokers are asked for the replicas that they could not use; the pause doubles for as long as there are any. A full
 # disk has room again some time, and a failed one gives the same answer for each of its replicas.
-_FIRST_OFFLINE_REPLICAS_SECONDS: Final = 5.0
-_LONGEST_OFFLINE_REPLICAS_SECONDS: Final = 30.0
+_OFFLINE_REPLICAS_BACKOFF: Final = Backoff(first_seconds=5.0, longest_seconds=30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +352,7 @@ class ActiveController(ControllerControl):
             names = [*self._state.topics, *self._state.unread_topics]
             for start in range(0, len(names), WATCHED_AT_ONCE):
                 some = [name for name in names[start : start + WATCHED_AT_ONCE] if name not in self._external.watched_topics]
-                await submit(event, "watching topics", lambda some=some: self._external.watch_topics(some))  # type: ignore[misc]
+                await submit(event, "watching topics", lambda some=some: self._external.watch_topics(some))  # type: ignore[misc]  # mypy infers no type of a default
             if self._state.unread_topics:  # they may have become readable before there was a watch
                 await submit(event, "reading topics", self._external.look_for_topics)
 
@@ -368,15 +368,15 @@ class ActiveController(ControllerControl):
                 self._events.put(ControllerEvent.ELECT_LEADERS, "electing leaders by log ends", self._partitions.elect_by_log_ends)
 
     async def _ask_offline_replicas(self) -> None:
-        pause = _FIRST_OFFLINE_REPLICAS_SECONDS
+        repeats = 0
         while True:
-            await asyncio.sleep(pause)
+            await asyncio.sleep(_OFFLINE_REPLICAS_BACKOFF.seconds(repeats))
             if self._state.offline_replicas:
-                pause = min(pause * 2, _LONGEST_OFFLINE_REPLICAS_SECONDS)
+                repeats += 1
                 event = ControllerEvent.OFFLINE_REPLICAS
                 self._events.put(event, "sending offline replicas again", self._partitions.ask_offline_replicas)
             else:
-                pause = _FIRST_OFFLINE_REPLICAS_SECONDS
+                repeats = 0
 
     async def _rebalance(self) -> None:
         pause = _FIRST_REBALANCE_SECONDS

@@ -18,13 +18,13 @@ from ottla.broker.controller.request_batch import BrokerRequestBatch, request_of
 from ottla.broker.controller.state import ClusterState
 from ottla.errors import NONE, ApiError, StaleControllerEpoch
 from ottla.interbroker.calls import BrokerControl, ControlTransport, LeaderAndIsrRequest, StopReplicaRequest
+from ottla.lifecycle import Backoff
 from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
 # The pause after a request could not be sent; it doubles up to the second.
-_FIRST_PAUSE_SECONDS: Final = 0.05
-_LONGEST_PAUSE_SECONDS: Final = 1.0
+_BACKOFF: Final = Backoff(first_seconds=0.05, longest_seconds=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Channel:
         await asyncio.wait([self._sending])
 
     async def _send(self) -> None:
-        pause = _FIRST_PAUSE_SECONDS
+        failures = 0
         while True:
             batch = self._pending.next_request()
             if batch is None:
@@ -117,7 +117,7 @@ class Channel:
                 continue
             try:
                 await self._send_one(self._transport.broker(self.registration), batch)
-                pause = _FIRST_PAUSE_SECONDS
+                failures = 0
             except StaleControllerEpoch as error:
                 self._listener.fenced(str(error))
                 return
@@ -127,8 +127,8 @@ class Channel:
                 is_expected = isinstance(error, ApiError)
                 level = logging.INFO if is_expected else logging.ERROR
                 log.log(level, "broker %d: request failed, retrying: %s", self.registration.broker_id, error, exc_info=not is_expected)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                await asyncio.sleep(_BACKOFF.seconds(failures))
+                failures += 1
 
     async def _send_one(self, broker: BrokerControl, batch: BrokerRequestBatch) -> None:
         request = request_of(self._state, self.registration, batch, next(self._request_numbers))

@@ -169,7 +169,7 @@ class EventQueue:
                 if isinstance(error.__cause__, BadVersion | NodeExists | NoNode):
                     raise NotController(f"{title}: a znode was changed by another writer: {error.__cause__}") from error
                 raise
-            except Exception as error:
+            except Exception as error:  # an unexpected error ends the term, and is raised to the caller
                 log.exception("%s failed", title)
                 self._fail(f"{title}: {error!r}")
                 raise

@@ -69,7 +69,7 @@ class LastValues:
                         self._complete(header.producer_id, marker.control_type is ControlRecordType.COMMIT)
                     continue
                 found = read_key_values(batch)
-            except Exception as error:
+            except Exception as error:  # a damaged batch must not keep the rest of the partition from being loaded
                 self.skip(header.base_offset, error, count)
                 continue
             self.records += len(found)

@@ -118,7 +118,7 @@ class RecordReader:
         except struct.error as error:
             raise InvalidRecord(f"the record ends within a number at byte {self._position} of {len(self._data)}") from error
         self._position += layout.size
-        return value  # type: ignore[no-any-return]
+        return value  # type: ignore[no-any-return]  # struct knows no types
 
     def _take(self, size: int) -> bytes:
         end = self._position + size

@@ -15,14 +15,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Generic, Protocol, TypeVar
 
 from ottla.errors import ApiError, CoordinatorLoadInProgress, NotCoordinator
-from ottla.lifecycle import Offload, Tasks
+from ottla.lifecycle import Backoff, Offload, Tasks
 from ottla.model import TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
 # Between two attempts to load a partition.
-_RETRY_SECONDS: Final = 1.0
-_LONGEST_PAUSE_SECONDS: Final = 30.0
+_BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=30.0)
 
 
 class StatePartition(Protocol):
@@ -161,7 +160,7 @@ class StatePartitions(Generic[P]):
                         acting = act(partition)
                         if acting is not None:
                             await acting
-                    except Exception:
+                    except Exception:  # one partition must not stop the rounds of the others
                         log.exception("%s: %s, retrying in the next round", partition.key, failure)
                 await asyncio.sleep(0)
 
@@ -172,7 +171,7 @@ async def loaded_at_last(key: TopicPartition, load: Callable[[], Awaitable[None]
     As long as this broker leads the partition no other broker can be asked; a coordinator that resigns cancels this. An
     unexpected error must not make COORDINATOR_LOAD_IN_PROGRESS the answer for ever either.
     """
-    pause = _RETRY_SECONDS
+    unexpected = 0
     while True:
         try:
             await load()
@@ -180,12 +179,13 @@ async def loaded_at_last(key: TopicPartition, load: Callable[[], Awaitable[None]
         except NotCoordinator:
             return
         except ApiError as error:
-            log.error("%s: loading failed, retrying in %g s: %s", key, _RETRY_SECONDS, error)
-            await asyncio.sleep(_RETRY_SECONDS)
-        except Exception:
+            log.error("%s: loading failed, retrying in %g s: %s", key, _BACKOFF.first_seconds, error)
+            await asyncio.sleep(_BACKOFF.first_seconds)
+        except Exception:  # see above: the load is repeated
+            pause = _BACKOFF.seconds(unexpected)
             log.exception("%s: loading failed, retrying in %g s", key, pause)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            unexpected += 1
 
 
 def java_hash(text: str) -> int:

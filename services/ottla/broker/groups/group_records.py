@@ -53,7 +53,7 @@ def restored(
             group = restore_consumer_group(group_id, loaded.changes, settings.consumer_limits, now_ms)
         elif loaded.stored is not None:
             restore(empty, loaded.stored, now_ms, from_wall_ms)
-    except Exception:
+    except Exception:  # whatever is wrong in one group, the others are loaded
         log.exception("group %s: stored group metadata is invalid; kept its offsets only", group_id)
         return GroupEntry(Group(group_id, settings.limits, now_ms, counts), loaded.offsets), False
     return GroupEntry(group, loaded.offsets), True

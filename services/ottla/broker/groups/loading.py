@@ -57,7 +57,7 @@ def loaded_groups(partition: TopicPartition, read: LastValues) -> dict[str, Load
                     changes.append((key, offset, value))
                 case OtherKey(version):
                     log.debug("%s: the record at offset %d has the unknown key version %d; skipped", partition, offset, version)
-        except Exception as error:
+        except Exception as error:  # a damaged record is skipped
             read.skip(offset, error)
     _read_changes(read, changes, loaded)
     for producer_id, pending in read.pending.items():
@@ -68,7 +68,7 @@ def loaded_groups(partition: TopicPartition, read: LastValues) -> dict[str, Load
                     stored_offset, of = decode_offset(undecided), TopicPartition(key.topic, key.partition)
                     offsets = _group(loaded, key.group_id).offsets
                     offsets.add_pending(producer_id, of, stored_offset.committed, offset, stored_offset.topic_id)
-            except Exception as error:
+            except Exception as error:  # a damaged record is skipped
                 read.skip(offset, error)
     return loaded
 
@@ -77,7 +77,7 @@ def _read_changes(read: LastValues, changes: list[tuple[ConsumerGroupKey, int, b
     for key, offset, value in sorted(changes, key=_kind):
         try:
             change = decode_change(key, value)
-        except Exception as error:
+        except Exception as error:  # a damaged record is skipped
             read.skip(offset, error)
             continue
         group = _group(loaded, key.group_id)

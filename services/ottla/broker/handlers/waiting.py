@@ -32,7 +32,7 @@ def begun(steps: Generator[None, None, T]) -> T | Awaitable[T]:
     try:
         _take_slice(steps)
     except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
+        return done.value  # type: ignore[no-any-return]  # StopIteration has no type of its value
     return _rest(steps)
 
 
@@ -82,7 +82,7 @@ async def _rest(steps: Generator[None, None, T]) -> T:
         result: Any = done.value
     finally:
         steps.close()
-    return await result if isinstance(result, Awaitable) else result  # type: ignore[no-any-return]
+    return await result if isinstance(result, Awaitable) else result  # type: ignore[no-any-return]  # what T is might be awaitable too
 
 
 def mapped(waiting: asyncio.Future[T], make: Callable[[T], R]) -> asyncio.Future[R]:
@@ -99,7 +99,7 @@ def mapped(waiting: asyncio.Future[T], make: Callable[[T], R]) -> asyncio.Future
             return
         try:
             made.set_result(make(ended.result()))
-        except Exception as error:
+        except Exception as error:  # raised to the waiter
             made.set_exception(error)
 
     waiting.add_done_callback(done)

@@ -25,6 +25,7 @@ from ottla.broker.replication.following import Connect, Follow, FollowingReplica
 from ottla.broker.replication.throttles import Throttle
 from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
+from ottla.lifecycle import Tasks
 from ottla.model import BrokerId, BrokerRegistration, Endpoint, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ class Fetchers:
         )
         self._fetchers: dict[tuple[BrokerId, int], Fetcher] = {}
         self._following: dict[TopicPartition, Follow] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: Final = Tasks()
         self._is_closed = False
 
     @property
@@ -162,8 +163,7 @@ class Fetchers:
             if fetcher is None:
                 fetcher = self._fetchers[key] = Fetcher(follow.leader, key[1], self._surroundings)
                 for task in fetcher.tasks:
-                    self._tasks.add(task)
-                    task.add_done_callback(self._ended)
+                    self._tasks.keep(task).add_done_callback(_log_failure)
             fetcher.follow(topic_partition, follow)
         self._stop_idle(left)
 
@@ -190,8 +190,7 @@ class Fetchers:
         """Stops following; nothing is appended any more, and every connection is closed."""
         self._is_closed = True
         self.unfollow(list(self._following))
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.wait()
 
     def _key(self, topic_partition: TopicPartition, follow: Follow) -> tuple[BrokerId, int]:
         # Not by `hash`, which differs from process to process: a simulation must come out the same each time.
@@ -203,7 +202,7 @@ class Fetchers:
             if not len(self._fetchers[key]):
                 self._fetchers.pop(key).stop()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s ended: %r", task.get_name(), error)
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s ended: %r", task.get_name(), error)

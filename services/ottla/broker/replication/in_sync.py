@@ -129,7 +129,7 @@ class InSyncReplicas:
 
     def is_still_there(self, broker_id: int, broker_epoch: int, log_end_offset: int, log_start_offset: int, now_ms: int) -> bool:
         """Whether a follower in the ISR, that has all of the log, has said before all that it says now: then it only lives on."""
-        follower = self.followers.get(broker_id)  # type: ignore[call-overload]
+        follower = self.followers.get(broker_id)  # type: ignore[call-overload]  # a plain number is found as a BrokerId is
         if (
             follower is None
             or follower.log_end_offset != log_end_offset

@@ -17,6 +17,7 @@ from typing import Final
 
 from ottla.errors import NONE, OttlaError
 from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
+from ottla.lifecycle import Backoff
 from ottla.model import BrokerId, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -24,8 +25,7 @@ log = logging.getLogger(__name__)
 AlterPartition = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
 
 MOST_AT_ONCE: Final = 1000  # partitions in a call, so that its message stays small
-RETRY_SECONDS: Final = 0.05
-MOST_RETRY_SECONDS: Final = 1.0
+BACKOFF: Final = Backoff(first_seconds=0.05, longest_seconds=1.0)
 CALL_SECONDS: Final = 30.0
 
 
@@ -71,14 +71,14 @@ class IsrAlterations:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _send_all(self) -> None:
-        pause = RETRY_SECONDS
+        failures = 0
         try:
             while changes := self._next():
                 if await self._send(changes):
-                    pause = RETRY_SECONDS
+                    failures = 0
                 else:
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, MOST_RETRY_SECONDS)
+                    await asyncio.sleep(BACKOFF.seconds(failures))
+                    failures += 1
         finally:
             self._task = None
 

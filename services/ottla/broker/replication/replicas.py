@@ -137,7 +137,7 @@ class ReplicaManager:
         found = self._partitions.get((topic, partition))  # type: ignore[call-overload]  # a plain tuple hashes as the named one
         if found is None:
             raise UnknownTopicOrPartition(f"{topic}-{partition} is not on broker {self._broker_id}")
-        return found  # type: ignore[no-any-return]
+        return found  # type: ignore[no-any-return]  # as above
 
     def now_ms(self) -> int:
         """Milliseconds of the clock that never goes back: what followers' progress is measured by."""

@@ -47,7 +47,7 @@ class Transaction:
     def to(self, state: TransactionState, now_ms: int, **changes: object) -> Transaction:
         """The transaction in another state. An illegal step is a broken invariant of ours, and no client's fault."""
         assert is_legal(self.state, state), f"{self.transactional_id}: {self.state.title} -> {state.title} is not legal"
-        return replace(self, state=state, update_timestamp=now_ms, **changes)  # type: ignore[arg-type]
+        return replace(self, state=state, update_timestamp=now_ms, **changes)  # type: ignore[arg-type]  # fields of this class
 
     def is_timed_out(self, now_ms: int) -> bool:
         """Whether the ongoing transaction takes longer than it asked for."""

@@ -4,7 +4,7 @@
     source    tier `mirror:<link>`, beside the transactions and now and then: ranges of offsets, of which the audit counter puts a later one
               in the place of all from its first offset on
 
-The map remembers from where on the source has not been told yet. Whoever opens the slot next reads from there up to the map's position,
+The map remembers from where on the source has not been told yet. The next holder of the slot reads from there up to the map's position,
 counts that again and says it: so a crash takes nothing along. What the source's `__audit` does not take is kept and said with what follows.
 
 Batches are counted as brokers count them, by their headers, and opened where their times lie in several windows.
@@ -40,7 +40,7 @@ from ottla.wire.producing import BatchProducer, ProduceSettings
 
 log: Final = logging.getLogger(__name__)
 
-# How often the source is told.
+# How often the source is reported.
 SAY_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 0.5
 DELIVERY_SECONDS: Final = 30.0
@@ -147,7 +147,7 @@ class SlotAudit:
         await self._producer.close(wait=False)
         for future in self._on_its_way[1]:
             if future.done() and not future.cancelled():
-                future.exception()  # it is said again by whoever comes next
+                future.exception()  # it is said again by the next holder
 
     async def _recount(self, behind: dict[TopicPartition, int]) -> None:
         counted = RoundAudit(self._window_ms)

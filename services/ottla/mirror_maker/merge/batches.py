@@ -9,7 +9,7 @@ Opened are, and only these:
     too large, codec     the target takes no batch of that size, or not compressed so
 
 Small batches that came together are joined: a request takes one batch of a partition, and costs as much
-as it does to write some forty records anew.
+as it does to write some forty records one by one.
 
 Pure: bytes in, bytes out; to open batches is bulk work and belongs beside the loop.
 """

@@ -1,10 +1,10 @@
 """The map topics of a cluster: reading what a slot has written, and whose copies a producer writes.
 
-A slot's records are in the map's partition of its number. They are read up to the last stable offset: whoever opens a slot has fenced
-its former holder by then, and what that left open is aborted.
+A slot's records are in the map's partition of its number. They are read up to the last stable offset: the new holder has fenced
+the former one by then, and what that left open is aborted.
 
 A link that reads from this link's target finds our copies by their producers. A producer is named in the map before it copies
-anything, in a transaction of its own, so whoever sees a batch of it can find it there.
+anything, in a transaction of its own, so a reader that sees a batch of it can find it there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Records of a batch written into other batches: with other offsets and a header more, and none of them decoded into an object.
 
-What is written anew of a record is its length, its offset delta and its count of headers; everything between is copied as it lies. So
+What is rewritten of a record is its length, its offset delta and its count of headers; everything between is copied as it lies. So
 a batch is divided, closed up where records were compacted away, and marked, at a few slices for each record.
 """
 

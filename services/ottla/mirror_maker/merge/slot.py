@@ -1,8 +1,8 @@
 """One slot of a link at work: its partitions are copied, in transactions of the slot's transactional id.
 
-    open       fences whoever had the slot and aborts what that left; reads the slot's map: that is where each partition goes on
+    open       fences the former holder and aborts what that left; reads the slot's map: that is where each partition goes on
     copy       batches, and the records of the map that say where they went, in one transaction
-    anything that fails ends the term: the transaction is aborted, or nobody knows how it ended, and the slot is opened once more
+    anything that fails ends the term: the transaction is aborted, or no one knows how it ended, and the slot is opened once more
 
 So there is one way to begin, after a crash, after a takeover and after an error, and it asks the target what is true.
 
@@ -519,7 +519,7 @@ class SlotCopier:
         for partition, topic, copy, written in round_.sent:
             base_offset = await written
             if base_offset < 0:
-                raise CorruptMessage(f"{partition}: nobody knows where a batch was written")
+                raise CorruptMessage(f"{partition}: no one knows where a batch was written")
             if round_.audit is not None:
                 round_.audit.wrote(TopicPartition(topic, copy.target_partition), copy, base_offset)
             ranges[partition] += (Range(offset, copy.target_partition, base_offset + index, count) for offset, index, count in copy.spans)
@@ -649,7 +649,7 @@ class SlotCopier:
             self._fail(partition, str(failed))
 
     def _ask_again(self, partition: TopicPartition, error: OttlaError) -> None:
-        """Has the partition be read again after a pause, from whoever leads it by then."""
+        """Has the partition be read again after a pause, from its leader of that time."""
         log.warning("%s: %s; asking again", partition, error)
         self._due[partition] = asyncio.get_running_loop().time() + self._source.pause_seconds(self._refusals[partition])
         self._go(partition, PartitionState.PENDING)
@@ -681,7 +681,7 @@ class SlotCopier:
                 epoch, ends = (await epoch_ends(self._source, {partition: epoch}))[partition]
                 end = min(end, ends) if ends >= 0 else end
             if end >= former:
-                self._ask_again(partition, cause)  # whoever leads it now has all of it
+                self._ask_again(partition, cause)  # its present leader has all of it
                 return
             gap = Gap(end, former, self._clock.time_ms(), f"the source was cut to offset {end}; what was copied from there on stays")
             records = known.stage_cut(min(end, former), epoch)

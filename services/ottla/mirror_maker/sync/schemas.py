@@ -26,7 +26,7 @@ from ottla.network.registry_http import ask_registry
 log: Final = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 5.0  # for each step of a connection
-PAGE: Final = 1000  # versions; what registries give at most unless they are told otherwise
+PAGE: Final = 1000  # versions; what registries give at most unless asked otherwise
 MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer
 _SIDES: Final = ("-key", "-value")
 
@@ -58,7 +58,7 @@ class Registry:
 
         Raises:
             RegistryRefused: it says no.
-            OSError: nobody answers, or what does is no registry.
+            OSError: no one answers, or what does is no registry.
         """
         failure = ConnectionError("there is no registry")
         for url in self.urls:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urldefrag, urljoin
 
 import re2
-from jsonschema_specifications import REGISTRY as META_SCHEMAS  # type: ignore[import-untyped]
+from jsonschema_specifications import REGISTRY as META_SCHEMAS  # type: ignore[import-untyped]  # has no types
 from referencing import Registry, Specification
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT4, DRAFT6, DRAFT7, DRAFT201909, DRAFT202012
@@ -204,7 +204,7 @@ class _Place:
         """A place further in."""
         contents = self.contents
         for key in keys:
-            contents = contents[key]  # type: ignore[index]
+            contents = contents[key]  # type: ignore[index]  # the keys come from what was parsed
         resolver, base = self.resolver, self.base
         if isinstance(contents, dict) and ("$id" in contents or "id" in contents):
             with suppress(AttributeError, TypeError, ValueError):  # an id that is none, such as a property of this name

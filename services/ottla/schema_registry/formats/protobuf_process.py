@@ -23,7 +23,7 @@ MEMORY_SIZE: Final = 512 * MIB  # on top of what the process has when it is read
 
 
 def main() -> None:
-    """Compiles what it is told to until its input ends."""
+    """Compiles what it is sent until its input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the registry, which then ends this
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, sys.stderr.fileno())  # the compiler prints warnings

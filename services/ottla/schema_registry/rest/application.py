@@ -69,7 +69,7 @@ class Place(Protocol):
 
     @property
     def leader_url(self) -> str | None:
-        """Where the leader answers; None when nobody is known to lead."""
+        """Where the leader answers; None when no one is known to lead."""
         ...
 
     async def wait_for(self, offset: int) -> None:

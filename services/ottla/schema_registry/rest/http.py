@@ -24,6 +24,7 @@ from typing import Final, TypeAlias
 import httptools
 
 from ottla.errors import OttlaError
+from ottla.lifecycle import Tasks
 
 log: Final = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class _Shared:
     limits: HttpLimits
     connections: set[Connection] = field(default_factory=set)
     waiting: dict[Connection, None] = field(default_factory=dict)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    tasks: Tasks = field(default_factory=Tasks)
     is_closing: bool = False
 
 
@@ -256,9 +257,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._is_working = True
                 self._shared.waiting.pop(self, None)
-                task = self._loop.create_task(self._finish(request, answer))  # type: ignore[arg-type]
-                self._shared.tasks.add(task)
-                task.add_done_callback(self._shared.tasks.discard)
+                self._shared.tasks.begin(self._finish(request, answer))  # type: ignore[arg-type]  # what is no Response is awaitable
 
     async def _finish(self, request: Request, answer: Awaitable[Response]) -> None:
         response = await answer
@@ -349,12 +348,9 @@ class HttpListener:
         server.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._shared.tasks:
-            await asyncio.wait(set(self._shared.tasks), timeout=GRACE_SECONDS)
-        for task in list(self._shared.tasks):
-            task.cancel()
-        if self._shared.tasks:
-            await asyncio.wait(set(self._shared.tasks))
+        await self._shared.tasks.wait(GRACE_SECONDS)
+        self._shared.tasks.cancel()
+        await self._shared.tasks.wait()
         for connection in list(self._shared.connections):
             connection.transport.abort()
         await asyncio.sleep(0)  # in which the loop tells them

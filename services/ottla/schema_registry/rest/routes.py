@@ -125,8 +125,8 @@ _WRITE: Final = (e.OperationNotPermitted, e.StoreFailed, e.StoreTimedOut, e.Forw
 _SCHEMA: Final = (e.InvalidSchema, e.SchemaTooLarge)
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route("GET", "/", "root", "Whether somebody is there", "`{}`"),
-    Route("POST", "/", "root", "Whether somebody is there", "`{}`"),
+    Route("GET", "/", "root", "Whether someone is there", "`{}`"),
+    Route("POST", "/", "root", "Whether someone is there", "`{}`"),
     Route(
         "GET",
         "/schemas",

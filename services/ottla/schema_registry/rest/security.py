@@ -75,7 +75,7 @@ class Authentication:
             header: `Authorization`.
 
         Raises:
-            NotAuthenticated: nobody known.
+            NotAuthenticated: no one known.
             Forbidden: known, but not allowed.
         """
         user = self._known.get(header) or self._user(header)

@@ -277,7 +277,7 @@ def register(state: State, draft: Draft, batch: Batch) -> Registered:
     changes: list[Change] = []
     if context != names.DEFAULT_CONTEXT and context not in state.named_contexts and context not in batch.contexts:
         changes.append(PutContext(context, True))
-    # One record of an id and a subject is enough, unless somebody refers to the older one by its number.
+    # One record of an id and a subject is enough, unless someone refers to the older one by its number.
     older = [version for version in draft.seen if version.is_deleted and version.id == schema_id and version.version < number]
     changes += [RemoveVersion(subject, old.version) for old in older if not state.referrers(subject, old.version)]
     return Registered(version, (*changes, PutVersion(version)))

@@ -38,7 +38,7 @@ class MalformedRequest(RegistryError):
 
 
 class NotAuthenticated(RegistryError):
-    """Nobody known, or the password is wrong."""
+    """No one known, or the password is wrong."""
 
     code = 401
 

@@ -108,7 +108,7 @@ class ClearSubjects:
 
 @dataclass(frozen=True, slots=True)
 class Noop:
-    """Nothing; it is written so that somebody can see it arrive."""
+    """Nothing; it is written so that someone can see it arrive."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 BATCH_RECORDS: Final = 1_000
 BATCH_BYTES: Final = 512 * 1024
-# A registration that finds its subject changed each time; every one of those changes was somebody's success.
+# A registration that finds its subject changed each time; every one of those changes was someone's success.
 ATTEMPTS: Final = 1_000
 NOOP_SECONDS: Final = 3600.0
 WAITING_WRITES: Final = 10_000
@@ -463,7 +463,7 @@ class Store:
                     changes, answer = registered.changes, registered
                 else:
                     assert write.decide is not None
-                    answer, changes = write.decide(self.state)  # type: ignore[assignment]
+                    answer, changes = write.decide(self.state)  # type: ignore[assignment]  # a result of any type
             except (RegistryError, Stale) as error:
                 _fail(write, error)
                 continue

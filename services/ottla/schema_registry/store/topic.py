@@ -187,7 +187,7 @@ class KafkaTopic:
         name = self._settings.topic
         try:
             await self._cluster.refresh((name,))
-        except (ApiError, OSError):  # nobody answers: who answers next may have just started
+        except (ApiError, OSError):  # no one answers: who answers next may have just started
             self._unknown_since = None
             raise
         try:

@@ -68,7 +68,7 @@ def serve(
         prepare(job)
 
         def tell(message: object) -> None:
-            answers.write(encode(message))  # type: ignore[arg-type]
+            answers.write(encode(message))  # type: ignore[arg-type]  # one of the messages that it encodes
             answers.flush()
 
         try:

@@ -224,7 +224,7 @@ class Cluster:
         """Waits until every broker says of every partition that one of these leads it, and each of them knows what it leads."""
 
         def agrees() -> bool:
-            metadata = [states(each.metadata) for each in self.brokers.values()]
+            metadata = [states(broker.metadata) for broker in self.brokers.values()]
             told = {key: broker_id for broker_id, broker in self.brokers.items() for key in broker.leads()}
             led = {key: leader for key, (leader, _) in metadata[0].items()}
             return all(each == metadata[0] for each in metadata) and led == told and set(led.values()) <= set(leaders)

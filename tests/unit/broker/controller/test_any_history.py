@@ -73,7 +73,7 @@ class History(RuleBasedStateMachine):
             return  # who has everything is away, and more than half of them are back: the furthest log leads (docs/decisions/0019)
         if whole:
             assert leader in (NO_LEADER, *whole), f"{topic_partition}: {leader} leads and lost records, {whole} did not: {known}"
-            assert whole & set(isr), f"{topic_partition}: {isr} has nobody of {whole}"
+            assert whole & set(isr), f"{topic_partition}: {isr} has no one of {whole}"
 
     def allows_unclean(self, topic_partition: TopicPartition) -> bool:
         return self.unclean_was_asked_for or self.cluster.state.topic_settings(topic_partition.topic).unclean_leader_election_enable
@@ -116,7 +116,7 @@ class History(RuleBasedStateMachine):
         for registration in new:
             self.failed.pop(registration.broker_id, None)
             if not clean:
-                self.lost |= {(each, registration.broker_id) for each in state.replicas_of(registration.broker_id)}
+                self.lost |= {(replica, registration.broker_id) for replica in state.replicas_of(registration.broker_id)}
                 self.lost = {(each, who) for each, who in self.lost if (known := state.find(each)) and who in known.state.isr}
         for each in gone:
             self.failed.pop(each, None)
@@ -282,7 +282,7 @@ class History(RuleBasedStateMachine):
     @invariant()
     def the_index_is_what_the_partitions_say(self) -> None:
         state = self.cluster.state
-        every = [each for topic in state.topics.values() for each in topic.topic_partitions()]
+        every = [partition for topic in state.topics.values() for partition in topic.topic_partitions()]
         for broker_id in BROKERS:
             assert set(state.replicas_of(broker_id)) == {each for each in every if broker_id in _known(state.find(each)).state.replicas}
         assert set(state.reassigning()) == {each for each in every if _known(state.find(each)).is_being_reassigned}
@@ -290,9 +290,9 @@ class History(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Everybody is back and catches up: then everything has a leader, and what was begun ends."""
         self.brokers_change((), list(BROKERS), True, None)
-        self.brokers_change(BROKERS, list(BROKERS), True, None)  # nobody is shutting down any more, and all disks work
+        self.brokers_change(BROKERS, list(BROKERS), True, None)  # no one is shutting down any more, and all disks work
         for _ in range(2):
-            for topic_partition in [each for topic in self.cluster.state.topics.values() for each in topic.topic_partitions()]:
+            for topic_partition in [partition for topic in self.cluster.state.topics.values() for partition in topic.topic_partitions()]:
                 topic = self.cluster.state.topics[topic_partition.topic]
                 if not topic.is_deleting:
                     known = self.cluster.state.partition(topic_partition)

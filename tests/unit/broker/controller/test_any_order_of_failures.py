@@ -30,7 +30,7 @@ class Schedule:
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self.cluster = cluster
         self.random = Random(seed)
-        self.expected: dict[str, bool] = {}  # whether a topic is there; missing while nobody knows
+        self.expected: dict[str, bool] = {}  # whether a topic is there; missing while no one knows
         self.history: list[str] = []
         self._made = 0
 

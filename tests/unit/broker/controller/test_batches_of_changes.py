@@ -192,7 +192,7 @@ def test_a_replica_in_a_failed_log_directory_is_passed_over_until_everything_is_
 def test_replicas_that_a_broker_refused_are_announced_again_to_it_alone_and_without_what_is_for_clients() -> None:
     cluster = KnownCluster(1, 2)
     cluster.topic("a", (1, 2), (2,), (2, 1))
-    refused = [partition_of(each) for each in ("a-0", "a-1", "a-2", "gone-0")]
+    refused = [partition_of(name) for name in ("a-0", "a-1", "a-2", "gone-0")]
     (again,) = repeated_batches(cluster.state, BrokerId(1), refused)
     assert names(again[BrokerId(1)].leader_and_isr) == ["a-0", "a-2"]
     assert again == {1: BrokerRequestBatch(leader_and_isr=again[BrokerId(1)].leader_and_isr)}

@@ -88,7 +88,7 @@ def test_a_broker_that_dies_before_it_answers_is_asked_again(cluster: KnownClust
     answer(cluster, 2, a0=0)
     cluster.leave(2)
     assert cluster.state.deletions["a"].in_phase(BrokerId(2), ReplicaPhase.DELETION_INELIGIBLE) == (1,)
-    assert answer(cluster, 2, a1=0) == []  # too late: whether it is so nobody knows
+    assert answer(cluster, 2, a1=0) == []  # too late: whether it is so no one knows
     assert asked(cluster.join(2)) == [(2, "a-1")]
     assert answer(cluster, 2, a1=0)[0].gone == (TopicGone("a"),)
 

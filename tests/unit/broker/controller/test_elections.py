@@ -85,7 +85,7 @@ def test_what_does_not_concern_a_partition_leaves_it_alone() -> None:
 
 
 def test_the_last_in_sync_stays_in_the_isr_and_leads_when_it_is_back() -> None:
-    """ReplicaStateMachine: an ISR of one is kept. Nobody else is elected meanwhile."""
+    """ReplicaStateMachine: an ISR of one is kept. No one else is elected meanwhile."""
     cluster = KnownCluster(1, 2)
     cluster.topic("a", (1, 2))
     cluster.leave(2)
@@ -112,8 +112,8 @@ def test_one_out_of_sync_leads_only_where_the_topic_allows_it_and_then_alone() -
     cluster = KnownCluster(1, 2)
     cluster.topic("clean", (1, 2))
     cluster.topic("unclean", (1, 2), **ALLOWED)
-    for each in ("clean-0", "unclean-0"):
-        cluster.set_isr(each, 1)
+    for name in ("clean-0", "unclean-0"):
+        cluster.set_isr(name, 1)
     cluster.leave(1)
     assert cluster.leader_and_isr("clean-0") == (NONE_LEADS, (1,))
     assert cluster.leader_and_isr("unclean-0") == (2, (2,))
@@ -267,8 +267,8 @@ def test_a_new_controller_settles_what_happened_while_there_was_none() -> None:
     cluster.topic("a", (1, 2, 3), (2, 3, 1), (3, 1, 2))
     cluster.state.brokers_came_and_went([], ids(2))
     cluster.fail_over()
-    assert [cluster.leader_and_isr(f"a-{each}") for each in range(3)] == [(1, (1, 3)), (3, (3, 1)), (3, (3, 1))]
-    assert {cluster.of(f"a-{each}").controller_epoch for each in range(3)} == {2}
+    assert [cluster.leader_and_isr(f"a-{number}") for number in range(3)] == [(1, (1, 3)), (3, (3, 1)), (3, (3, 1))]
+    assert {cluster.of(f"a-{number}").controller_epoch for number in range(3)} == {2}
     assert cluster.fail_over() == []
 
 

@@ -15,6 +15,7 @@ from ottla.coordination.errors import CoordinationError
 from ottla.coordination.interface import Operation, Result
 from ottla.errors import KafkaStorageError, OttlaError
 from ottla.interbroker.calls import NewTopic
+from ottla.lifecycle import Backoff
 from ottla.model import TopicPartition
 
 from .clusters import Cluster, run, until
@@ -42,8 +43,7 @@ def test_terms_that_fail_one_upon_the_other_are_begun_with_pauses_and_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A failed log directory on the same disk is taken in at each beginning, and that cannot be written."""
-    monkeypatch.setattr(election, "_PAUSE_SECONDS", 0.1)
-    monkeypatch.setattr(election, "_LONGEST_PAUSE_SECONDS", 0.4)
+    monkeypatch.setattr(election, "_BACKOFF", Backoff(first_seconds=0.1, longest_seconds=0.4))
     disks: list[FullDisk] = []
 
     async def scenario(cluster: Cluster) -> None:
@@ -71,7 +71,7 @@ def test_terms_that_fail_one_upon_the_other_are_begun_with_pauses_and_told_once(
 
 
 def test_a_term_that_fails_alone_is_begun_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(election, "_PAUSE_SECONDS", 20.0)
+    monkeypatch.setattr(election, "_BACKOFF", Backoff(first_seconds=20.0, longest_seconds=20.0))
     disks: list[FullDisk] = []
 
     async def scenario(cluster: Cluster) -> None:

@@ -36,6 +36,7 @@ from ottla.interbroker.calls import (
     StopReplicaResponse,
 )
 from ottla.interbroker.local import Call, Perform
+from ottla.lifecycle import Backoff
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
 
 from .clusters import ONE, THREE, TWO, Cluster, run, until
@@ -70,7 +71,7 @@ def test_when_the_controller_dies_another_reads_everything_and_elects_leaders() 
         ]
         assert all(set(broker.brokers) == {2, 3} for broker in cluster.brokers.values())
         assert cluster.services[THREE].topic_settings("a").retention_ms == 5
-        # What nobody but the dead one led is as it was, in ZooKeeper too.
+        # What no one but the dead one led is as it was, in ZooKeeper too.
         path = "/brokers/topics/a/partitions/0/state"
         assert znodes.decode_partition_state(path, await cluster.data(path), described.partitions[0].replicas) == described.partitions[0]
 
@@ -485,8 +486,7 @@ def test_a_replica_that_is_there_again_learns_what_has_changed_meanwhile(monkeyp
 
 
 def quick_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(active, "_FIRST_OFFLINE_REPLICAS_SECONDS", 0.02)
-    monkeypatch.setattr(active, "_LONGEST_OFFLINE_REPLICAS_SECONDS", 0.05)
+    monkeypatch.setattr(active, "_OFFLINE_REPLICAS_BACKOFF", Backoff(first_seconds=0.02, longest_seconds=0.05))
 
 
 def test_replicas_move_to_other_brokers_and_are_given_up_where_they_were() -> None:

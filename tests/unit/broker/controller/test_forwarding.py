@@ -1,4 +1,4 @@
-"""Requests that continue to the next controller: what was done although nobody said so counts as done, and as nothing else."""
+"""Requests that continue to the next controller: what was done although no one said so counts as done, and as nothing else."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_topic_is_made_once_though_the_controller_died_over_it(error: type[Api
     ids=["partitions", "replicas", "configs", "assignments"],
 )
 def test_another_topic_of_that_name_is_not_taken_for_the_one_that_was_to_be_made(asked: NewTopic) -> None:
-    """Somebody else makes it while we look for another controller."""
+    """Someone else makes it while we look for another controller."""
 
     async def scenario(cluster: Cluster) -> None:
         _, two, three = await cluster.start_three()

@@ -71,7 +71,7 @@ def test_a_topic_that_another_tool_marks_is_deleted_at_once() -> None:
 
 
 def test_a_topic_whose_znode_another_tool_removes_is_forgotten_and_its_logs_are_kept_as_strays() -> None:
-    """Nobody has asked for the deletion of its records. Kafka keeps the logs, too."""
+    """No one has asked for the deletion of its records. Kafka keeps the logs, too."""
 
     async def scenario(cluster: Cluster) -> None:
         controller = await cluster.start()

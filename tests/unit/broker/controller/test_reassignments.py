@@ -269,8 +269,8 @@ def test_an_isr_that_is_away_stays_when_a_reassignment_is_cancelled(cluster: Kno
 def test_a_partition_that_nobody_leads_is_led_uncleanly_by_a_new_replica_where_the_topic_allows_it(cluster: KnownCluster) -> None:
     cluster.topic("b", (1, 2), unclean_leader_election_enable="true")
     cluster.leave(1, 2)
-    for each in ("a-0", "b-0"):
-        reassign(cluster, (5, 4), each)
+    for name in ("a-0", "b-0"):
+        reassign(cluster, (5, 4), name)
     assert cluster.leader_and_isr("a-0") == (3, (3,))
     assert cluster.known("b-0").is_being_reassigned
     assert cluster.leader_and_isr("b-0") == (5, (5,))

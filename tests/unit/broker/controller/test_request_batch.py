@@ -60,11 +60,11 @@ def test_that_all_topics_are_known_is_said_with_the_last_of_what_is_told_of_them
     """A coordinator takes an offset of a topic that it does not know for one of a deleted topic, so this must never be said early."""
     waiting = BrokerRequestBatch()
     add(waiting, leader_and_isr=[assigned(A)], metadata=[assigned(A)])
-    assert [taken.all_topics_known for taken in all_of(waiting)] == [False, False], "nobody has told this broker all that there are"
+    assert [taken.all_topics_known for taken in all_of(waiting)] == [False, False], "no one has told this broker all that there are"
     add(
         waiting,
         leader_and_isr=[assigned(A, 1)],
-        metadata=[assigned(TopicPartition("c", each)) for each in range(AT_ONCE + 1)],
+        metadata=[assigned(TopicPartition("c", number)) for number in range(AT_ONCE + 1)],
         all_topics=True,
     )
     assert [taken.all_topics_known for taken in all_of(waiting)] == [False, False, True]

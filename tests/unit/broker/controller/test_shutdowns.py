@@ -82,7 +82,7 @@ def test_a_broker_that_is_shutting_down_is_not_elected_when_another_dies() -> No
 
 
 def test_a_follower_that_dies_leaves_a_leader_that_is_shutting_down_alone_in_the_isr() -> None:
-    """It leads as long as it lives, for nobody else can."""
+    """It leads as long as it lives, for no one else can."""
     cluster = KnownCluster(1, 2)
     cluster.topic("a", (1, 2))
     cluster.state.shutting_down.add(BrokerId(1))

@@ -71,7 +71,7 @@ def test_one_write_of_a_topic_counts_once_however_many_partitions_it_changes() -
     cluster = KnownCluster(1, 2)
     cluster.topic("a", (1,), (1,))
     cluster.topic("b", (1,))
-    changes = tuple(AssignmentChange(partition_of(each), ids(1, 2), ids(2)) for each in ("a-0", "a-1"))
+    changes = tuple(AssignmentChange(partition_of(name), ids(1, 2), ids(2)) for name in ("a-0", "a-1"))
     cluster.state.take_in(Decision(assignments=changes))
     assert (cluster.state.topics["a"].version, cluster.state.topics["b"].version) == (1, 0)
 

@@ -45,8 +45,8 @@ class RealZooKeeper:
         await session.close()
 
     async def close(self) -> None:
-        for each in self._sessions:
-            await each.close()
+        for session in self._sessions:
+            await session.close()
 
 
 @pytest.fixture(params=["embedded", "zookeeper"])

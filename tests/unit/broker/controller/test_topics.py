@@ -116,7 +116,7 @@ def test_any_placement_is_even(racks: dict[int, str], with_racks: bool, partitio
     placed = assign_replicas(cluster, partition_count, factor, start=start, random=Random(seed))
     assert len(placed) == partition_count
     leaders = Counter(each[0] for each in placed)
-    assert max(leaders.values()) - min(leaders.get(BrokerId(each), 0) for each in racks) <= 1
+    assert max(leaders.values()) - min(leaders.get(BrokerId(rack), 0) for rack in racks) <= 1
     for replicas in placed:
         assert len(set(replicas)) == len(replicas) == factor
         assert set(replicas) <= set(racks)

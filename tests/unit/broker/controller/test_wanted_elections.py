@@ -1,4 +1,4 @@
-"""Elections that somebody wants: KIP-460, and KafkaController.checkAndTriggerAutoLeaderRebalance."""
+"""Elections that someone wants: KIP-460, and KafkaController.checkAndTriggerAutoLeaderRebalance."""
 
 from __future__ import annotations
 

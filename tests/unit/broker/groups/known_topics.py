@@ -34,7 +34,7 @@ class KnownTopics:
         return self._topics.get(name)
 
     def topic_name(self, topic_id: UUID) -> str | None:
-        return next((each.name for each in self._topics.values() if each.topic_id == topic_id), None)
+        return next((topic.name for topic in self._topics.values() if topic.topic_id == topic_id), None)
 
     def names(self) -> list[str]:
         return list(self._topics)

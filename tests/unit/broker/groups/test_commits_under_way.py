@@ -1,4 +1,4 @@
-"""A commit that is in the log and not committed there yet: nothing takes it away, and nobody has to wait for it."""
+"""A commit that is in the log and not committed there yet: nothing takes it away, and no one has to wait for it."""
 
 from __future__ import annotations
 

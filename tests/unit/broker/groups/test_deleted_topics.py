@@ -258,7 +258,7 @@ def test_a_topic_of_many_partitions_is_removed_in_batches_that_the_log_takes() -
     async def test(world: World) -> None:
         world.topics.make("wide", 2_500)
         shard = await world.coordinator()
-        wide = [TopicPartition("wide", each) for each in range(2_500)]
+        wide = [TopicPartition("wide", number) for number in range(2_500)]
         for start in range(0, 2_500, 500):
             await shard.commit("billing", -1, "", None, dict.fromkeys(wide[start : start + 500], CommittedOffset(3)))
         before = len(world.log.batches)

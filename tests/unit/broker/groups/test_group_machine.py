@@ -1,4 +1,4 @@
-"""A group under random events: whatever members do and in whatever order, the rules hold and nobody waits for ever."""
+"""A group under random events: whatever members do and in whatever order, the rules hold and no one waits for ever."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class GroupMachine(RuleBasedStateMachine):
         bound = group.next_deadline_ms
         group.find_next_deadline()
         assert bound <= group.next_deadline_ms
-        assert group.next_deadline_ms >= self.coordinator.now_ms  # a rebalance that nobody is left to wait for is due at once
+        assert group.next_deadline_ms >= self.coordinator.now_ms  # a rebalance that no one is left to wait for is due at once
         if group.state is GroupState.PREPARING_REBALANCE:
             assert group.join_deadline_ms < NEVER_MS
 
@@ -110,7 +110,7 @@ class GroupMachine(RuleBasedStateMachine):
             coordinator.store(coordinator.held.pop(0))
         coordinator.held = None
         coordinator.wait(3_600_000)
-        assert coordinator.group.state is GroupState.EMPTY, "without heartbeats nobody stays"
+        assert coordinator.group.state is GroupState.EMPTY, "without heartbeats no one stays"
         coordinator.perform(rebalancing.take_down(coordinator.group, NotEnoughReplicas(""), coordinator.now_ms))
         assert self.joins <= coordinator.joined.keys(), "a JoinGroup was never answered"
         assert self.syncs <= coordinator.synced.keys(), "a SyncGroup was never answered"

@@ -71,8 +71,8 @@ def test_a_marker_ends_the_offsets_of_its_producer_in_all_groups() -> None:
         await commit(shard, group="h")
         await commit(shard, 9, producer_id=78, group="h")
         end(log, shard, True)
-        assert [shard.offsets(each).get(CLICKS) for each in ("g", "h")] == [CommittedOffset(5)] * 2
-        assert [shard.offsets(each).is_unstable(CLICKS) for each in ("g", "h")] == [False, True]
+        assert [shard.offsets(name).get(CLICKS) for name in ("g", "h")] == [CommittedOffset(5)] * 2
+        assert [shard.offsets(name).is_unstable(CLICKS) for name in ("g", "h")] == [False, True]
         end(log, shard, True)  # again: markers are repeated
 
     run(test)
@@ -131,7 +131,7 @@ def test_who_commits_must_be_who_it_says() -> None:
 
 
 def test_offsets_that_were_written_and_not_acknowledged_stay_undecided() -> None:
-    """Nobody can take them out of the log, and the marker that comes counts for them as well."""
+    """No one can take them out of the log, and the marker that comes counts for them as well."""
 
     async def test(log: OffsetsLog) -> None:
         shard = await loaded(log)

@@ -31,7 +31,7 @@ def test_every_handler_is_listed_with_its_versions(tmp_path: Path, version: int)
         client.write(request(version))
         correlation_id, response = await client.answer(ApiKey.API_VERSIONS, version)
         assert (correlation_id, int(response.error_code)) == (7, 0)
-        found = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+        found = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
         served = {key: each for key, each in APIS.items() if each.is_served(broker.parts.settings)}
         assert ApiKey.CONSUMER_GROUP_HEARTBEAT not in served, "clients infer Kafka 4.0 from it"
         wanted = {key: (each.min_version, each.max_version) for key, each in served.items()}

@@ -18,7 +18,7 @@ def test_the_cluster_is_described(run: Any, version: int) -> None:
         response = await broker.ask(ApiKey.DESCRIBE_CLUSTER, version, include_cluster_authorized_operations=version == 1)
         assert (response.error_code, response.cluster_id, response.controller_id) == (0, broker.parts.controller.cluster_id, 1)
         assert [(each.broker_id, each.host, each.port, each.rack) for each in response.brokers] == [(1, "broker.test", 9092, "rack-1")]
-        expected = sum(1 << each for each in (5, 7, 8, 9, 10, 11, 12)) if version == 1 else -2147483648
+        expected = sum(1 << number for number in (5, 7, 8, 9, 10, 11, 12)) if version == 1 else -2147483648
         assert response.cluster_authorized_operations == expected
 
     run(scenario)
@@ -28,7 +28,7 @@ def test_there_are_no_controller_endpoints(run: Any) -> None:
     """KIP-919."""
 
     async def scenario(broker: Any) -> None:
-        answers = [await broker.ask(ApiKey.DESCRIBE_CLUSTER, 1, endpoint_type=each) for each in (1, 2, 3)]
+        answers = [await broker.ask(ApiKey.DESCRIBE_CLUSTER, 1, endpoint_type=number) for number in (1, 2, 3)]
         assert [answer.error_code for answer in answers] == [0, 114, 115]
 
     run(scenario)
@@ -41,7 +41,7 @@ def test_log_directories_are_described(run: Any, version: int) -> None:
         await broker.create("other")
         broker.publish("flights", 0, 1, 2, 3)
         everything = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, version, topics=None)
-        assert sorted(each.log_dir for each in everything.results) == sorted(
+        assert sorted(result.log_dir for result in everything.results) == sorted(
             str(directory) for directory in broker.parts.settings.log_directories
         )
         sizes = {
@@ -53,7 +53,7 @@ def test_log_directories_are_described(run: Any, version: int) -> None:
         assert sizes == {("flights", 0): broker.parts.replicas.get("flights", 0).log.size, ("flights", 1): 0, ("other", 0): 0}
         assert sizes["flights", 0] > 0
         if version >= 4:
-            assert all(each.total_bytes >= each.usable_bytes > 0 for each in everything.results)
+            assert all(result.total_bytes >= result.usable_bytes > 0 for result in everything.results)
         some = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, version, topics=[{"topic": "flights", "partitions": [1, 7]}])
         found = [
             (topic.name, partition.partition_index) for result in some.results for topic in result.topics for partition in topic.partitions
@@ -106,10 +106,10 @@ def test_a_replica_moves_to_another_log_directory(run: Any, version: int) -> Non
         async def described() -> dict[tuple[str, bool], tuple[int, int]]:
             answer = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, topics=[{"topic": "flights", "partitions": [0]}])
             return {
-                (result.log_dir, each.is_future_key): (each.partition_size, each.offset_lag)
+                (result.log_dir, partition.is_future_key): (partition.partition_size, partition.offset_lag)
                 for result in answer.results
                 for topic in result.topics
-                for each in topic.partitions
+                for partition in topic.partitions
             }
 
         size = partition.log.size

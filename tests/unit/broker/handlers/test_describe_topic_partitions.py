@@ -32,7 +32,7 @@ def test_topics_are_described_by_name_with_what_is_wrong_with_the_others(run: An
         assert (partition.leader_id, partition.leader_epoch, partition.replica_nodes, partition.isr_nodes) == (1, 0, (1,), (1,))
         assert (partition.eligible_leader_replicas, partition.last_known_elr, partition.offline_replicas) == ((), (), ())
         assert response.topics[0].topic_id == broker.parts.metadata.topic("a").topic_id
-        assert response.topics[0].topic_authorized_operations == sum(1 << each for each in (3, 4, 5, 6, 7, 8, 10, 11))
+        assert response.topics[0].topic_authorized_operations == sum(1 << number for number in (3, 4, 5, 6, 7, 8, 10, 11))
         assert seen(await describe(broker)) == [("a", 0, [0]), ("b", 0, [0, 1])]
 
     run(scenario)

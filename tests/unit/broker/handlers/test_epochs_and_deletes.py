@@ -103,7 +103,7 @@ def test_what_can_not_be_deleted_is_told_apart(run: Any) -> None:
 def replicated(broker: Any, *living: int) -> Any:
     """The partition with replicas on brokers 1, 2 and 3, of which those live."""
     partition = broker.parts.replicas.get("flights", 0)
-    brokers = tuple(BrokerId(each) for each in (1, 2, 3))
+    brokers = tuple(BrokerId(number) for number in (1, 2, 3))
     state = PartitionState(BrokerId(1), partition.leader_epoch, brokers, brokers)
     partition.become_leader(PartitionAssignment("flights", partition.topic_id, 0, state, partition.partition_epoch + 1), 0)
     broker.parts.metadata.brokers = {BrokerId(each): BrokerRegistration(BrokerId(each), ()) for each in living}
@@ -122,8 +122,8 @@ def test_the_answer_waits_for_all_living_replicas(run: Any) -> None:
         await broker.create("flights")
         replicated(broker, 1, 2)
         broker.publish("flights", 0, 1, 2, 3)
-        for each in (2, 3):
-            follow(broker, each, 0)
+        for number in (2, 3):
+            follow(broker, number, 0)
         answer = asyncio.ensure_future(delete(broker, 2))
         await broker.pause()
         assert len(broker.parts.replicas.deletes) == 1
@@ -142,8 +142,8 @@ def test_replicas_that_do_not_follow_in_time_are_told_with_the_low_watermark(run
         await broker.create("flights")
         replicated(broker, 1, 2, 3)
         broker.publish("flights", 0, 1, 2, 3)
-        for each in (2, 3):
-            follow(broker, each, 1)
+        for number in (2, 3):
+            follow(broker, number, 1)
         asked = {"partition_index": 0, "offset": 3}
         topics = [{"name": "flights", "partitions": [asked]}]
         response = await broker.ask(ApiKey.DELETE_RECORDS, 2, topics=topics, timeout=20)
@@ -158,8 +158,8 @@ def test_a_leader_that_leads_no_more_does_not_know_how_far_its_followers_are(run
         await broker.create("flights")
         replicated(broker, 1, 2)
         broker.publish("flights", 0, 1, 2, 3)
-        for each in (2, 3):
-            follow(broker, each, 0)
+        for number in (2, 3):
+            follow(broker, number, 0)
         answer = asyncio.ensure_future(delete(broker, 2))
         await broker.pause()
         broker.parts.replicas.stop_leading_all()

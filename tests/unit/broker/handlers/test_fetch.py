@@ -167,7 +167,7 @@ def test_a_fetch_session_does_not_wait_for_bytes_that_its_own_limit_keeps_out(tm
 
 
 def test_min_bytes_above_what_the_whole_request_may_have_is_that(tmp_path: Path) -> None:
-    """`KafkaApis.handleFetchRequest`: nobody waits for more than `max_bytes`, nor for more than the broker's `fetch.max.bytes`."""
+    """`KafkaApis.handleFetchRequest`: no one waits for more than `max_bytes`, nor for more than the broker's `fetch.max.bytes`."""
 
     async def scenario(broker: Wired) -> None:
         broker.topic("events")
@@ -317,7 +317,7 @@ def test_a_session_answers_only_what_changed(tmp_path: Path, version: int) -> No
         async def ask(*asked: Any, **options: Any) -> tuple[int, int, list[tuple[int, int]]]:
             client.write(fetch(*asked, version=version, **options))
             _, response = await client.answer(ApiKey.FETCH, version)
-            found = [(each.partition_index, len(each.records)) for topic in response.responses for each in topic.partitions]
+            found = [(partition.partition_index, len(partition.records)) for topic in response.responses for partition in topic.partitions]
             return int(response.error_code), response.session_id, found
 
         error, session_id, found = await ask(*everything, session_epoch=0)

@@ -33,7 +33,7 @@ def test_too_few_brokers_are_said_to_the_client_and_to_the_log_now_and_then(
     async def scenario(broker: Any) -> None:
         def errors() -> int:
             said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-            assert all(each.startswith(SENTENCES[key_type]) for each in said)
+            assert all(line.startswith(SENTENCES[key_type]) for line in said)
             return len(said)
 
         for _ in range(5):

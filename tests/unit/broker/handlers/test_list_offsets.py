@@ -98,7 +98,7 @@ def test_a_consumer_sees_up_to_the_high_watermark_and_a_replica_the_whole_log(ru
         assert (await found(broker, -1))[1] == 1
         assert (await found(broker, -1, isolation_level=1))[1] == 1
         assert (await found(broker, -1, replica_id=-2))[1] == 2
-        # The record is there, and nobody may know yet.
+        # The record is there, and no one may know yet.
         assert await found(broker, 1_500) == NOTHING
         assert (await found(broker, 1_500, replica_id=-2))[1] == 1
 

@@ -158,8 +158,8 @@ def test_authorized_operations_are_told_when_asked_for(run: Any, version: int) -
             include_topic_authorized_operations=True,
             include_cluster_authorized_operations=True,
         )
-        assert response.topics[0].topic_authorized_operations == sum(1 << each for each in (3, 4, 5, 7, 8, 10, 11))
-        assert response.cluster_authorized_operations == sum(1 << each for each in (5, 7, 8, 9, 10, 11, 12))
+        assert response.topics[0].topic_authorized_operations == sum(1 << number for number in (3, 4, 5, 7, 8, 10, 11))
+        assert response.cluster_authorized_operations == sum(1 << number for number in (5, 7, 8, 9, 10, 11, 12))
 
     run(scenario)
 

@@ -69,9 +69,9 @@ def test_each_partition_of_a_request_has_an_answer_of_its_own(tmp_path: Path, ve
         )
         _, response = await client.answer(ApiKey.PRODUCE, version)
         found = {
-            (topic.name, each.index): (int(each.error_code), each.base_offset)
+            (topic.name, partition_response.index): (int(partition_response.error_code), partition_response.base_offset)
             for topic in response.responses
-            for each in topic.partition_responses
+            for partition_response in topic.partition_responses
         }
         assert found == {
             ("events", 0): (0, 0),

@@ -80,7 +80,7 @@ def test_work_that_takes_longer_than_a_slice_lets_others_in() -> None:
             return "done"
 
         def other() -> None:
-            turns.append("somebody else")
+            turns.append("someone else")
 
         loop.call_soon(other)
         with mock.patch.object(loop, "time", lambda: next(time) * 0.002):
@@ -88,11 +88,11 @@ def test_work_that_takes_longer_than_a_slice_lets_others_in() -> None:
             assert asyncio.iscoroutine(rest)
             assert await rest == "done"
             loop.call_soon(other)
-            assert [each async for each in in_slices(range(6))] == list(range(6))
+            assert [in_slice async for in_slice in in_slices(range(6))] == list(range(6))
 
     asyncio.run(scenario())
-    assert turns.index("somebody else") < turns.index("step 5")
-    assert turns.count("somebody else") == 2
+    assert turns.index("someone else") < turns.index("step 5")
+    assert turns.count("someone else") == 2
 
 
 def test_work_of_one_slice_is_done_at_once() -> None:

@@ -367,7 +367,7 @@ def test_a_session_of_a_follower_says_only_what_is_new_and_records_all_it_has(tm
             _, response = await client.answer(ApiKey.FETCH, 17)
             return response.session_id, [partition.partition_index for topic in response.responses for partition in topic.partitions]
 
-        session_id, found = await ask(*((named, each, 0) for each in range(3)), session_epoch=0)
+        session_id, found = await ask(*((named, number, 0) for number in range(3)), session_epoch=0)
         assert found == [0, 1, 2]
         client.write(produce(("events", 1, batch(b"a"))))
         await client.produced()
@@ -375,7 +375,7 @@ def test_a_session_of_a_follower_says_only_what_is_new_and_records_all_it_has(tm
         broker.clock.advance(seconds=5)
         assert await ask((named, 1, 1), session_id=session_id, session_epoch=2) == (session_id, [1]), "its high watermark is news"
         assert await ask(session_id=session_id, session_epoch=3) == (session_id, [])
-        followers = [broker.partition("events", each).in_sync.followers[TWO] for each in range(3)]
+        followers = [broker.partition("events", number).in_sync.followers[TWO] for number in range(3)]
         now_ms = broker.parts.replicas.now_ms()
         assert [(follower.fetched_ms, follower.caught_up_ms, follower.log_end_offset) for follower in followers] == [
             (now_ms, now_ms, n) for n in (0, 1, 0)
@@ -385,7 +385,7 @@ def test_a_session_of_a_follower_says_only_what_is_new_and_records_all_it_has(tm
 
 
 class Rules:
-    """Nobody is a broker."""
+    """No one is a broker."""
 
     allows_all = False
 

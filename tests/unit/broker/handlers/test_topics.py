@@ -151,7 +151,7 @@ def test_a_timeout_of_nothing_is_told_and_the_topic_comes_all_the_same(run: Any)
 
 
 def test_topics_of_one_request_are_created_side_by_side_and_answered_in_order(run: Any) -> None:
-    """Method: a controller that lets nobody go before all have come."""
+    """Method: a controller that lets no one go before all have come."""
 
     async def scenario(broker: Any) -> None:
         names = [f"t{number}" for number in range(15)]
@@ -266,7 +266,7 @@ def test_partitions_can_be_placed_tried_out_and_refused(run: Any) -> None:
         await broker.create("flights", 2)
 
         async def code(count: int, brokers: list[list[int]] | None = None, validate_only: bool = False) -> int:
-            assignments = None if brokers is None else [{"broker_ids": each} for each in brokers]
+            assignments = None if brokers is None else [{"broker_ids": broker} for broker in brokers]
             asked = [{"name": "flights", "count": count, "assignments": assignments}]
             response = await broker.ask(ApiKey.CREATE_PARTITIONS, 3, topics=asked, validate_only=validate_only)
             return int(response.results[0].error_code)

@@ -112,7 +112,7 @@ def test_a_transaction_is_seen_when_it_is_committed(tmp_path: Path, version: int
 
 
 def test_a_batch_of_a_transaction_that_the_coordinator_does_not_know_is_refused(tmp_path: Path) -> None:
-    """KIP-890: it would be the beginning of a transaction that nobody ends."""
+    """KIP-890: it would be the beginning of a transaction that no one ends."""
 
     async def scenario(broker: Wired) -> None:
         writer = await producer(broker)

@@ -57,7 +57,7 @@ async def add(broker: Any, producer: tuple[int, int], *partitions: tuple[str, in
             f"{prefix}topics": [{"name": topic, "partitions": [index]} for topic, index in partitions],
         },
     )
-    return [int(each.partition_error_code) for topic in response.results_by_topic_v3_and_below for each in topic.results_by_partition]
+    return [int(result.partition_error_code) for topic in response.results_by_topic_v3_and_below for result in topic.results_by_partition]
 
 
 async def end(broker: Any, producer: tuple[int, int], committed: bool, version: int = 4, name: str = "t") -> int:
@@ -119,7 +119,7 @@ def test_ids_and_timeouts_that_can_not_be(run: Any) -> None:
 
 
 def test_the_coordinator_is_who_leads_the_ids_partition(run: Any) -> None:
-    """And nobody is one before the topic is there, which too few brokers can keep from being made."""
+    """And no one is one before the topic is there, which too few brokers can keep from being made."""
 
     async def scenario(broker: Any) -> None:
         found = await broker.ask(ApiKey.FIND_COORDINATOR, 1, key="t", key_type=1)
@@ -212,7 +212,7 @@ def test_offsets_are_committed_with_the_transaction(run: Any, version: int) -> N
             (found,) = response.groups[0].topics[0].partitions
             return int(found.error_code), found.committed_offset
 
-        # A zombie's: the group is not part of any transaction of it, so nobody would ever decide of these (KIP-890).
+        # A zombie's: the group is not part of any transaction of it, so no one would ever decide of these (KIP-890).
         assert await commit() == [InvalidTransactionState.code, UnknownTopicOrPartition.code]
         added = await broker.ask(ApiKey.ADD_OFFSETS_TO_TXN, version, transactional_id="t", group_id="g", **producer)
         assert added.error_code == 0

@@ -22,7 +22,7 @@ from .scraping import SETTINGS, scrape, text, until
 # What is only there under circumstances that this broker is not in.
 NOT_HERE = {
     "ottla_tls_certificate_expiry_timestamp_seconds",  # no TLS
-    "ottla_replica_fetcher_lag_messages",  # follows nobody
+    "ottla_replica_fetcher_lag_messages",  # follows no one
     "ottla_group_members",
     "ottla_group_state",
     "ottla_group_lag_messages",
@@ -50,7 +50,7 @@ def test_everything_that_is_declared_is_exposed_and_can_be_parsed(tmp_path: Path
 
 
 def test_a_directory_of_a_disk_that_hangs_does_not_hold_a_scrape_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What hung is left out, or as it was; everything else is what somebody wants to see just then."""
+    """What hung is left out, or as it was; everything else is what someone wants to see just then."""
     import threading
 
     goes_on = threading.Event()

@@ -112,8 +112,8 @@ def test_more_than_a_scrape_may_look_up_is_left_for_the_next_ones_and_not_guesse
     async def run() -> None:
         world = World(monkeypatch)
         lags = lags_of(world)
-        world.partitions = {key(each): Partition(100) for each in range(25)}
-        world.committed = {"readers": {key(each): each for each in range(25)}}
+        world.partitions = {key(number): Partition(100) for number in range(25)}
+        world.committed = {"readers": {key(number): number for number in range(25)}}
         for expected in (10, 20, 25):
             assert ("readers", "clicks") not in lags.known or lags.known["readers", "clicks"].seconds is None
             await lags.refresh()

@@ -45,9 +45,9 @@ def test_a_broker_that_is_killed_is_seen_in_the_metrics_of_the_others_until_it_i
             assert len([each for each in of_one if " leads, leader epoch 0 " in each]) == 1
             assert len([each for each in of_one if " follows " in each]) == 2
 
-        killed = next(each for each in (1, 2, 3) if each != cluster.controller_id)
+        killed = next(number for number in (1, 2, 3) if number != cluster.controller_id)
         counts = {"clicks": 6, "__consumer_offsets": 4, "__transaction_state": 4}
-        led = sum(cluster.leader(topic, each) == killed for topic, count in counts.items() for each in range(count))
+        led = sum(cluster.leader(topic, number) == killed for topic, count in counts.items() for number in range(count))
         elections = summed(cluster, "ottla_controller_elections_total")
         caplog.clear()
         cluster.kill(killed)
@@ -63,7 +63,7 @@ def test_a_broker_that_is_killed_is_seen_in_the_metrics_of_the_others_until_it_i
             record.getMessage() for record in caplog.records if "ISR [" in record.getMessage() and "leader epoch 1:" in record.getMessage()
         ]
         assert sorted(each.partition(":")[0] for each in decided) == sorted(
-            f"{topic}-{each}" for topic, count in counts.items() for each in range(count)
+            f"{topic}-{number}" for topic, count in counts.items() for number in range(count)
         )
 
         produce(cluster, "clicks", 300)
@@ -84,7 +84,7 @@ def test_what_too_few_replicas_hold_and_what_nobody_leads_is_counted() -> None:
         cluster.create_topic("single", partitions=4, replication_factor=1)
         until(lambda: summed(cluster, "ottla_replica_at_min_isr_partitions") == 6 + 4)
         killed = 2 if cluster.controller_id == 1 else 1
-        alone = sum(cluster.leader("single", each) == killed for each in range(4))
+        alone = sum(cluster.leader("single", number) == killed for number in range(4))
         assert alone
         cluster.kill(killed)
         until(lambda: summed(cluster, "ottla_replica_under_min_isr_partitions") == 2 + 4)
@@ -96,12 +96,12 @@ def test_each_partition_has_series_of_its_own_where_that_is_asked_for() -> None:
     with EmbeddedCluster(settings={**SETTINGS, "metrics.partition.enabled": "true"}, topics={"clicks": 2}) as cluster:
         produce(cluster, "clicks", 50)
         found = scrape(cluster)
-        ends = [found[f'ottla_log_end_offset{{partition="{each}",topic="clicks"}}'] for each in (0, 1)]
+        ends = [found[f'ottla_log_end_offset{{partition="{number}",topic="clicks"}}'] for number in (0, 1)]
         assert sum(ends) == 50
-        assert [found[f'ottla_partition_high_watermark{{partition="{each}",topic="clicks"}}'] for each in (0, 1)] == ends
+        assert [found[f'ottla_partition_high_watermark{{partition="{number}",topic="clicks"}}'] for number in (0, 1)] == ends
         assert found['ottla_partition_under_replicated{partition="0",topic="clicks"}'] == 0
         assert found['ottla_log_start_offset{partition="0",topic="clicks"}'] == 0
-        sizes = [found[f'ottla_log_size_bytes{{partition="{each}",topic="clicks"}}'] for each in (0, 1)]
+        sizes = [found[f'ottla_log_size_bytes{{partition="{number}",topic="clicks"}}'] for number in (0, 1)]
         (directory,) = [value for name, value in found.items() if name.startswith("ottla_log_directory_size_bytes")]
         assert sum(sizes) == directory > 500
 

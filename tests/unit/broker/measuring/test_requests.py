@@ -115,7 +115,7 @@ def test_a_fetch_that_waits_for_bytes_spends_that_time_remotely_and_those_behind
 
 
 def test_an_answer_that_its_reader_is_slow_to_take_is_time_spent_sending(tmp_path: Path) -> None:
-    """8 MiB to a socket with small buffers that nobody reads for a while: ResponseSendTimeMs."""
+    """8 MiB to a socket with small buffers that no one reads for a while: ResponseSendTimeMs."""
 
     async def scenario(broker: Wired) -> None:
         broker.topic("events")

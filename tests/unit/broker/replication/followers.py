@@ -53,10 +53,10 @@ async def following(settings: BrokerSettings = SETTINGS, throttle: Throttle | No
     try:
         yield follower
     finally:
-        for each in follower.leaders.values():
-            each.gate.set()
+        for leader in follower.leaders.values():
+            leader.gate.set()
         await asyncio.wait_for(follower.fetchers.close(), 120)
-    assert not any(each.open_connections for each in follower.leaders.values())
+    assert not any(leader.open_connections for leader in follower.leaders.values())
     await until(lambda: asyncio.all_tasks() <= before)
 
 

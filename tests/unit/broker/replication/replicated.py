@@ -240,7 +240,7 @@ class Replicated:
         """A producer with acks=all writes a batch to the broker that believes to lead."""
         partition = self.partition(broker_id)
         self._written += 1
-        records = [Record(each, 1, None, b"%d/%d" % (self._written, each) * 9) for each in range(count)]
+        records = [Record(number, 1, None, b"%d/%d" % (self._written, number) * 9) for number in range(count)]
         batch = memoryview(build_batch(records))
         if partition is not None:
             try:
@@ -276,7 +276,7 @@ class Replicated:
                 if diverging is not None:
                     node.answer = Answer(position.current_leader_epoch, diverging=diverging)
                     return
-            assert position.fetch_offset <= leader.log.log_end_offset, "a follower is ahead and nobody noticed"
+            assert position.fetch_offset <= leader.log.log_end_offset, "a follower is ahead and no one noticed"
             leader.record_follower_fetch(broker_id, node.broker_epoch, position.fetch_offset, position.log_start_offset, self.now_ms())
             self.note_committed()
             region = leader.read_as_leader(position.fetch_offset, max_bytes, at_least_one_batch=True)

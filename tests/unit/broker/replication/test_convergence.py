@@ -2,7 +2,7 @@
 
 Hypothesis decides what happens next. Everybody who leads a while may write; words of the controller, answers to fetches
 and answers about ISRs come late or never. A power failure takes what was not synced, but never from the last broker in
-sync: what only one has on no disk nobody can keep. With `flush.messages=1` it may be all at once.
+sync: what only one has on no disk no one can keep. With `flush.messages=1` it may be all at once.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Crashes(RuleBasedStateMachine):
 
     @rule(loses_power=st.booleans(), is_told=st.booleans())
     def fail_over(self, loses_power: bool, is_told: bool) -> None:
-        """The leader dies, and somebody else of the ISR leads."""
+        """The leader dies, and someone else of the ISR leads."""
         leader = self.partition.controller.leader
         if leader in BROKERS:
             self.kill(leader, loses_power, 0)

@@ -38,7 +38,7 @@ def answer(
 
 def with_records(count: int, epoch: int = 0) -> Replica:
     replica = Replica()
-    replica.log.append(epoch, *(b"%d" % each for each in range(count)))
+    replica.log.append(epoch, *(b"%d" % number for number in range(count)))
     return replica
 
 

@@ -43,7 +43,7 @@ def test_an_error_of_one_partition_keeps_only_that_one_back() -> None:
 
 
 def test_a_leader_that_does_not_know_of_it_yet_is_asked_again_soon() -> None:
-    """Follower and leader are told by the same controller, and nobody says which first. Method: the longest wait is a minute."""
+    """Follower and leader are told by the same controller, and no one says which first. Method: the longest wait is a minute."""
     slow = SETTINGS.from_properties({"broker.id": "1", "replica.fetch.backoff.ms": "1000"})
 
     async def scenario(follower: Follower) -> None:
@@ -105,7 +105,7 @@ def test_a_follower_whose_records_are_all_gone_at_the_leader_begins_where_that_b
     async def scenario(follower: Follower) -> None:
         leader = follower.leader()
         led, other = leader.lead(P0), leader.lead(P1)
-        led.log.append(0, *(b"%d" % each for each in range(20)))
+        led.log.append(0, *(b"%d" % number for number in range(20)))
         led.log.begin_at(15)
         led.log.high_watermark = 20
         replica = follower.replicas[P0] = Replica()

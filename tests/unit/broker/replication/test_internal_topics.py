@@ -77,7 +77,7 @@ def test_what_lies_behind_a_high_watermark_that_a_start_found_is_read_although_c
 def test_where_no_batch_can_be_made_out_the_rest_of_the_segment_is_passed_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, length: int, number: int
 ) -> None:
-    """A length lies outside of the checksum, and without it nobody knows where the next batch begins."""
+    """A length lies outside of the checksum, and without it no one knows where the next batch begins."""
 
     async def scenario(broker: Wired) -> None:
         internal, paths = fill(broker)
@@ -90,7 +90,7 @@ def test_where_no_batch_can_be_made_out_the_rest_of_the_segment_is_passed_over(
         skipped: list[int] = []
         with caplog.at_level(logging.ERROR):
             found = await read_all(internal, skipped)
-        expected = [b"%d" % each for each in range(RECORDS) if not header.base_offset <= each < next_segment]
+        expected = [b"%d" % number for number in range(RECORDS) if not header.base_offset <= number < next_segment]
         assert found == expected
         assert skipped == [next_segment - header.base_offset]
         assert f"state-0: no valid batch at offset {header.base_offset}" in caplog.text

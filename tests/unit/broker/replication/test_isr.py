@@ -57,7 +57,7 @@ def test_only_a_certain_answer_settles_a_proposal(error: int, outcome: Outcome) 
 
 
 def test_a_follower_at_the_leaders_end_has_caught_up_and_one_that_was_there_a_fetch_ago_had() -> None:
-    """Kafka's rule: while producers write, nobody is ever at the end."""
+    """Kafka's rule: while producers write, no one is ever at the end."""
     follower = FollowerProgress(TWO)
     follower.fetched(10, 0, 10, START_MS)
     assert follower.caught_up_ms == START_MS
@@ -82,7 +82,7 @@ def test_the_high_watermark_waits_for_those_in_sync_until_they_have_spoken() -> 
 
 
 def test_the_high_watermark_waits_for_who_is_about_to_join_as_long_as_it_fetches() -> None:
-    """Else nobody could join while producers write: the high watermark would always be ahead."""
+    """Else no one could join while producers write: the high watermark would always be ahead."""
     replicas = led(ONE)
     replicas.record_fetch(TWO, 7, 10, 0, 10, START_MS)
     assert (replicas.has_joining, replicas.committed_offset(20)) == (True, 10)
@@ -179,7 +179,7 @@ def test_a_fetch_of_a_former_life_or_of_no_replica_says_nothing() -> None:
 
 def test_more_in_sync_than_there_are_replicas_can_not_be_asked_for() -> None:
     """KIP-966."""
-    assert [led(ONE, TWO).is_under(each) for each in (1, 2, 3, 9)] == [False, False, True, True]
+    assert [led(ONE, TWO).is_under(number) for number in (1, 2, 3, 9)] == [False, False, True, True]
     assert not led(ONE, TWO, THREE).is_under(9)
 
 
@@ -208,7 +208,7 @@ def test_a_consumer_is_sent_to_the_best_replica_in_its_rack() -> None:
 
     assert chosen("b", 7, two, three) == THREE
     assert chosen("b", 3, two, three) == TWO, "the other has deleted it"
-    assert chosen("b", 16, two, three) is None, "nobody has it"
+    assert chosen("b", 16, two, three) is None, "no one has it"
     assert chosen("b", 7) is None
     assert chosen("a", 7, two, three) is None, "the leader is there"
     assert chosen("c", 7, two, three) is None

@@ -11,6 +11,7 @@ from ottla.broker.replication import isr_alterations
 from ottla.broker.replication.isr_alterations import IsrAlterations
 from ottla.errors import NotController, OttlaError, StaleBrokerEpoch
 from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
+from ottla.lifecycle import Backoff
 from ottla.model import BrokerId, PartitionState, TopicPartition
 
 from ..wired import until
@@ -75,15 +76,15 @@ def run(scenario: Callable[[Controller, Asked], Awaitable[None]]) -> None:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isr_alterations, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(isr_alterations, "BACKOFF", Backoff(first_seconds=0.001, longest_seconds=1.0))
 
 
 def test_what_comes_while_a_call_is_under_way_shares_the_next_one() -> None:
     async def scenario(controller: Controller, asked: Asked) -> None:
         asked.alterations.submit(change(0))
         await until(lambda: len(controller.requests) == 1)
-        for each in range(1, 5):
-            asked.alterations.submit(change(each))
+        for number in range(1, 5):
+            asked.alterations.submit(change(number))
         controller.allowed.release()
         await until(lambda: len(controller.requests) == 2)
         controller.allowed.release()
@@ -92,7 +93,7 @@ def test_what_comes_while_a_call_is_under_way_shares_the_next_one() -> None:
             [0],
             [1, 2, 3, 4],
         ]
-        assert [(each.broker_id, each.broker_epoch) for each in controller.requests] == [(ONE, 100)] * 2
+        assert [(request.broker_id, request.broker_epoch) for request in controller.requests] == [(ONE, 100)] * 2
         assert controller.requests[0].partitions[0].new_isr == (IsrMember(ONE, 100), IsrMember(TWO, 20))
 
     run(scenario)
@@ -132,8 +133,8 @@ def test_an_error_of_the_whole_request_and_one_of_a_partition_are_asked_again() 
 def test_what_was_overtaken_is_not_asked_any_more() -> None:
     async def scenario(controller: Controller, asked: Asked) -> None:
         controller.failures.append(NotController("moved"))
-        for each in range(2):
-            asked.alterations.submit(change(each))
+        for number in range(2):
+            asked.alterations.submit(change(number))
         await until(lambda: len(controller.requests) == 1)
         asked.unwanted.add(TopicPartition("events", 0))
         newer = change(1, partition_epoch=4)

@@ -28,7 +28,7 @@ def outcome(question: LeadershipQuestion) -> bool | None:
 
 
 def test_a_leader_alone_in_the_isr_leads() -> None:
-    """Nobody else may have been made the leader."""
+    """No one else may have been made the leader."""
     scene(lambda: _is(LeadershipQuestion([]), True))
 
 

@@ -16,7 +16,7 @@ from ottla.broker.groups.coordinator import OFFSETS_TOPIC
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC
 from ottla.errors import ApiError, KafkaStorageError, NotCoordinator, RequestTimedOut
-from ottla.lifecycle import offload_nothing
+from ottla.lifecycle import Backoff, offload_nothing
 from ottla.model import BrokerId, TopicPartition
 
 KEY = TopicPartition("state", 0)
@@ -56,9 +56,9 @@ def test_a_partition_that_is_led_by_another_broker_is_not_read_again() -> None:
 def test_coordinators_of_groups_and_of_transactions_come_up_after_an_error_that_nobody_has_foreseen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
-    monkeypatch.setattr(state_partition, "_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(state_partition, "_BACKOFF", Backoff(first_seconds=0.001, longest_seconds=30.0))
     whole = InternalTopics.chunks
-    failures = [RuntimeError("nobody has thought of this")]
+    failures = [RuntimeError("no one has thought of this")]
 
     def chunks(self: InternalTopics, *arguments: object) -> object:
         if failures:
@@ -79,7 +79,7 @@ def test_coordinators_of_groups_and_of_transactions_come_up_after_an_error_that_
 
 
 def test_what_keeps_a_record_from_being_committed_is_said_by_name(tmp_path: Path) -> None:
-    """Below min.insync.replicas nobody is slow: a replica is missing."""
+    """Below min.insync.replicas no one is slow: a replica is missing."""
     two, three = BrokerId(2), BrokerId(3)
 
     async def scenario(broker: Wired) -> None:

@@ -47,7 +47,7 @@ def told(
         # Kafka before 2.8 wrote it, and the topic has reached its epoch.
         (Found(None, 9, 3, True), told(), Owner.TOPIC),
         (Found(None, 9, 4, True), told(), Owner.ANOTHER_TOPIC),
-        # Its id is lost, and nobody counts on it; but as long as there is nothing to copy it may be all that there is.
+        # Its id is lost, and no one counts on it; but as long as there is nothing to copy it may be all that there is.
         (Found(None, 9, 3, False), told(), Owner.ANOTHER_TOPIC),
         (Found(None, 9, 3, False), told(NO_LEADER), Owner.UNKNOWN),
         (Found(None, 9, 9, True), told(NO_LEADER), Owner.UNKNOWN),

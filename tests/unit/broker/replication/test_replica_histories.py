@@ -71,10 +71,10 @@ def test_logs_that_parted_in_several_epochs_become_one_again(partition: Replicat
     partition.append(ONE, 1)
     for each in (TWO, THREE):
         partition.fetch(each)
-    partition.append(ONE, 2)  # nobody gets it
+    partition.append(ONE, 2)  # no one gets it
     partition.controller.lead(TWO)
     partition.tell(TWO)
-    partition.append(TWO, 3)  # nobody gets this either
+    partition.append(TWO, 3)  # no one gets this either
     partition.controller.lead(THREE)
     partition.tell(THREE)
     partition.append(THREE, 1)
@@ -239,7 +239,7 @@ def test_damaged_records_are_not_taken_and_those_before_them_are(partition: Repl
 
 
 def test_committed_records_are_dropped_only_with_an_error(partition: Replicated, caplog: pytest.LogCaptureFixture) -> None:
-    """An unclean election: the leader does not have what was committed, and so nobody has it any more."""
+    """An unclean election: the leader does not have what was committed, and so no one has it any more."""
     partition.append(ONE, 2)
     partition.recover()
     replica = on(partition, TWO)
@@ -251,7 +251,7 @@ def test_committed_records_are_dropped_only_with_an_error(partition: Replicated,
 
 
 def test_a_follower_may_begin_inside_a_batch(partition: Replicated) -> None:
-    """DeleteRecords has made the leader's log start there; the batch comes whole, with records that nobody sees."""
+    """DeleteRecords has made the leader's log start there; the batch comes whole, with records that no one sees."""
     without(partition, TWO)
     partition.append(ONE, 3)
     partition.fetch(THREE)
@@ -323,7 +323,7 @@ def test_with_flush_messages_nothing_is_told_or_committed_that_is_not_on_the_dis
 
 
 def test_too_few_in_sync_commit_nothing(tmp_path: Path) -> None:
-    """KIP-966: what fewer than `min.insync.replicas` have may be lost with them, so nobody sees it."""
+    """KIP-966: what fewer than `min.insync.replicas` have may be lost with them, so no one sees it."""
     partition = Replicated(tmp_path, min_insync_replicas=2)
     without(partition, TWO, THREE)
     leader = on(partition, ONE)

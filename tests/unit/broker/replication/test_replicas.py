@@ -70,7 +70,7 @@ def test_a_removed_topic_is_gone_and_its_name_is_free_again(tmp_path: Path) -> N
 
 
 def test_replicas_that_are_this_brokers_no_more_are_set_aside_with_their_files(tmp_path: Path) -> None:
-    """As Kafka's `updateStrayLogs` (KAFKA-14616): hosted ones, and logs that were found at the start; nobody deletes the files."""
+    """As Kafka's `updateStrayLogs` (KAFKA-14616): hosted ones, and logs that were found at the start; no one deletes the files."""
 
     async def scenario(broker: Wired) -> None:
         replicas, logs = broker.parts.replicas, broker.parts.logs
@@ -86,7 +86,7 @@ def test_replicas_that_are_this_brokers_no_more_are_set_aside_with_their_files(t
         strays = await replicas.set_strays_aside(told)
         assert set(strays) == {TopicPartition("kept", 1), TopicPartition("moved", 0), found}
         assert {*replicas.partitions} == {*logs.logs} == {TopicPartition("kept", 0), TopicPartition("unread", 0)}
-        aside = sorted(each for each in directory.iterdir() if each.name.endswith("-stray"))
+        aside = sorted(path for path in directory.iterdir() if path.name.endswith("-stray"))
         assert [each.name.split(".")[0] for each in aside] == ["found-7", "kept-1", "moved-0"]
         assert (aside[2] / f"{0:020d}.log").stat().st_size > 0
         assert await replicas.set_strays_aside(told) == ()
@@ -155,7 +155,7 @@ def test_what_comes_while_a_flush_runs_shares_the_next_one(tmp_path: Path) -> No
 
 
 def test_fewer_messages_than_flush_messages_linger_for_a_moment_only(tmp_path: Path) -> None:
-    """A producer that waits for its answer sends no more, so somebody must flush."""
+    """A producer that waits for its answer sends no more, so someone must flush."""
 
     async def scenario(broker: Wired) -> None:
         broker.topic("events", flush_messages="1000")

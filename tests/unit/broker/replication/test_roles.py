@@ -159,7 +159,7 @@ def test_where_a_log_ends_is_said_of_the_topic_that_is_meant(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("is_hosted", [True, False])
 def test_a_leader_epoch_that_the_log_has_already_is_named_with_the_one_to_be_above(tmp_path: Path, is_hosted: bool) -> None:
-    """ZooKeeper was restored from a copy. In an epoch in which somebody else has led, followers could not tell two logs apart."""
+    """ZooKeeper was restored from a copy. In an epoch in which someone else has led, followers could not tell two logs apart."""
 
     async def scenario(broker: Wired) -> None:
         followed_by(broker)
@@ -177,7 +177,7 @@ def test_a_leader_epoch_that_the_log_has_already_is_named_with_the_one_to_be_abo
             broker.parts.logs.create(KEY, topic_id("events")).appender.append_as_received(memoryview(batch(b"a", leader_epoch=7)))
             assert named(told(BROKER, epoch=7)) == 7, "another may have led in it"
             alone = PartitionState(BROKER, 7, (BROKER,), (BROKER,))
-            assert named(PartitionAssignment("events", topic_id("events"), 0, alone, 3)) is None, "nobody else has"
+            assert named(PartitionAssignment("events", topic_id("events"), 0, alone, 3)) is None, "no one else has"
         assert named(told(BROKER, epoch=4)) == 7
         assert named(told(TWO, epoch=4)) == 7, "nor can it follow in that"
         assert named(told(TWO, epoch=7)) is None
@@ -289,7 +289,7 @@ def test_many_partitions_leave_the_loop_room(tmp_path: Path) -> None:
                 await asyncio.sleep(0)
 
         beside = asyncio.create_task(others())
-        await broker.parts.replicas.apply([told(BROKER, partition=each) for each in range(200)], LIVING)
+        await broker.parts.replicas.apply([told(BROKER, partition=number) for number in range(200)], LIVING)
         beside.cancel()
         assert turns >= 8
         assert len(broker.parts.replicas.partitions) == 200

@@ -61,7 +61,7 @@ def internal_of(broker: Wired) -> InternalTopics:
 
 
 async def followers_of(broker: Wired, *broker_ids: BrokerId) -> list[Follower]:
-    made = [Follower(await broker.connect(), each) for each in broker_ids]
+    made = [Follower(await broker.connect(), broker_id) for broker_id in broker_ids]
     for each in made:
         await each.begin()
     await until(lambda: len(broker.parts.fetch_purgatory) == len(made))
@@ -77,7 +77,7 @@ def test_a_leader_alone_in_the_isr_asks_nobody(tmp_path: Path) -> None:
 
 
 def test_followers_that_wait_are_answered_at_once_and_their_next_fetch_says_it(tmp_path: Path) -> None:
-    """Nobody waits for `replica.fetch.wait.max.ms`."""
+    """No one waits for `replica.fetch.wait.max.ms`."""
 
     async def scenario(broker: Wired) -> None:
         broker.topic("state", isr=(BROKER, TWO, THREE))

@@ -1,4 +1,4 @@
-"""The assignors: everything is read once, by somebody who wants it; balanced; and little is moved."""
+"""The assignors: everything is read once, by someone who wants it; balanced; and little is moved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ottla.broker.groups.consumer.assignment import Assignment, count, partitions_of
 from ottla.broker.groups.consumer.assignors import ASSIGNORS, Subscriber, range_assignor, uniform_assignor
 
-TOPICS = [UUID(int=each) for each in range(1, 5)]
+TOPICS = [UUID(int=number) for number in range(1, 5)]
 counts = st.fixed_dictionaries({topic: st.integers(1, 9) for topic in TOPICS})
 subscriptions = st.lists(st.frozensets(st.sampled_from(TOPICS)), min_size=1, max_size=7)
 
@@ -34,7 +34,7 @@ def test_everything_that_somebody_wants_is_read_once(name: str, topics: list[fro
     assigned = ASSIGNORS[name](subscribers(topics), partition_counts)
     found = [partition for member in assigned.values() for partition in partitions_of(member)]
     wanted = frozenset().union(*topics)
-    assert sorted(found) == sorted((topic_id, each) for topic_id in wanted for each in range(partition_counts[topic_id]))
+    assert sorted(found) == sorted((topic_id, number) for topic_id in wanted for number in range(partition_counts[topic_id]))
     for subscriber in subscribers(topics):
         assert assigned.get(subscriber.member_id, {}).keys() <= subscriber.topic_ids
 

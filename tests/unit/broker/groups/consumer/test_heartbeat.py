@@ -134,7 +134,7 @@ def test_a_member_that_missed_what_it_waited_for_is_told_it_when_it_says_everyth
 
 @pytest.mark.parametrize("epoch", [3, 1])
 def test_another_epoch_is_fenced(coordinator: ConsumerCoordinator, epoch: int) -> None:
-    """A greater one, or the one before by somebody who reads what it was not given."""
+    """A greater one, or the one before by someone who reads what it was not given."""
     a, _ = two(coordinator)
     foreign = assignment_of([(UUID(int=99), 0)])
     with pytest.raises(FencedMemberEpoch, match="must abandon all its partitions and rejoin"):
@@ -315,7 +315,7 @@ def test_a_static_member_that_leaves_for_a_while_keeps_its_partitions(coordinato
     assert len(b.owned) == 2
     back = Client(coordinator, "a2", instance_id="i")
     back.beat()
-    assert (back.owned, coordinator.group.epoch) == (mine, epoch), "and nobody has noticed"
+    assert (back.owned, coordinator.group.epoch) == (mine, epoch), "and no one has noticed"
     with pytest.raises(FencedInstanceId):
         coordinator.heartbeat(Heartbeat("a", 2, instance_id="i", owned={}))
 
