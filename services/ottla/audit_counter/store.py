@@ -40,7 +40,7 @@ CREATE TABLE sessions (
     session TEXT, topic TEXT, tier TEXT, host TEXT, application TEXT, next_sequence INTEGER, watermark_ms INTEGER,
     is_final INTEGER, is_dead INTEGER, reported_ms INTEGER, heard_ms INTEGER, gaps TEXT,
     PRIMARY KEY (topic, session)) WITHOUT ROWID;
-CREATE TABLE positions (topic TEXT, tier TEXT, partition INTEGER, next_offset INTEGER, first_offset INTEGER,
+CREATE TABLE positions (topic TEXT, tier TEXT, partition INTEGER, next_offset INTEGER, first_offset INTEGER, leader_epoch INTEGER,
     PRIMARY KEY (topic, tier, partition)) WITHOUT ROWID;
 CREATE TABLE counts (
     topic TEXT, start_ms INTEGER, tier TEXT, partition INTEGER, host TEXT, range_offset INTEGER,
@@ -55,7 +55,7 @@ CREATE TABLE verdicts (
 CREATE INDEX verdicts_by_kind ON verdicts (verdict, topic, start_ms);
 CREATE TABLE quarantine (partition INTEGER, next_offset INTEGER, reason TEXT, PRIMARY KEY (partition, next_offset)) WITHOUT ROWID;
 """
-# A file of the first version may lack it.
+# A file of the first version may lack it, and the leader epochs of positions.
 _UNJUDGED: Final = "CREATE TABLE IF NOT EXISTS unjudged (topic TEXT, start_ms INTEGER, PRIMARY KEY (topic, start_ms)) WITHOUT ROWID;"
 _COUNTS: Final = (
     "attempted",
@@ -241,7 +241,7 @@ class Store:
                 connection.executemany(_PUT_COUNTS, rows)
             rows = [(topic, start_ms, repeated[start_ms]) for start_ms in counted]
             connection.executemany("INSERT OR REPLACE INTO repeated VALUES (?, ?, ?)", rows)
-            connection.executemany(_PUT_POSITION, [(topic, LOG, *pair, 0) for pair in next_offsets.items()])
+            connection.executemany(_PUT_POSITION, [(topic, LOG, *pair, 0, -1) for pair in next_offsets.items()])
             connection.executemany(_PUT_UNJUDGED, [(topic, start_ms) for start_ms in repeated])
 
     def silent_sessions(self, heard_before_ms: int) -> list[Window]:
@@ -419,8 +419,8 @@ class Store:
 
 _PUT_UNJUDGED: Final = "INSERT OR IGNORE INTO unjudged VALUES (?, ?)"
 _PUT_POSITION: Final = (
-    "INSERT INTO positions VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-    " next_offset = MAX(next_offset, excluded.next_offset), first_offset = MIN(first_offset, excluded.first_offset)"
+    "INSERT INTO positions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET next_offset = MAX(next_offset, excluded.next_offset),"
+    " first_offset = MIN(first_offset, excluded.first_offset), leader_epoch = excluded.leader_epoch"
 )
 
 
@@ -440,6 +440,7 @@ class _Batch:
         self._sessions: dict[tuple[str, str], list[Any]] = {}
         self._positions: dict[tuple[str, str, int], int] = {}
         self._beginnings: dict[tuple[str, str, int], int] = {}
+        self._leader_epochs: dict[tuple[str, str, int], int] = {}
         self.changed: set[Window] = set()
         self.written: set[Window] = set()  # to the log, so that what the log said of them is old
 
@@ -496,19 +497,21 @@ class _Batch:
         position = self._positions.get(place)
         if position is None:
             row = self._connection.execute(
-                "SELECT next_offset FROM positions WHERE topic = ? AND tier = ? AND partition = ?", place
+                "SELECT next_offset, leader_epoch FROM positions WHERE topic = ? AND tier = ? AND partition = ?", place
             ).fetchone()
-            position = -1 if row is None else int(row[0])
+            position, self._leader_epochs[place] = row or (-1, -1)
         if not is_of_ranges(record.tier):
             self._positions[place] = max(position, record.next_offset)
             return 0
         if record.first_offset < position:
             if record.next_offset <= position and not record.windows:
                 return None
+            if record.leader_epoch < self._leader_epochs[place] and record.first_offset:
+                return None  # a leader that was deposed and did not know: the next one has counted that, and a topic made anew begins at 0
             self._recount(record, gaps)
         elif record.first_offset > position >= 0:  # offsets that nobody counted, of messages of any time
             self._miss(gaps, Gap(record.sequence, record.sequence, 0, record.reported_ms))
-        self._positions[place] = record.next_offset
+        self._positions[place], self._leader_epochs[place] = record.next_offset, record.leader_epoch
         return record.first_offset
 
     def _recount(self, record: AuditRecord, gaps: list[Any]) -> None:
@@ -579,7 +582,9 @@ class _Batch:
             for (topic, session), facts in self._sessions.items()
         ))  # fmt: skip
         connection.executemany("DELETE FROM repeated WHERE topic = ? AND start_ms = ?", self.written)
-        connection.executemany(_PUT_POSITION, ((*place, position, self._beginnings[place]) for place, position in self._positions.items()))
+        connection.executemany(_PUT_POSITION, (
+            (*place, position, self._beginnings[place], self._leader_epochs[place]) for place, position in self._positions.items()
+        ))  # fmt: skip
 
 
 def _gaps(text: str) -> tuple[Gap, ...]:
@@ -666,6 +671,8 @@ def _connected(path: Path) -> sqlite3.Connection:
         if not version:
             connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
         connection.execute(_UNJUDGED)
+        if "leader_epoch" not in {row[1] for row in connection.execute("PRAGMA table_info(positions)")}:
+            connection.execute("ALTER TABLE positions ADD COLUMN leader_epoch INTEGER DEFAULT -1")
     except BaseException:
         connection.close()
         raise

@@ -192,5 +192,5 @@ def _wait_until_seen(bootstrap_server: str, broker_id: int, timeout_seconds: int
             return
         if time.monotonic() > deadline:
             shown = ", ".join(sorted(led)[:5]) + (", …" if len(led) > 5 else "")
-            raise CommandFailed(f"broker {broker_id} still leads {count_of(len(led), 'partition')} ({shown}): nobody else is in sync")
+            raise CommandFailed(f"broker {broker_id} still leads {count_of(len(led), 'partition')} ({shown}): no other replica is in sync")
         time.sleep(_POLL_SECONDS)

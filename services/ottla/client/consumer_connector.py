@@ -56,7 +56,7 @@ T = TypeVar("T")
 ZOOKEEPER, KAFKA = "zookeeper", "kafka"
 _LOOKS_A_TIMEOUT: Final = 10
 _LEASE_SHARE: Final = 0.9  # of a session's timeout: without a word of ZooKeeper for so long, partitions are given up
-_FILTERS: Final[Mapping[str, type[TopicFilter]]] = {each.pattern: each for each in (WhiteList, BlackList)}
+_FILTERS: Final[Mapping[str, type[TopicFilter]]] = {filter_type.pattern: filter_type for filter_type in (WhiteList, BlackList)}
 _CALL_SECONDS: Final = 120.0
 _CLOSE_SECONDS: Final = 30.0
 

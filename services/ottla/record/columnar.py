@@ -447,7 +447,7 @@ def _record_starts(data: bytes | memoryview, octets: Bytes, begins: Integers, en
     begun, position = _follow_together(octets, begins, firsts, counts, numbers)
     left = (position != ends) | (begun != counts)
     try:
-        for begin, end, first, count in zip(*(each[left].tolist() for each in (begins, ends, firsts, counts)), strict=True):
+        for begin, end, first, count in zip(*(column[left].tolist() for column in (begins, ends, firsts, counts)), strict=True):
             if _follow(data, begin, first, first + count, found, numbers) != end:
                 raise _UnusualError
     except (IndexError, InvalidRecord) as error:

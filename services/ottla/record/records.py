@@ -207,14 +207,14 @@ def build_batch(
     """
     taken: Sequence[Record] = records if isinstance(records, Sequence) else list(records)
     base_timestamp = taken[0].timestamp if taken else NO_TIMESTAMP
-    max_timestamp = max((each.timestamp for each in taken), default=NO_TIMESTAMP)
+    max_timestamp = max((record.timestamp for record in taken), default=NO_TIMESTAMP)
     if timestamp_type == LOG_APPEND_TIME and log_append_time is not None:
         max_timestamp = log_append_time
     if last_offset_delta is None:
         last_offset_delta = taken[-1].offset - base_offset if taken else 0
     payload = bytearray()
-    for each in taken:
-        body = _encode_record(each, each.timestamp - base_timestamp, each.offset - base_offset)
+    for record in taken:
+        body = _encode_record(record, record.timestamp - base_timestamp, record.offset - base_offset)
         payload += encode_varint(len(body))
         payload += body
     attributes = codec

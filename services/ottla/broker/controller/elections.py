@@ -283,13 +283,13 @@ def _furthest(leader: BrokerId, log_ends: Mapping[BrokerId, LogEnd] | None) -> s
 def _reason(before: PartitionState, after: PartitionState, unclean: Collection[BrokerId]) -> str:
     leader, isr = after.leader, after.isr
     if leader == NO_LEADER:
-        return "nobody in sync can lead"
+        return "no replica in sync can lead"
     if leader not in before.isr and leader in before.eligible_leader_replicas:
-        return "nobody in sync can lead, and since it was in sync nothing was committed"
+        return "no replica in sync can lead, and since it was in sync nothing was committed"
     if leader not in before.isr:
-        return "unclean election: nobody in sync can lead, and the topic allows it"
+        return "unclean election: no replica in sync can lead, and the topic allows it"
     if before.leader == NO_LEADER:
-        return "somebody in sync is back"
+        return "a replica in sync is back"
     if leader != before.leader:
         return f"leader {before.leader} failed"
     left = [member for member in before.isr if member not in isr]

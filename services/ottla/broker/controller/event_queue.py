@@ -14,7 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from ottla.broker.controller.znode_writes import coordination_errors_as_api_errors
 from ottla.coordination.errors import BadVersion, CoordinationError, MalformedZnode, NodeExists, NoNode, RequestTooLarge
@@ -25,6 +25,9 @@ log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+Operation: TypeAlias = Callable[[], Awaitable[T]]
+GroupOperation: TypeAlias = Callable[[list[T]], Awaitable[list[R | ApiError]]]
 
 
 # Raised before anything is written.
@@ -107,7 +110,7 @@ class EventQueue:
                 operation.cancel()
             await asyncio.gather(*operations, return_exceptions=True)
 
-    async def submit(self, event: ControllerEvent, title: str, operation: Callable[[], Awaitable[T]]) -> T:
+    async def submit(self, event: ControllerEvent, title: str, operation: Operation[T]) -> T:
         """Runs an operation after those before it and to its end, and gives its result.
 
         Raises:
@@ -116,9 +119,7 @@ class EventQueue:
         """
         return await asyncio.shield(self._begin(event, title, operation))
 
-    async def submit_grouped(
-        self, event: ControllerEvent, title: str, item: T, operation: Callable[[list[T]], Awaitable[list[R | ApiError]]]
-    ) -> R:
+    async def submit_grouped(self, event: ControllerEvent, title: str, item: T, operation: GroupOperation[T, R]) -> R:
         """Runs an operation for all items that are submitted for it before it begins, and gives the item's result.
 
         A request for hundreds of topics costs a few transactions so, and not one for each.
@@ -137,22 +138,22 @@ class EventQueue:
             raise result
         return cast("R", result)
 
-    async def _run_group(self, operation: Callable[[list[T]], Awaitable[list[R | ApiError]]], items: list[T]) -> list[R | ApiError]:
+    async def _run_group(self, operation: GroupOperation[T, R], items: list[T]) -> list[R | ApiError]:
         del self._groups[operation]  # an item that comes now is of the next group
         return await operation(items)
 
-    def put(self, event: ControllerEvent, title: str, operation: Callable[[], Awaitable[None]]) -> None:
+    def put(self, event: ControllerEvent, title: str, operation: Operation[None]) -> None:
         """Runs an operation after those before it; nothing waits for it."""
         if not self._is_closed:
             self._begin(event, title, operation).add_done_callback(lambda task: _log_failure(title, task))
 
-    def _begin(self, event: ControllerEvent, title: str, operation: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
+    def _begin(self, event: ControllerEvent, title: str, operation: Operation[T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(self._run(event, title, operation))
         self._operations[task] = None
         task.add_done_callback(self._ended)
         return task
 
-    async def _run(self, event: ControllerEvent, title: str, operation: Callable[[], Awaitable[T]]) -> T:
+    async def _run(self, event: ControllerEvent, title: str, operation: Operation[T]) -> T:
         async with self._one_at_a_time:
             if self._is_closed:
                 raise NotController(f"{title}: this broker is not the controller any more")

@@ -156,7 +156,7 @@ def _begin(changes: _Changes, topic_partition: TopicPartition, known: KnownParti
     isr = tuple(member for member in now.isr if member not in unneeded)
     if not isr:
         raise InvalidReplicaAssignment(
-            f"Unable to drop replicas {', '.join(map(str, unneeded))} of partition {topic_partition}: nobody else is in sync,"
+            f"Unable to drop replicas {', '.join(map(str, unneeded))} of partition {topic_partition}: no other replica is in sync,"
             " so that it would require an unclean leader election."
         )
     leader = now.leader

@@ -130,9 +130,9 @@ class ProtobufSchema:
         if META_NAME not in file.dependency:
             file.dependency.append(META_NAME)
         if META_NAME not in {known.name for known in files}:
-            known = {each.name for each in files}
+            known = {other.name for other in files}
             compiled = FileDescriptorSet.FromString(compile_files(META_NAME, {META_NAME: META}))
-            files += [each for each in compiled.file if each.name not in known]
+            files += [other for other in compiled.file if other.name not in known]
         pool = pool_of([*files, file])
         entities = self._entities(file)
         for entity in dict.fromkeys([*add, *remove]):

@@ -100,7 +100,7 @@ class Writer:
         return _block(f"message {message.name}", [*self._body(message, place), nested])
 
     def _body(self, message: DescriptorProto, place: tuple[int, ...]) -> list[list[str]]:
-        numbers = [(each.start, each.end - 1) for each in message.reserved_range]
+        numbers = [(reserved.start, reserved.end - 1) for reserved in message.reserved_range]
         entries = {inner.name: inner for inner in message.nested_type if inner.options.map_entry and len(inner.field) == 2}
         fields: list[tuple[int, list[str]]] = []
         oneofs: dict[int, list[tuple[int, list[str]]]] = {}
@@ -198,7 +198,7 @@ class Writer:
     # Enums and services
 
     def _enum(self, enum: EnumDescriptorProto) -> list[str]:
-        numbers = [(each.start, each.end) for each in enum.reserved_range]
+        numbers = [(reserved.start, reserved.end) for reserved in enum.reserved_range]
         values = sorted(enum.value, key=lambda value: (value.number, value.name)) if self._normalize else enum.value
         lines = [line for value in values for line in _with_options(f"{value.name} = {value.number}", self._options(value.options))]
         reserved = self._reserved(numbers, enum.reserved_name, ENUM_NUMBER_MAX)

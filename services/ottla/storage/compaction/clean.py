@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from ottla.record.batch import CONTROL_MASK, TRANSACTIONAL_MASK, read_header
 from ottla.storage.batches import sound_batches
@@ -54,8 +54,10 @@ IOV_MAX: Final = 1024
 WRITE_BYTES: Final = 1024 * 1024
 SYNC_BYTES: Final = 32 * 1024 * 1024
 
+SegmentCleaned: TypeAlias = Callable[[CleanedSegment], None]  # what is called with each, when its files are written
 
-def clean(job: CleaningJob, done: Callable[[CleanedSegment], None], progress: Callable[[int], None]) -> CleaningResult:
+
+def clean(job: CleaningJob, done: SegmentCleaned, progress: Callable[[int], None]) -> CleaningResult:
     """Cleans a log.
 
     Args:

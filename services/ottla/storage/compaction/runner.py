@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final, Protocol
 
 from ottla.lifecycle import ChildProcess, Offload
-from ottla.storage.compaction.clean import clean
+from ottla.storage.compaction.clean import SegmentCleaned, clean
 from ottla.storage.compaction.job import (
     CleanedSegment,
     CleaningFailed,
@@ -37,7 +36,7 @@ SILENCE_SECONDS: Final = 300.0
 class CleaningRunner(Protocol):
     """Runs cleanings, as many at a time as it is asked to."""
 
-    async def run(self, job: CleaningJob, done: Callable[[CleanedSegment], None]) -> CleaningResult:
+    async def run(self, job: CleaningJob, done: SegmentCleaned) -> CleaningResult:
         """Cleans a log.
 
         Args:
@@ -62,7 +61,7 @@ class InlineRunner:
     def __init__(self, offload: Offload) -> None:
         self._offload: Final = offload
 
-    async def run(self, job: CleaningJob, done: Callable[[CleanedSegment], None]) -> CleaningResult:
+    async def run(self, job: CleaningJob, done: SegmentCleaned) -> CleaningResult:
         cleaned: list[CleanedSegment] = []
         try:
             result = await self._offload(clean, job, cleaned.append, _ignore_progress)
@@ -92,7 +91,7 @@ class ProcessRunner:
         self._waiting: list[ChildProcess] = []
         self._working: set[ChildProcess] = set()
 
-    async def run(self, job: CleaningJob, done: Callable[[CleanedSegment], None]) -> CleaningResult:
+    async def run(self, job: CleaningJob, done: SegmentCleaned) -> CleaningResult:
         process = await self._take()
         self._working.add(process)
         try:
@@ -132,9 +131,7 @@ class ProcessRunner:
         log.info("cleaner process %d has started", process.process_id)
         return process
 
-    async def _talk(
-        self, process: ChildProcess, job: CleaningJob, done: Callable[[CleanedSegment], None]
-    ) -> CleaningResult | CleaningFailed:
+    async def _talk(self, process: ChildProcess, job: CleaningJob, done: SegmentCleaned) -> CleaningResult | CleaningFailed:
         try:
             async with asyncio.timeout(self._silence_seconds):
                 await process.write(encode(job))
