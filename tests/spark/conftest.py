@@ -1,4 +1,4 @@
-"""A Spark session for the tests of a module, and what they need where the machine has it.
+"""The Spark session of these tests, and what they need where the machine has it.
 
 Limits of time here are wide: on a machine with nothing left for it a JVM was seen to take ten minutes to start. One is Spark's own and
 cannot be set: its Python processes have to connect within 10 seconds (`PythonWorkerFactory`), or a task is tried again, and a format
@@ -43,7 +43,21 @@ def a_spark_to_start() -> None:
         pytest.skip(reason)
 
 
-@pytest.fixture(scope="module")
+# One for all: with each session its Python processes begin anew and the JVM compiles once more. Of the checkpoint's files each that is
+# renamed by Hadoop's FileContext, the default, starts a `readlink`, twice; what is in them is the same.
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.memory": "768m",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # code that runs once is not worth a better compiler
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+
+@pytest.fixture(scope="session")
 def spark(a_spark_to_start: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """`local[2]`, with this Python for its workers, which find the source by its package's name."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -51,18 +65,8 @@ def spark(a_spark_to_start: None, tmp_path_factory: pytest.TempPathFactory) -> I
     from ottla.spark.session import session
 
     directory = tmp_path_factory.mktemp("spark")
-    with session(
-        "ottla tests",
-        "local[2]",
-        {
-            "spark.ui.enabled": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.session.timeZone": "UTC",
-            "spark.driver.memory": "768m",
-            "spark.local.dir": str(directory),
-            "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        },
-    ) as started:
+    places = {"spark.local.dir": str(directory), "spark.sql.warehouse.dir": str(directory / "warehouse")}
+    with session("ottla tests", "local[2]", {**SETTINGS, **places}) as started:
         yield started
 
 

@@ -25,12 +25,12 @@ from ottla.spark.table import Table
 
 pytestmark = pytest.mark.timeout(1200)
 
-WINDOW_MS = 60_000
+WINDOW_MS = 10_000  # the shortest: what is loaded is COMPLETE when its window is over
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(services=["audit-counter"]) as running:
+    with EmbeddedCluster(services=["audit-counter"], settings={"audit.window.ms": str(WINDOW_MS)}) as running:
         yield running
 
 

@@ -353,6 +353,8 @@ class EmbeddedCluster:
         }
         if self._settings.get("audit.enable") == "true":
             properties["audit.tiers"] = "producer,broker"
+        if (window_ms := self._settings.get("audit.window.ms")) is not None:  # the same at every tier
+            properties["audit.window.ms"] = window_ms
         audit = AuditServer(AuditSettings.from_properties(properties))
         await audit.start()
         return audit
