@@ -50,6 +50,7 @@ _MOST_DOUBTS: Final = 10_000
 _VERDICTS_AT_ONCE: Final = 500
 # A log that nobody writes to any more still has to be read to its end.
 _LOG_SECONDS: Final = 120.0
+_LOG_AGAIN_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +366,9 @@ class AuditCounter:
             except (OttlaError, OSError) as error:
                 self.progress.log_failures += 1
                 log.warning("%s, window %d: its log cannot be read: %s", topic, start_ms, error)
+                if not isinstance(error, UnknownTopicOrPartition):  # behind the others, as the cause may be this topic's alone
+                    self._doubts.setdefault((topic, start_ms))
+                    await asyncio.sleep(_LOG_AGAIN_SECONDS)
 
     async def read_log(self, topic: str, from_ms: int, to_ms: int) -> None:
         """Counts the log's records of windows that begin in [from_ms, to_ms) and judges these again.

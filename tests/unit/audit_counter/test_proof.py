@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.audit_counter.pipelines import WAIT_SECONDS, Message, Pipeline, in_a_loop, pipeline
 from tests.unit.wire.clusters import cluster_of
 
+from ottla.audit_counter.service import AuditCounter
 from ottla.audit_counter.verdicts import EdgeVerdict, Verdict
+from ottla.errors import LeaderNotAvailable
 from ottla.model import TopicPartition
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import create_partitions
@@ -49,6 +52,25 @@ async def test_a_clean_run_is_complete_on_each_edge(tmp_path: Path) -> None:
         assert summary.exit_code == 0
         assert {said.edge: said.verdict for _, said in summary.verdicts} == {PRODUCED: Verdict.COMPLETE, CONSUMED: Verdict.COMPLETE}
         assert {said.evidence for _, said in summary.verdicts} == {"placed"}
+
+
+@in_a_loop
+async def test_a_log_that_cannot_be_read_is_read_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a partition whose leader is away."""
+    read_log, fails = AuditCounter.read_log, iter((True, True))
+
+    async def read_in_the_end(counter: AuditCounter, *window: Any) -> None:
+        if next(fails, False):
+            raise LeaderNotAvailable("clicks-0")
+        await read_log(counter, *window)
+
+    monkeypatch.setattr(AuditCounter, "read_log", read_in_the_end)
+    async with pipeline(tmp_path) as running:
+        await running.produce()
+        await running.consume()
+        await running.say_final()
+        assert {str(said.verdict) for said in (await verdicts(running)).values()} == {"COMPLETE"}
+        assert running.counter.progress.log_failures == 2
 
 
 @in_a_loop
