@@ -26,7 +26,8 @@ from ottla.testing.zookeeper import ZooKeeperServer
 
 TOPIC, GROUP = "clicks", "billing"
 EDGES = {"producer->broker", "broker->log", f"broker->consumer:{GROUP}"}
-REPORTS = {"ottla.audit.report.interval.ms": 200}
+WINDOW_MS = 10_000
+REPORTS = {"ottla.audit.report.interval.ms": 200, "ottla.audit.window.ms": WINDOW_MS}
 
 
 class Counter:
@@ -41,6 +42,7 @@ class Counter:
             "http.listener": "127.0.0.1:0",
             "audit.directory": str(directory / f"counter-{number}"),
             "audit.tiers": "producer,broker",
+            "audit.window.ms": str(WINDOW_MS),
             "zookeeper.connect": zookeeper,
             "zookeeper.session.timeout.ms": "4000",
             "zookeeper.connection.timeout.ms": "60000",
@@ -125,7 +127,7 @@ def test_no_verdict_changes_whatever_becomes_of_the_active_counter(zookeeper_ser
     """kill -9 and SIGSTOP of the counter that is active; the broker is away for a while; each comes back."""
     connect = f"{zookeeper_server.address}/{uuid4().hex}"
     with ExitStack() as stack:
-        reports = {"audit.enable": "true", "audit.report.interval.ms": "200"}
+        reports = {"audit.enable": "true", "audit.report.interval.ms": "200", "audit.window.ms": str(WINDOW_MS)}
         cluster = stack.enter_context(EmbeddedCluster(settings=reports, topics={TOPIC: 2}))
         servers = cluster.bootstrap_servers
         counters = [Counter(tmp_path, number, servers, connect) for number in range(2)]
