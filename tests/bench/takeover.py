@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import tempfile
@@ -78,6 +79,7 @@ def leave_as_kafka(left: KafkaLeft, into: Path, count: int, *, is_clean: bool) -
 
 def started(options: Options, directory: Path, count: int, *, is_killed: bool) -> float:
     """The seconds of one start, to an answer that names a leader for each partition; then the broker is stopped, or killed."""
+    os.sync()  # what the start flushes is its own, and nothing that was copied here
     began = time.perf_counter()
     with options.servers.running(directory) as server:
         with Connection(server.port) as connection:
