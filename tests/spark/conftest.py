@@ -43,7 +43,7 @@ def a_spark_to_start() -> None:
         pytest.skip(reason)
 
 
-# One for all: with each session its Python processes begin anew and the JVM compiles once more. Of the checkpoint's files each that is
+# One for all: with each session its Python processes start again and the JVM compiles once more. Of the checkpoint's files each that is
 # renamed by Hadoop's FileContext, the default, starts a `readlink`, twice; what is in them is the same.
 SETTINGS = {
     "spark.ui.enabled": "false",

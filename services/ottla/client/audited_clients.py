@@ -132,25 +132,25 @@ class _AuditedProducer:
 
     def __init__(self, configuration: Mapping[str, Any], *arguments: Any, **keywords: Any) -> None:
         plain, options = _options(configuration)
-        super().__init__(plain, *arguments, **keywords)  # type: ignore[call-arg]
+        super().__init__(plain, *arguments, **keywords)  # type: ignore[call-arg]  # of the client that this class is mixed into
         self.audit = ProducerAudit(new_session("producer", **_session_options(options)), by_append=options["time"] == "append")
         self.audit_reporter = Reporter(plain, self.audit, options)
         self._in_transaction: list[tuple[Attempt, int, int, int | None]] | None = None  # acknowledged, and not committed yet
 
     def begin_transaction(self) -> None:
         """As the class does; messages are acknowledged with the commit from now on."""
-        super().begin_transaction()  # type: ignore[misc]
+        super().begin_transaction()  # type: ignore[misc]  # of the client that this class is mixed into
         self._in_transaction = []
 
     def commit_transaction(self, *arguments: Any, **keywords: Any) -> None:
         """As the class does, and counts what the transaction had."""
-        super().commit_transaction(*arguments, **keywords)  # type: ignore[misc]
+        super().commit_transaction(*arguments, **keywords)  # type: ignore[misc]  # of the client that this class is mixed into
         for outcome in self._transaction_ended():
             self.audit.acknowledged(*outcome)
 
     def abort_transaction(self, *arguments: Any, **keywords: Any) -> None:
         """As the class does; what the transaction had is nowhere, and counts for nothing."""
-        super().abort_transaction(*arguments, **keywords)  # type: ignore[misc]
+        super().abort_transaction(*arguments, **keywords)  # type: ignore[misc]  # of the client that this class is mixed into
         for attempt, *_ in self._transaction_ended():
             self.audit.withdrawn(attempt)
 
@@ -174,7 +174,7 @@ class _AuditedProducer:
         attempt = self.audit.attempted(topic, _bytes(key), _bytes(value), stamped)
         keywords: dict[str, Any] = {"headers": headers} if headers is not None else {}
         try:
-            super().produce(  # type: ignore[misc]
+            super().produce(  # type: ignore[misc]  # of the client that this class is mixed into
                 topic, value, key, partition, partial(self._delivered, attempt, on_delivery or callback), timestamp=stamped, **keywords
             )
         except BaseException:
@@ -196,7 +196,7 @@ class _AuditedProducer:
 
     def close_audit(self, timeout_seconds: float = 30.0) -> int:
         """Flushes, says the final word, and gives how many messages are still on their way."""
-        left: int = self.flush(timeout_seconds)  # type: ignore[attr-defined]
+        left: int = self.flush(timeout_seconds)  # type: ignore[attr-defined]  # of the client that this class is mixed into
         self.audit_reporter.close()
         return left
 
@@ -206,21 +206,21 @@ class _AuditedConsumer:
 
     def __init__(self, configuration: Mapping[str, Any], *arguments: Any, **keywords: Any) -> None:
         plain, options = _options(configuration)
-        super().__init__(plain, *arguments, **keywords)  # type: ignore[call-arg]
+        super().__init__(plain, *arguments, **keywords)  # type: ignore[call-arg]  # of the client that this class is mixed into
         group = plain.get("group.id", "")
         self.audit = ConsumerAudit(new_session(f"consumer:{group}", **_session_options(options)))
         self.audit_reporter = Reporter(plain, self.audit, options)
 
     def poll(self, *arguments: Any, **keywords: Any) -> Any:
         """As the class does, and counts."""
-        message = super().poll(*arguments, **keywords)  # type: ignore[misc]
+        message = super().poll(*arguments, **keywords)  # type: ignore[misc]  # of the client that this class is mixed into
         if message is not None and message.error() is None:
             self._consumed(message)
         return message
 
     def consume(self, *arguments: Any, **keywords: Any) -> Any:
         """As the class does, and counts."""
-        messages = super().consume(*arguments, **keywords)  # type: ignore[misc]
+        messages = super().consume(*arguments, **keywords)  # type: ignore[misc]  # of the client that this class is mixed into
         for message in messages:
             if message.error() is None:
                 self._consumed(message)
@@ -232,7 +232,7 @@ class _AuditedConsumer:
     def close(self, *arguments: Any, **keywords: Any) -> Any:
         """As the class does, after the final word."""
         self.audit_reporter.close()
-        return super().close(*arguments, **keywords)  # type: ignore[misc]
+        return super().close(*arguments, **keywords)  # type: ignore[misc]  # of the client that this class is mixed into
 
 
 def audited(client: type[T]) -> type[T]:

@@ -130,7 +130,7 @@ class AuditApplication:
             if said.edge == edge:
                 if not summary.is_known:
                     raise HTTPException(409, f"window {window} is not known yet: {said.reason}")
-                return _listed(request, fields_of_verdict(said)["named"])  # type: ignore[arg-type]
+                return _listed(request, fields_of_verdict(said)["named"])  # type: ignore[arg-type]  # a list, as JSON has it
         raise HTTPException(404, f"nothing is said of {edge} in window {window}")
 
     async def _verify(self, request: Request) -> Response:

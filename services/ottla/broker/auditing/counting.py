@@ -68,7 +68,7 @@ class Ranges:
             if attributes & TIMESTAMP_TYPE_MASK:
                 first_ms = max_ms
             is_aborted = attributes & _TRANSACTIONAL and any(
-                each.producer_id == producer_id and each.first_offset <= base_offset <= each.last_offset for each in gone
+                span.producer_id == producer_id and span.first_offset <= base_offset <= span.last_offset for span in gone
             )
             if not attributes & _CONTROL and not is_aborted:
                 start_ms = first_ms - first_ms % window_ms

@@ -290,8 +290,8 @@ class AuditTier:
                 if region is None:
                     break
                 aborted = [
-                    Aborted(each.producer_id, each.first_offset, each.last_offset)
-                    for each in partition.log.aborted_transactions(position, region, end)
+                    Aborted(transaction.producer_id, transaction.first_offset, transaction.last_offset)
+                    for transaction in partition.log.aborted_transactions(position, region, end)
                 ]
                 data = await self._offload(region.read)
                 behind = await self._offload(ranges.count_batches, data, aborted)
