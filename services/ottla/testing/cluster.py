@@ -403,6 +403,8 @@ class EmbeddedCluster:
                 "coordination.directory": str(directory / "coordination"),
                 # A test's consumer is assigned at once, and waits for no more of its group.
                 "group.initial.rebalance.delay.ms": "0",
+                # Its records may be of 1970, and must not go when the run has lasted for five minutes.
+                "log.retention.hours": "-1",
                 "offsets.topic.num.partitions": "4",
                 "offsets.topic.replication.factor": str(min(3, self._broker_count)),
                 "transaction.state.log.num.partitions": "4",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,11 @@ from ottla.testing import EmbeddedCluster
 from ottla.testing.cluster import ClusterError
 
 
-def publish(cluster: EmbeddedCluster, topic: str, value: bytes) -> None:
+def publish(cluster: EmbeddedCluster, topic: str, value: bytes, timestamp: int = 0) -> None:
     import confluent_kafka
 
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers})
-    producer.produce(topic, value)
+    producer.produce(topic, value, timestamp=timestamp)
     assert producer.flush(120) == 0
 
 
@@ -30,6 +31,17 @@ def read_one(cluster: EmbeddedCluster, topic: str) -> bytes | None:
         message = consumer.poll(20)
         assert message is not None and message.error() is None
         return message.value()
+    finally:
+        consumer.close()
+
+
+def earliest(cluster: EmbeddedCluster, topic: str) -> int:
+    import confluent_kafka
+
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused"})
+    try:
+        low, _ = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=20)
+        return int(low)
     finally:
         consumer.close()
 
@@ -77,6 +89,19 @@ def test_settings_are_the_brokers_under_kafkas_names() -> None:
         producer.produce("small", b"x" * 5000, on_delivery=lambda error, _: refused.append(error.code() if error else 0))
         producer.flush(120)
     assert refused == [confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE]
+
+
+def test_a_record_of_1970_stays_unless_a_test_asks_for_retention() -> None:
+    settings = {"log.retention.check.interval.ms": "50"}
+    with EmbeddedCluster(topics={"kept": 1}, settings=settings) as cluster:
+        cluster.create_topic("retained", settings={"retention.ms": "3600000"})
+        for topic in ("kept", "retained"):
+            publish(cluster, topic, b"old", timestamp=1_000)
+        deadline = time.monotonic() + 60
+        while earliest(cluster, "retained") == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert earliest(cluster, "kept") == 0
 
 
 def test_a_wrong_setting_is_raised_in_the_test_and_leaves_nothing() -> None:
