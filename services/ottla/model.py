@@ -65,6 +65,10 @@ class Endpoint:
         return f"{self.listener_name}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
 
+# Kafka stopped cleanly where this broker starts for the first time. With ZooKeeper, Kafka does not write down under which epoch.
+CLOSED_BY_KAFKA: Final = -2
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
     """One live broker, as `/brokers/ids/[id]` has it."""
@@ -74,7 +78,7 @@ class BrokerRegistration:
     rack: str | None = None
     broker_epoch: int = -1
     control_endpoint: str | None = None  # host:port at which other brokers call it
-    # The epoch that its last life ended cleanly under; -1 after an unclean stop, and when it has none behind it.
+    # The epoch that its last life ended cleanly under; -1 after an unclean stop, and when it has none behind it; or CLOSED_BY_KAFKA.
     previous_broker_epoch: int = -1
     is_foreign: bool = False  # whether another implementation wrote it: Kafka
     # What a caller in plain text has to know; it does not travel with the registration from broker to broker.

@@ -21,7 +21,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID, uuid4
 
 from ottla.clock import Clock
@@ -64,6 +64,8 @@ SPACE_TICK_MS: Final = 1000
 LOGGED_AGAIN_SECONDS: Final = 60.0  # what fails again and again, for the same reason in the same directory
 MOST_WANTED: Final = 10_000  # directories asked for, for partitions that may never come
 DELETE_TICK_MS: Final = 500
+
+Work: TypeAlias = Callable[[], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,12 @@ class LogManager:
         if self._offline or self._damaged or len(epochs) != 1:
             return NO_BROKER_EPOCH
         return epochs.pop()
+
+    @property
+    def closed_without_epoch(self) -> bool:
+        """Whether the last stop closed everything, and did not write under which epoch: with ZooKeeper, Kafka does not."""
+        names_epoch = any(directory.broker_epoch != NO_BROKER_EPOCH for directory in self._directories.values())
+        return self.was_clean and not (self._offline or self._damaged or names_epoch)
 
     @property
     def damaged(self) -> Mapping[TopicPartition, str]:
@@ -800,7 +808,7 @@ class Periodic:
         self._at_work: set[asyncio.Task[None]] = set()
         self._stopping = False
 
-    def every(self, interval_ms: int, name: str, work: Callable[[], Awaitable[object]]) -> None:
+    def every(self, interval_ms: int, name: str, work: Work) -> None:
         """Does the work, waits, and does it again; the first wait comes first."""
 
         async def rounds() -> None:
@@ -811,7 +819,7 @@ class Periodic:
         task = asyncio.create_task(rounds(), name=name)
         self._tasks.append(task)
 
-    def whenever(self, event: asyncio.Event, name: str, work: Callable[[], Awaitable[object]]) -> None:
+    def whenever(self, event: asyncio.Event, name: str, work: Work) -> None:
         """Does the work each time the event is set, which is cleared before."""
 
         async def rounds() -> None:
@@ -832,7 +840,7 @@ class Periodic:
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _one_round(self, task: asyncio.Task[None], name: str, work: Callable[[], Awaitable[object]]) -> None:
+    async def _one_round(self, task: asyncio.Task[None], name: str, work: Work) -> None:
         self._at_work.add(task)
         try:
             await work()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -54,6 +55,27 @@ def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
         await logs.shutdown()
 
     run(third)
+
+
+def test_a_clean_stop_that_names_no_epoch_is_known_as_one_if_every_directory_has_it(tmp_path: Path) -> None:
+    """Kafka with ZooKeeper writes -1 there, and before 3.7 an empty file."""
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    found: list[tuple[bool, int]] = []
+
+    async def start(broker_epoch: int) -> None:
+        logs = broker.manager()
+        await logs.start()
+        found.append((logs.closed_without_epoch, logs.clean_shutdown_epoch))
+        await logs.shutdown(broker_epoch=broker_epoch)
+
+    run(partial(start, -1))
+    run(partial(start, -1))
+    (broker.directories[0] / ".kafka_cleanshutdown").write_bytes(b"")
+    run(partial(start, 17))
+    run(partial(start, -1))
+    (broker.directories[1] / ".kafka_cleanshutdown").unlink()
+    run(partial(start, -1))
+    assert found == [(False, -1), (True, -1), (True, -1), (False, 17), (False, -1)]
 
 
 def test_a_new_partition_goes_to_the_directory_with_the_fewest(tmp_path: Path) -> None:

@@ -51,6 +51,18 @@ def test_everything_that_kafka_held_is_there_and_more_can_be_written(tmp_path: P
         left.check(cluster.bootstrap_servers, only="transactions")
 
 
+@pytest.mark.parametrize(("which", "is_elected_by_log_ends"), [(CLEAN, False), (KILLED, True)])
+def test_what_kafka_closed_in_order_is_not_called_an_unclean_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, which: str, is_elected_by_log_ends: bool
+) -> None:
+    """Nothing is elected by where logs end, as after an unclean stop: a leader that Kafka named has all."""
+    left = KafkaLeft.unpack(which, tmp_path)
+    left.put_into_twin()
+    with caplog.at_level("INFO"), left.cluster() as cluster:
+        left.check(cluster.bootstrap_servers, only="plain")
+    assert ("stopped uncleanly" in caplog.text) == is_elected_by_log_ends
+
+
 def test_without_one_of_three_brokers_the_others_have_everything(tmp_path: Path) -> None:
     """The broker that is missing is in every ISR of the killed cluster."""
     left = KafkaLeft.unpack(KILLED, tmp_path)

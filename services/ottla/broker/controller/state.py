@@ -20,7 +20,7 @@ from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.errors import UnknownTopicOrPartition
 from ottla.interbroker.calls import AllReplicas, LogEnd
-from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicDescription, TopicPartition
+from ottla.model import CLOSED_BY_KAFKA, NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicDescription, TopicPartition
 
 
 class IllegalTransition(AssertionError):
@@ -298,6 +298,8 @@ class ClusterState:
     def started_uncleanly(self, broker_id: BrokerId) -> bool:
         """Whether a registered broker may have lost acknowledged records, and still has to leave its ISRs for that."""
         registration, known = self.brokers[broker_id], self.unclean_starts.get(broker_id)
+        if known is None and registration.previous_broker_epoch == CLOSED_BY_KAFKA:
+            return False
         # KIP-966: the epoch of the clean stop must be that of the broker's last registration.
         return known != registration.broker_epoch and (
             registration.previous_broker_epoch == -1 or registration.previous_broker_epoch != known

@@ -12,7 +12,7 @@ from ottla.broker.controller.effects import Decision
 from ottla.coordination import znodes
 from ottla.errors import NONE
 from ottla.interbroker.calls import NO_LOG, AlterPartitionRequest, ElectionType, IsrChange, IsrMember, LogEnd, NewTopic
-from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, TopicPartition
+from ottla.model import CLOSED_BY_KAFKA, NO_LEADER, BrokerId, BrokerRegistration, TopicPartition
 
 from .clusters import ONE, THREE, TWO, Cluster, run, until
 from .known_clusters import NONE_LEADS, KnownCluster, ids, partition_of
@@ -178,6 +178,25 @@ def test_a_volume_that_was_rolled_back_to_a_clean_stop_does_not_lead() -> None:
     cluster.fail_over()
     back(cluster, 1, latest)
     assert cluster.leader_and_isr("a-0") == (1, (1,))
+
+
+def test_a_broker_that_kafka_closed_cleanly_leads_what_it_led_and_only_once() -> None:
+    """Kafka with ZooKeeper names no epoch of its clean stop; what Ottla has seen since then counts more."""
+    cluster = KnownCluster(1, 2)
+    cluster.topic("a", (1, 2))
+    epoch = cluster.of("a-0").leader_epoch
+    cluster.leave(1)
+    cluster.leave(2)
+    cluster.state.log_ends, cluster.state.unclean_starts = {}, {}
+    back(cluster, 1, CLOSED_BY_KAFKA)
+    assert cluster.leader_and_isr("a-0") == (NONE_LEADS, (2,))
+    back(cluster, 2, CLOSED_BY_KAFKA)
+    assert cluster.leader_and_isr("a-0") == (2, (2,))
+    assert cluster.of("a-0").leader_epoch > epoch
+
+    cluster.leave(2)
+    back(cluster, 2, CLOSED_BY_KAFKA)
+    assert cluster.leader_and_isr("a-0") == (NONE_LEADS, (2,)), "a copy of its disk of that time"
 
 
 def test_an_unclean_election_takes_the_log_that_goes_furthest() -> None:
