@@ -48,7 +48,7 @@ class Kind(StrEnum):
     ROLL_BACK_DISK = "roll back disk"  # its volume is as it was when its broker last stopped cleanly
     STEP_CLOCK_FAR = "step clock by hours"
     # Drawn in some of the runs without scenes (`_with_outage`).
-    RESTORE_STORE = "restore ZooKeeper"  # from an older copy, while all brokers are down
+    RESTORE_STORE = "restore ZooKeeper"  # from an older copy, while all brokers are down or run
     EMPTY_STORE = "empty ZooKeeper"  # for a while, under brokers that run or are down
     OUTAGE = "outage"  # of all brokers; one of them comes back last, and with an empty disk
     STRAGGLING_CALLS = "calls arrive after their callers have given up"

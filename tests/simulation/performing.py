@@ -232,7 +232,7 @@ class Faults:
         self._long.append(asyncio.get_running_loop().create_task(steps))
 
     async def _restore_store(self, fault: Fault) -> None:
-        """Brokers are down while ZooKeeper gets an older copy of what it held (docs/operations.md). Their logs stay as they are."""
+        """ZooKeeper gets an older copy of what it held (docs/operations.md). Logs stay as they are; brokers are down, or run."""
         cluster = self._cluster
         if not await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
             return
@@ -246,9 +246,12 @@ class Faults:
         if not await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
             return
         self.performed["a restored ZooKeeper was used"] += 1
-        self._kill_all()
+        is_under_way = fault.amount < 0.5
+        if not is_under_way:
+            self._kill_all()
         cluster.replace_store(kept)
-        self._start_all(fault.seconds)
+        if not is_under_way:
+            self._start_all(fault.seconds)
         # What is written now must outlast another outage of all processes.
         if await cluster.wait_until(self._is_well_with_all, CALM_SECONDS):
             await asyncio.sleep(5.0)

@@ -90,4 +90,10 @@ REGRESSIONS: Final = (
         " first: a follower could have been told too late an end of its epoch.",
         "tests/unit/storage/test_recovery.py",
     ),
+    Regression(
+        4048,
+        "ZooKeeper was restored while brokers ran (profile outages): the leader took its partition's state of before for a request that had"
+        " come late, and led no more.",
+        "tests/unit/broker/replication/test_roles.py",
+    ),
 )

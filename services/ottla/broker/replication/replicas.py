@@ -95,6 +95,7 @@ class ReplicaManager:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._followed: dict[TopicPartition, Follow] = {}
         self._refusals: dict[TopicPartition, str] = {}  # what could not be done as the controller said, and why
+        self._leaders_before: dict[TopicPartition, BrokerId] = {}  # as the session that ended knew them, until the controller has said more
         self._isr_rounds = IsrRounds(broker_id, self.partitions, clock, lag_time_max_ms, self._check)
         self._one_at_a_time = asyncio.Lock()
         # False on most brokers, and then the produce path looks no further.
@@ -149,7 +150,8 @@ class ReplicaManager:
         """The latest leader epoch of each log that cannot continue in the epoch that the controller gives.
 
         It gives such a one when the coordination service was restored from an older copy. Two leaders would have written
-        in one epoch, and followers could not tell their logs apart (KIP-101).
+        in one epoch, and followers could not tell their logs apart (KIP-101). A controller of such a copy, taken while this broker ran, may
+        give the epoch that is known here, with another leader or as it was before.
         """
         found = {}
         for assignment in partitions:
@@ -159,14 +161,21 @@ class ReplicaManager:
                 continue
             latest = opened.leader_epochs.latest_epoch
             if partition is not None and partition.topic_id == assignment.topic_id:
-                if partition.leader_epoch == state.leader_epoch:
+                if partition.leader_epoch == state.leader_epoch and not self._was_otherwise(partition, assignment):
                     continue  # the request comes again
                 latest = max(latest, partition.leader_epoch)
+                if partition.leader_epoch == state.leader_epoch:
+                    found[key] = latest
             # The only replica of a partition led in that epoch itself.
             may_be_its_own = state.leader != self._broker_id or len(state.replicas) == 1
             if state.leader_epoch < latest or (state.leader_epoch == latest and not may_be_its_own):
                 found[key] = latest
         return found
+
+    def _was_otherwise(self, partition: Partition, assignment: PartitionAssignment) -> bool:
+        """Whether a session before this one knew the same leader epoch with another leader, or of a later change in it."""
+        leader = self._leaders_before.get(partition.topic_partition)
+        return leader is not None and (leader != assignment.state.leader or assignment.partition_epoch < partition.partition_epoch)
 
     def log_ends(self, partitions: Mapping[TopicPartition, UUID]) -> dict[TopicPartition, LogEnd]:
         """Where the logs of these partitions of topics with these ids end; `NO_LOG` where there is none that can be read."""
@@ -230,6 +239,7 @@ class ReplicaManager:
     def stop_leading_all(self) -> None:
         """Leads nothing any more, at once: the session with the coordination is lost, and others may lead already."""
         led = [partition for partition in self._partitions.values() if partition.is_leader]
+        self._leaders_before = {key: partition.leader for key, partition in self._partitions.items()} | self._leaders_before
         for partition in led:
             partition.stop_leading()
         for partition in led:
@@ -291,6 +301,7 @@ class ReplicaManager:
                         log.warning("%s: leader %d is not alive; fetching is paused", key, partition.leader)
                 errors[key] = NONE
                 self._refusals.pop(key, None)
+                self._leaders_before.pop(key, None)
             except ApiError as error:
                 self._refuse(key, error)
                 errors[key] = error.code

@@ -187,6 +187,31 @@ def test_a_leader_epoch_that_the_log_has_already_is_named_with_the_one_to_be_abo
     run(tmp_path, scenario)
 
 
+def test_an_epoch_that_was_another_leaders_or_went_further_before_the_session_ended_is_named_too(tmp_path: Path) -> None:
+    """ZooKeeper was restored while brokers ran. In the session that goes on the same request is one that arrived late."""
+
+    async def scenario(broker: Wired) -> None:
+        followed_by(broker)
+        replicas = broker.parts.replicas
+
+        def named(assignment: PartitionAssignment) -> int | None:
+            return replicas.written_epochs([assignment]).get(KEY)
+
+        await replicas.apply([told(BROKER, epoch=7, partition_epoch=9)], LIVING)
+        assert named(told(BROKER, epoch=7, partition_epoch=8)) is None
+        replicas.stop_leading_all()
+        replicas.stop_leading_all()
+        assert named(told(BROKER, epoch=7, partition_epoch=9)) is None
+        assert named(told(BROKER, epoch=7, partition_epoch=8)) == 7
+        assert named(told(TWO, epoch=7, partition_epoch=9)) == 7
+        await replicas.apply([told(TWO, epoch=8, partition_epoch=3)], LIVING)
+        assert named(told(TWO, epoch=8, partition_epoch=2)) is None, "the controller has said more since"
+        replicas.stop_leading_all()
+        assert named(told(BROKER, epoch=8, partition_epoch=4)) == 8, "who followed does not lead in it"
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("is_hosted", [True, False])
 @pytest.mark.parametrize("leader_epoch", [-2, 0, 9])
 def test_a_stop_that_arrives_late_leaves_the_replica_of_a_new_topic_of_that_name_alone(
