@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
-from tests.bench import wire
+from tests.bench import paper_client, wire
 from tests.bench.clients import MESSAGES, PRODUCERS, QUEUE, run_user
 from tests.bench.connection import Connection
 from tests.bench.figures import Figure, figure, ratios
 from tests.bench.options import MESSAGE_SIZE, Options
+from tests.bench.processes import run_module
 from tests.bench.produce import SHAPES, TOPIC, Shape, load_of, rate, run_load
+from tests.bench.servers import LOAD_CPU
 from tests.bench.user_load import AUDITED
 
 from ottla.audit_counter.store import Read, Store
@@ -97,18 +99,26 @@ def _counter(options: Options) -> list[Figure]:
     ]
 
 
-def _clients(options: Options) -> list[Figure]:
-    """confluent-kafka's producer with the audit before it, and plain; in turns, in large batches."""
+def _clients(options: Options) -> Iterator[Figure]:
+    """confluent-kafka's producer with the audit before it, and plain; and `Producer(audit=True)`. In turns, in large batches."""
     _, _, settings, _ = PRODUCERS[-1]
-    rates: dict[str, list[float]] = {"produce": [], AUDITED: []}
+    kinds = ("produce", AUDITED, "producer", "producer, audited")
+    rates: dict[str, list[float]] = {kind: [] for kind in kinds}
     with options.servers.data_directory("audit-clients") as directory, options.servers.running(directory) as server:
         with Connection(server.port) as connection:
             connection.create_topic(TOPIC)
+        sent = {"address": f"127.0.0.1:{server.port}", "topic": TOPIC, "warm_up_topic": TOPIC, "batch": 50}
+        count = int(100_000 * options.seconds)
         for number in range(options.rounds):
-            for kind in (AUDITED, "produce") if number % 2 else ("produce", AUDITED):
-                found = run_user(server, kind, TOPIC, MESSAGES, options.seconds, {**QUEUE, **settings})
+            for kind in kinds if number % 2 else reversed(kinds):
+                if kind in ("produce", AUDITED):
+                    found = run_user(server, kind, TOPIC, MESSAGES, options.seconds, {**QUEUE, **settings})
+                else:
+                    found = run_module(paper_client.MODULE, {**sent, "kind": kind, "count": count}, cpu=LOAD_CPU, timeout=300)
                 rates[kind].append(found["messages"] / found["seconds"])
-    return [figure("audit, clients", "an audited producer to a plain one", ratios(rates[AUDITED], rates["produce"]), at_least=0.85)]
+            options.say(f"audit, clients, round {number + 1}: " + ", ".join(f"{kind} {rates[kind][-1]:,.0f}/s" for kind in kinds))
+    for kind, name, plain in ((AUDITED, "an audited producer", "produce"), ("producer, audited", "Producer(audit=True)", "producer")):
+        yield figure("audit, clients", f"{name} to a plain one", ratios(rates[kind], rates[plain]), at_least=0.85)
 
 
 def _log(options: Options) -> list[Figure]:

@@ -43,13 +43,13 @@ def send_by_confluent(address: str, topic: str, count: int, batch: int) -> None:
     assert written == count, written
 
 
-def send_by_ours(address: str, topic: str, count: int, batch: int, *, hooks: bool = False) -> None:
+def send_by_ours(address: str, topic: str, count: int, batch: int, *, hooks: bool = False, audit: bool = False) -> None:
     from ottla.client import Producer, ProducerSettings
     from ottla.client.producer_handlers import CallbackHandler
 
     settings = ProducerSettings(broker_list=address, producer_type="async", queue_buffering_max_ms=5, batch_size=10_000, queue_size=200_000)
     values = [bytes(SIZE)] * batch
-    with Producer(settings, callback_handler=CallbackHandler() if hooks else None) as producer:
+    with Producer(settings, callback_handler=CallbackHandler() if hooks else None, audit=audit) as producer:
         for _ in range(count // batch):
             producer.send(topic, values, partition=0)
 
@@ -120,6 +120,7 @@ KINDS: dict[str, Callable[..., None]] = {
     "producer": send_by_ours,
     "producer, every hook": lambda *arguments: send_by_ours(*arguments, hooks=True),
     "confluent, consume": read_by_confluent,
+    "producer, audited": lambda *arguments: send_by_ours(*arguments, audit=True),
     "batches": read_as_batches,
     "columns": read_as_columns,
     "stream": read_by_stream,

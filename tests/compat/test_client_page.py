@@ -19,7 +19,7 @@ def test_the_examples_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     names: dict[str, Any] = {}
     with EmbeddedCluster(settings={"coordination.listener": "127.0.0.1:0"}) as cluster:
         found = examples(PAGE)
-        assert [example.language for example in found] == ["python"] * 9 + ["console"]
+        assert [example.language for example in found] == ["python"] * 10 + ["console"]
         for example in found:
             text = example.text.replace("127.0.0.1:9092", cluster.bootstrap_servers).replace("127.0.0.1:2181", cluster.zookeeper_address)
             if example.language == "python":

@@ -15,14 +15,14 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from ottla.audit_counter.books import LOG, PRODUCER, Books
 from ottla.audit_counter.store import Read, Store, Window
-from ottla.audit_counter.verdicts import NOT_KNOWN, WRONG, EdgeVerdict, Runs, Verdict, judge, revised, with_runs
+from ottla.audit_counter.verdicts import NOT_KNOWN, WRONG, EdgeVerdict, Runs, Verdict, judge
 from ottla.audit_counter.windows import SessionStanding, watermark_of
 from ottla.clock import Clock
 from ottla.errors import ApiError, InvalidRecord, OttlaError, TopicAlreadyExists, UnknownTopicOrPartition
@@ -45,6 +45,8 @@ log: Final = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 0.5
 _HOUSEKEEPING_SECONDS: Final = 1.0
 _PURGE_SECONDS: Final = 60.0
+# Several times as long as a broker may wait before it says that there is nothing.
+_DEAF_SECONDS: Final = 2.0
 _WATCHER_EVENTS: Final = 1_000
 _MOST_DOUBTS: Final = 10_000
 _VERDICTS_AT_ONCE: Final = 500
@@ -240,6 +242,7 @@ class AuditCounter:
         wrong = await self._in_store(self._store.verdicts, kinds=WRONG)
         await self._judge(left | {(topic, start_ms) for topic, start_ms, _ in wrong} | {(topic, -1) for topic in self._open})
         looked_at = purged_at = self._clock.monotonic()
+        is_deaf = False  # a partition of `__audit` cannot be read, so that no silence is the sessions'
         while True:
             fetched = await fetcher.poll(_POLL_SECONDS)
             began = self._clock.monotonic()
@@ -251,7 +254,12 @@ class AuditCounter:
             self.progress.lag = sum(
                 max(0, fetcher.watermarks(partition)[2] - offset) for partition, offset in fetcher.assigned.items() if offset >= 0
             )
-            if began - looked_at >= _HOUSEKEEPING_SECONDS and not self.progress.lag:
+            if fetcher.unread_seconds > max(_DEAF_SECONDS, self.settings.session_timeout_ms / 2000):
+                is_deaf = True
+            elif is_deaf and not self.progress.lag:  # what sessions said meanwhile is still to come
+                is_deaf = False
+                await self._in_store(self._store.heard_all, self._clock.time_ms())
+            if began - looked_at >= _HOUSEKEEPING_SECONDS and not self.progress.lag and not is_deaf:
                 looked_at = began
                 heard_before = self._clock.time_ms() - self.settings.session_timeout_ms
                 changed |= {(topic, -1) for topic, _ in await self._in_store(self._store.silent_sessions, heard_before)}
@@ -305,7 +313,9 @@ class AuditCounter:
         """What is new, and the windows whose logs should be read."""
         store, events, unread = self._store, [], []
         open_windows = self._open.setdefault(topic, set())
-        known = {(start_ms, said.edge): said for _, start_ms, said in store.verdicts(topic, starts[0], starts[-1] + 1)} if starts else {}
+        known: dict[int, dict[str, EdgeVerdict]] = {}
+        for _, start_ms, verdict in store.verdicts(topic, starts[0], starts[-1] + 1) if starts else ():
+            known.setdefault(start_ms, {})[verdict.edge] = verdict
         for start_ms in starts:
             books = store.books(topic, start_ms)
             if books.reporting - self._reporting.get(topic, frozenset()):
@@ -313,19 +323,10 @@ class AuditCounter:
                 # A tier that begins to report makes verdicts of silence old.
                 silent = store.verdicts(topic, kinds=(Verdict.UNAUDITED,))
                 open_windows |= {window for _, window, _ in silent}
-            judged = judge(books, self.settings.expected)
-            if runs is not None:
-                judged = [with_runs(verdict, books, runs) for verdict in judged]
-            said = [revised(known.get((start_ms, verdict.edge)), verdict) for verdict in judged]
-            is_behind = False
-            if runs is None and books.repeated is not None:  # what a tier has too much may have come to the log since it was read
-                for index, verdict in enumerate(said):
-                    former = known.get((start_ms, verdict.edge))
-                    if verdict.upstream == LOG and verdict.verdict is Verdict.DUPLICATE and verdict != former:
-                        said[index] = revised(former, replace(verdict, verdict=Verdict.PENDING, reason="the log is read again"))
-                        is_behind = True
+            former = known.get(start_ms, {})
+            said = judge(books, self.settings.expected, former, runs)
             self.progress.judged += 1
-            new = [verdict for verdict in said if known.get((start_ms, verdict.edge)) != verdict]
+            new = [verdict for verdict in said if former.get(verdict.edge) != verdict]
             if new or not known:
                 store.put_verdicts(topic, start_ms, said)
                 events += [Event(topic, start_ms, verdict) for verdict in new]
@@ -336,7 +337,7 @@ class AuditCounter:
             if books.repeated is None:
                 is_wanted = self._is_log_wanted(books, said)
             else:  # it is read once more for what tiers have said since that no sketch can name
-                is_wanted = is_behind or (runs is None and any(verdict.is_unnamed for verdict in new))
+                is_wanted = any(verdict.is_log_old or (runs is None and verdict in new and verdict.is_unnamed) for verdict in said)
             if is_wanted:
                 unread.append(start_ms)
         return events, unread
@@ -451,6 +452,10 @@ class AuditCounter:
     async def tiers(self, topic: str, from_ms: int, to_ms: int, tier: str | None = None) -> list[tuple[int, str, Tally]]:
         """What tiers had of windows that begin in [from_ms, to_ms)."""
         return await self._in_store(self._store.tiers, topic, from_ms, to_ms, tier)
+
+    async def partitions(self, topic: str, from_ms: int, to_ms: int) -> list[tuple[str, int, Tally]]:
+        """What tiers had of each partition, all windows that begin in [from_ms, to_ms) added up: tier, partition, counts."""
+        return await self._in_store(self._store.partitions, topic, from_ms, to_ms)
 
     async def sessions(self) -> list[SessionStanding]:
         """What every session has said."""

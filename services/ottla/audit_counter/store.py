@@ -255,7 +255,7 @@ class Store:
             return found
 
     def heard_all(self, now_ms: int) -> None:
-        """Begins to wait for every session again: while the counter did not read, no silence was theirs."""
+        """Begins to wait for every session again: while the counter did not read, or could not, no silence was theirs."""
         with self._transaction() as connection:
             connection.execute("UPDATE sessions SET heard_ms = ? WHERE is_final = 0 AND is_dead = 0", (now_ms,))
 
@@ -383,6 +383,16 @@ class Store:
             known = found.setdefault((start_ms, name), Tally())
             known.merge(_tally([*values[: _COUNTS.index("sketch")], None, *values[_COUNTS.index("sketch") :]]))
         return [(start_ms, name, tally) for (start_ms, name), tally in sorted(found.items())]
+
+    def partitions(self, topic: str, from_ms: int, to_ms: int) -> list[tuple[str, int, Tally]]:
+        """What tiers had of each partition in windows that begin in [from_ms, to_ms), all added up: tier, partition, counts."""
+        found: dict[tuple[str, int], Tally] = {}
+        columns = ", ".join(name for name in _COUNTS if name not in ("sketch", "latencies"))
+        for tier, partition, *values in self._connection.execute(
+            f"SELECT tier, partition, {columns} FROM counts WHERE topic = ? AND start_ms >= ? AND start_ms < ?", (topic, from_ms, to_ms)
+        ):
+            found.setdefault((tier, partition), Tally()).merge(_tally([*values, None, "[]"]))
+        return [(tier, partition, tally) for (tier, partition), tally in sorted(found.items())]
 
     def quarantine(self) -> list[tuple[int, int, str]]:
         """Partition, offset and reason of the latest records that were none."""

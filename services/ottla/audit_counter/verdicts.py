@@ -1,7 +1,8 @@
 """What is said of an edge: two tiers, one topic, one window. The table, first match:
 
     UNAUDITED    a tier does not report, or audit data is missing that may explain what differs: never COMPLETE by silence
-    PENDING      not known yet: a session may still have older messages, or the tier behind has not come so far
+    PENDING      not known yet: a session may still have older messages, or the tier behind has not come so far, or has what may have
+                 come to the log since that was read
     LOSS         acknowledged messages that the tier behind does not have
     COMPENSATED  as many messages, and others
     DUPLICATE    more messages than were attempted
@@ -94,6 +95,11 @@ class EdgeVerdict:
         return f"{self.upstream}->{self.downstream}"
 
     @property
+    def is_log_old(self) -> bool:
+        """Whether the log has to be read again before this is known."""
+        return self.verdict is Verdict.PENDING and self.reason == _LOG_IS_OLD
+
+    @property
     def is_unnamed(self) -> bool:
         """Whether messages are missing or too many that sketches could not name."""
         return self.verdict in WRONG and sum(abs(named.times) for named in self.named) < self.missing + self.surplus
@@ -111,12 +117,30 @@ class _Comparison:
 
 
 _NOTHING: Final = Tally()
+_LOG_IS_OLD: Final = "the log is read again"
 
 
-def judge(books: Books, expected: tuple[str, ...]) -> list[EdgeVerdict]:
-    """What is said of each edge of a window."""
-    joined = books.joined()
-    return [_judge_edge(books, joined, *edge) for edge in books.edges(expected)]
+def judge(
+    books: Books, expected: tuple[str, ...], known: Mapping[str, EdgeVerdict] | None = None, runs: Runs | None = None
+) -> list[EdgeVerdict]:
+    """What is said of each edge of a window.
+
+    Args:
+        expected: tiers whose silence is told.
+        known: what was said before, by the edge.
+        runs: of the log, if it was read just now.
+    """
+    joined, found = books.joined(), []
+    for edge in books.edges(expected):
+        said = _judge_edge(books, joined, *edge)
+        if runs is not None:
+            said = _with_runs(said, books, runs)
+        former = (known or {}).get(said.edge)
+        again = revised(former, said)
+        if runs is None and books.repeated is not None and said.upstream == LOG and said.verdict is Verdict.DUPLICATE and again != former:
+            again = revised(former, replace(said, verdict=Verdict.PENDING, reason=_LOG_IS_OLD))
+        found.append(again)
+    return found
 
 
 def _judge_edge(books: Books, joined: Mapping[str, Mapping[int, Tally]], upstream: str, downstream: str) -> EdgeVerdict:
@@ -279,7 +303,7 @@ class Runs(Protocol):
         """The first and the last of so many messages of a window, one after the other, with a digest of their places."""
 
 
-def with_runs(said: EdgeVerdict, books: Books, runs: Runs) -> EdgeVerdict:
+def _with_runs(said: EdgeVerdict, books: Books, runs: Runs) -> EdgeVerdict:
     """A verdict of a window whose log was read, with the runs of offsets that explain what sketches could not name."""
     if not said.is_unnamed:
         return said

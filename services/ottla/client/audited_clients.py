@@ -21,6 +21,7 @@ import confluent_kafka
 
 from ottla.client.auditing import Attempt, ConsumerAudit, ProducerAudit, new_session
 from ottla.clock import SystemClock
+from ottla.network.audit_schema import AuditSchemaId
 from ottla.record.audit_records import TOPIC, AuditRecord, encode
 
 log: Final = logging.getLogger(__name__)
@@ -38,10 +39,13 @@ _DEFAULTS: Final = {
     "host": "",
     "max.records": 10_000,
     "time": "message",  # or append
+    "schema.registry.url": "",
+    "schema.registry.basic.auth.user.info": "",
 }
 # What a reporter's own producer takes over: how to reach the cluster.
 _CONNECTION: Final = ("bootstrap.servers", "security.", "sasl.", "ssl.", "client.id", "broker.")
 _CLOSE_SECONDS: Final = 10.0
+_PURGE_SECONDS: Final = 1.0
 _LOG_APPEND_TIME: Final = 2
 
 
@@ -55,16 +59,30 @@ class Reporter:
     """
 
     def __init__(self, configuration: Mapping[str, Any], audit: ProducerAudit | ConsumerAudit, options: Mapping[str, Any]) -> None:
-        connection = {name: value for name, value in configuration.items() if name.startswith(_CONNECTION)}
-        self._producer = confluent_kafka.Producer({**connection, "enable.idempotence": True, "linger.ms": 5, "compression.type": "lz4"})
+        self._connection = {name: value for name, value in configuration.items() if name.startswith(_CONNECTION)}
         self._audit = audit
         self._interval_seconds = int(options["report.interval.ms"]) / 1000
         self._most = int(options["max.records"])
+        urls = [url.strip() for url in str(options["schema.registry.url"]).split(",") if url.strip()]
+        self._schema = AuditSchemaId(urls, _CLOCK, str(options["schema.registry.basic.auth.user.info"]) or None)
         self._waiting: deque[AuditRecord] = deque()
+        self._moved_to: str | None = None
+        self._producer = self._connected()
         self._stopped = threading.Event()
         self.given_up = 0  # audit records that were not acknowledged before there were too many
         self._thread = threading.Thread(target=self._run, name="ottla-audit", daemon=True)
         self._thread.start()
+
+    def _connected(self) -> confluent_kafka.Producer:
+        own = {
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "compression.type": "lz4",
+            # A record that came behind a later one of its session would be taken for audit data that is missing: none is given up here.
+            "message.timeout.ms": 0,
+            "queue.buffering.max.messages": self._most,
+        }
+        return confluent_kafka.Producer({**self._connection, **own})
 
     def _run(self) -> None:
         while not self._stopped.wait(self._interval_seconds):
@@ -85,20 +103,38 @@ class Reporter:
         self._send()
 
     def _send(self) -> None:
+        servers, self._moved_to = self._moved_to, None
+        if servers is not None:
+            self._connection["bootstrap.servers"] = servers
+            self._reconnect()
+        schema_id = self._schema.get() if self._waiting else None
         for _ in range(len(self._waiting)):
             record = self._waiting.popleft()
             try:
-                self._producer.produce(TOPIC, encode(record), record.topic.encode(), on_delivery=partial(self._reported, record))
+                self._producer.produce(TOPIC, encode(record, schema_id), record.topic.encode(), on_delivery=partial(self._reported, record))
             except (BufferError, confluent_kafka.KafkaException) as error:
                 self._waiting.appendleft(record)
                 log.debug("audit records wait: %s", error)
+                if isinstance(error, confluent_kafka.KafkaException) and error.args[0].fatal():
+                    self._reconnect()
                 break
         self._producer.poll(0)
+
+    def _reconnect(self) -> None:
+        """Another producer begins with what was not acknowledged; what arrived all the same is a second copy to the counter."""
+        former, self._producer = self._producer, self._connected()
+        former.purge()
+        former.flush(_PURGE_SECONDS)
+        self._waiting = deque(sorted(self._waiting, key=lambda record: record.sequence))  # of a topic in the order of the session
 
     def _reported(self, record: AuditRecord, error: confluent_kafka.KafkaError | None, _: confluent_kafka.Message) -> None:
         if error is not None:
             log.warning("an audit record of %s is sent again: %s", record.topic, error)
             self._waiting.append(record)
+
+    def move(self, servers: str) -> None:
+        """All brokers are at other addresses from now on."""
+        self._moved_to = servers
 
     def close(self) -> None:
         """Says the final word, and waits until it is acknowledged."""
@@ -193,6 +229,12 @@ class _AuditedProducer:
                 self._in_transaction.append(outcome)
         if then is not None:
             then(error, message)
+
+    def take_over(self, former: _AuditedProducer, servers: str) -> None:
+        """Counts and reports in the session of a former client from now on, which had other addresses of the same brokers."""
+        self.audit_reporter.close()  # it has nothing to say
+        self.audit, self.audit_reporter = former.audit, former.audit_reporter
+        self.audit_reporter.move(servers)
 
     def close_audit(self, timeout_seconds: float = 30.0) -> int:
         """Flushes, says the final word, and gives how many messages are still on their way."""

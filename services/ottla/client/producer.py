@@ -123,6 +123,8 @@ class Producer:
         encoder, key_encoder: make bytes of values and keys; without them they are bytes or str already.
         partitioner: chooses the partition; the Java client's hash of the key if None, any partition for a message without a key.
         callback_handler, event_handler: for an asynchronous producer.
+        audit: whether what is sent is reported to the audit counter (docs/audit.md), which needs the extra `audit`; settings
+            `ottla.audit.…` say so too.
         clock: measures timeouts.
 
     Raises:
@@ -140,6 +142,7 @@ class Producer:
         partitioner: Partitioner | None = None,
         callback_handler: CallbackHandler | None = None,
         event_handler: EventHandler | None = None,
+        audit: bool | Mapping[str, Any] = False,
         clock: Clock | None = None,
     ) -> None:
         for _, error in settings.contradictions():
@@ -152,6 +155,7 @@ class Producer:
         self._encoder = encoder
         self._key_encoder = key_encoder
         self._partitioner = partitioner
+        self._audit: Mapping[str, Any] | None = None if audit is False else {} if audit is True else audit
         self._process_id = os.getpid()
         self._clock: Final = clock or SystemClock()
         self._is_closed = False
@@ -293,6 +297,8 @@ class Producer:
                 if client.flush(0):
                     client.purge()
                     client.flush(1)
+            if self._audit is not None:
+                self._client.audit_reporter.close()
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
@@ -423,7 +429,10 @@ class Producer:
             log.error("%s: all brokers have moved to %s; a transactional producer has to be opened again", self.settings.client_id, servers)
             return
         log.warning("%s: all brokers have moved; going on with %s", self.settings.client_id, servers)
-        former, self._client = self._client, self._connected(servers)
+        former, client = self._client, self._connected(servers)
+        if self._audit is not None:
+            client.take_over(former, servers)
+        self._client = client
         self._former.append(former)
         self._addresses = set(servers.split(","))
         former.purge(in_queue=True, in_flight=False, blocking=False)
@@ -462,8 +471,14 @@ class Producer:
         if settings.transactional_id is not None:
             properties["transactional.id"] = settings.transactional_id
             properties["transaction.timeout.ms"] = max(60_000, settings.message_timeout_ms)
+        kind: Any = confluent_kafka.Producer
+        if self._audit is not None:
+            from ottla.client.audited_clients import audited  # with numpy and Avro
+
+            kind = audited(kind)
+            properties |= self._audit
         try:
-            client = confluent_kafka.Producer(properties, logger=log)
+            client = kind(properties, logger=log)
             if settings.transactional_id is not None:
                 client.init_transactions(_ASKING_SECONDS)
         except confluent_kafka.KafkaException as error:

@@ -305,7 +305,7 @@ class TopicManagement(Settings):
         default=(),
         check=_registries_complaint,
         doc="Schema registries that are asked for ids where a topic has `confluent.value.schema.validation` or "
-        "`confluent.key.schema.validation`: any with Confluent's API, the first that answers.",
+        "`confluent.key.schema.validation`, and for that of audit records: any with Confluent's API, the first that answers.",
     )
     confluent_basic_auth_user_info: Password | None = setting(
         "confluent.basic.auth.user.info", "password", default=None, doc="Who asks them: `user:password`, where they want to know."

@@ -186,6 +186,7 @@ class _Place:
         "offset",
         "partition",
         "preferred",
+        "read_at",
         "ready_at",
         "refusals",
         "topic_id",
@@ -201,6 +202,7 @@ class _Place:
         self.topic_id: UUID | None = None  # of the topic that it was when it was assigned
         self.preferred: tuple[BrokerId, float] | None = None  # a replica to read from, and until when (KIP-392)
         self.ready_at = 0.0
+        self.read_at = asyncio.get_running_loop().time()  # when a broker said last what there is, or that there is nothing
         self.is_stale = False  # what is known of its leader is to be refreshed
         self.refusals = 0  # in a row
         self.first_refused = 0.0
@@ -287,6 +289,12 @@ class Fetcher:
         """Log start offset, last stable offset and high watermark as last heard; -1 before that. Raises KeyError if not assigned."""
         place = self._places[partition]
         return place.log_start_offset, place.last_stable_offset, place.high_watermark
+
+    @property
+    def unread_seconds(self) -> float:
+        """For how long there is a partition of which no broker has said what there is; 0 without partitions."""
+        now = asyncio.get_running_loop().time()
+        return now - min((place.read_at for place in self._places.values()), default=now)
 
     async def poll(self, timeout_seconds: float) -> list[Fetched]:
         """What has arrived since, in each partition's order; waits for something up to the timeout.
@@ -539,6 +547,10 @@ class _Lane:
             known = wanted.get((answer.topic, answer.partition))
             if known is not None and self._places.get(known.partition) is known and known.offset == offsets[known.partition]:
                 self._take(known, answer, nodes)
+        now = asyncio.get_running_loop().time()
+        for place in asked.values():  # a session answers with what has news only
+            if not place.refusals and self._places.get(place.partition) is place:
+                place.read_at = now
 
     async def _exchange(
         self, connection: BrokerConnection, version: int, wanted: Mapping[Key, _Place]

@@ -148,12 +148,14 @@ async def pipeline(
     partitions: int = 2,
     expected: tuple[str, ...] = ("producer", "log"),
     count: int = 1,
+    session_timeout_ms: int = 60_000,
+    audit_copies: int = -1,
     **properties: str,
 ) -> AsyncIterator[Pipeline]:
     """Brokers, a topic with a copy at each, and a counter. Without brokers that report, the log stands for them."""
     async with brokers(directory, count, default_replication_factor=str(count), **properties) as running, cluster_of(running) as cluster:
         await create_topic(cluster, "clicks", partitions, count)
-        settings = CounterSettings(verify=verify, expected=expected)
+        settings = CounterSettings(verify=verify, expected=expected, session_timeout_ms=session_timeout_ms, replication_factor=audit_copies)
         async with running_counter(cluster, directory / "audit.db", settings) as counter:
             while True:
                 await cluster.refresh([TOPIC])

@@ -51,7 +51,7 @@ def test_a_test_whose_messages_are_not_all_there_fails(pytester: pytest.Pytester
 
 
 def test_the_clients_of_the_page_are_counted_in_a_cluster_with_an_audit_counter(tmp_path: Path) -> None:
-    with EmbeddedCluster(services=["audit-counter"], topics={"clicks": 2}, data_directory=tmp_path) as cluster:
+    with EmbeddedCluster(services=["audit-counter"], topics={"clicks": 2, "orders": 2}, data_directory=tmp_path) as cluster:
         names: dict[str, Any] = {}
         exec(CLIENTS.text.replace(READERS_ADDRESS, cluster.bootstrap_servers), names)
         assert names["message"].value() == b"value"
@@ -62,6 +62,9 @@ def test_the_clients_of_the_page_are_counted_in_a_cluster_with_an_audit_counter(
                 edges |= {edge["edge"]: edge for edge in json.load(answer)["edges"] if edge["upstream_count"]}
         assert edges["producer->broker"]["verdict"] == "COMPLETE"
         assert edges["broker->consumer:billing"]["downstream_count"] == 1
+        with urllib.request.urlopen(f"{cluster.audit_url}/v1/topics/orders/verify?tiers=producer,broker&wait=20", timeout=120) as answer:
+            (edge,) = json.load(answer)["edges"]
+        assert (edge["verdict"], edge["upstream_count"], edge["downstream_count"]) == ("COMPLETE", 2, 2)
         address = cluster.audit_url
         cluster.restart()
         assert cluster.audit_url == address

@@ -108,6 +108,16 @@ async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path:
         assert {edge["edge"]: edge["verdict"] for edge in edges} == {"producer->log": "COMPLETE", "log->consumer:billing": "LOSS"}
         _, windows = await ask(f"/v1/topics/clicks/windows?{span}&tier=producer")
         assert [(row["tier"], row["attempted"], row["count"]) for row in windows] == [("producer", 100, 100)]
+        _, partitions = await ask(f"/v1/topics/clicks/partitions?{span}")
+        by_place = {(row["tier"], row["partition"]): row for row in partitions}
+        assert sum(by_place["producer", number]["count"] for number in range(2)) == 100
+        assert {row["first_offset"] for row in partitions} == {0}
+        missed = [
+            int(one) - int(other)
+            for one, other in zip(*(by_place[tier, 1]["offsets"] for tier in ("log", "consumer:billing")), strict=True)
+        ]
+        assert missed == [7, 49, 343]
+        assert by_place["log", 0]["placed"] == by_place["producer", 0]["placed"] != by_place["producer", 1]["placed"]
         edge = "log-%3Econsumer:billing"
         assert await ask(f"/v1/topics/clicks/missing?window={window}&edge={edge}") == (200, [{"partition": 1, "offset": 7, "times": 1}])
         _, text = await ask(f"/v1/topics/clicks/missing?window={window}&edge={edge}", "text/csv")

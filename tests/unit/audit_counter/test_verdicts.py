@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.audit_counter.books import BROKER, LOG, PRODUCER, Books
-from ottla.audit_counter.verdicts import EdgeVerdict, Named, Verdict, judge, revised, with_runs
+from ottla.audit_counter.verdicts import EdgeVerdict, Named, Verdict, judge, revised
 from ottla.audit_counter.windows import Gap, SessionStanding
 from ottla.record.audit_records import NO_PARTITION, Tally
 from ottla.record.digests import Identities, OffsetSums
@@ -201,6 +201,23 @@ def test_messages_of_producers_that_do_not_report_are_no_duplicates_once_the_log
     assert verdicts(books_of(tallies, repeated=2))["producer->broker"].verdict is Verdict.DUPLICATE
 
 
+def test_what_a_tier_has_too_much_beside_a_log_is_pending_until_the_log_was_read_again() -> None:
+    """It may have come to the log since that was read; once the log was read for it, it is said, and said again without another look."""
+    edge = f"log->{CONSUMER}"
+    books = books_of({LOG: {0: tally(ALL[:99])}, CONSUMER: {0: tally(ALL)}})
+    (first,) = judge(books, (LOG,))
+    assert (first.verdict, first.is_log_old) == (Verdict.PENDING, True)
+    (read,) = judge(books, (LOG,), {edge: first}, _Log())
+    assert (read.verdict, read.surplus, read.is_log_old) == (Verdict.DUPLICATE, 1, False)
+    assert judge(books, (LOG,), {edge: read}) == [read]
+    more = books_of({LOG: {0: tally(ALL[:99])}, CONSUMER: {0: tally([*ALL, 100])}})
+    assert judge(more, (LOG,), {edge: read})[0].is_log_old
+    # A log that was never read is not known at all, and what a consumer lacks cannot have come to it since.
+    assert not judge(books_of({LOG: {0: tally(ALL)}, CONSUMER: {0: tally(ALL[:99])}}), (LOG,))[0].is_log_old
+    books.repeated = None
+    assert judge(books, (LOG,))[0].reason == "the log was not read"
+
+
 class _Log:
     """A log of which all that is asked for was found at one place."""
 
@@ -214,11 +231,11 @@ class _Log:
 def test_a_run_of_offsets_that_no_sketch_can_name_is_named_by_the_log(is_lost: bool) -> None:
     whole, rest = tally(list(range(1_000))), tally([number for number in range(1_000) if not 300 <= number < 700])
     books = books_of({LOG: {0: whole if is_lost else rest}, CONSUMER: {0: rest if is_lost else whole}})
-    said = verdicts(books, LOG)[f"log->{CONSUMER}"]
-    assert said.is_unnamed
-    told = with_runs(said, books, _Log())
+    (told,) = judge(books, (LOG,), None, _Log())
+    assert told.is_unnamed
     assert told.reason == f"offsets 300 to 699 of partition 0 {'are missing' if is_lost else 'came twice'}"
     # It stays when the same is said again without the log, and goes with what it was said of.
+    said = replace(told, reason="")
     assert revised(told, said) == revised(told, told)
     assert revised(told, replace(said, missing=399)).reason == ""
 

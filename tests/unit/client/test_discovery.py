@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from kazoo.client import KazooClient
+from tests.unit.client.test_audited_clients import records_on
 
 from ottla.client.messages import Message
 from ottla.client.partitioners import murmur2_partition
@@ -20,6 +21,7 @@ from ottla.client.producer import Producer
 from ottla.client.simple_consumer import SimpleConsumer
 from ottla.config.client import ProducerSettings
 from ottla.errors import BrokerNotAvailable
+from ottla.record.audit_records import NO_PARTITION
 from ottla.testing.cluster import EmbeddedCluster
 
 
@@ -89,7 +91,10 @@ def test_brokers_that_come_and_go_are_followed(cluster: EmbeddedCluster, zookeep
         assert [message.value for message in consumer.fetch(topic, 0, 0)] == [b"first", b"second"]
 
 
-def test_brokers_that_all_have_moved_are_found_at_their_new_addresses(cluster: EmbeddedCluster, look: KazooClient, zookeeper: str) -> None:
+@pytest.mark.parametrize("audit", [False, True])
+def test_brokers_that_all_have_moved_are_found_at_their_new_addresses(
+    cluster: EmbeddedCluster, look: KazooClient, zookeeper: str, audit: bool
+) -> None:
     """A logical broker id lets a broker move to another machine without a change at its clients: no one answers any more at the addresses
     that the producer began with."""
     with EmbeddedCluster(topics={"moved": 1}) as former:
@@ -98,7 +103,7 @@ def test_brokers_that_all_have_moved_are_found_at_their_new_addresses(cluster: E
         data |= {"listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"}, "timestamp": "1", "features": {}, "rack": None}
         look.create("/elsewhere/brokers/ids/1", json.dumps(data).encode(), makepath=True)
         settings = ProducerSettings(zookeeper_connect=f"{zookeeper}/elsewhere", message_timeout_ms=60_000)
-        producer = Producer(settings)
+        producer = Producer(settings, audit={"ottla.audit.report.interval.ms": 600_000} if audit else False)
         assert producer.send("moved", b"first").result(120)
     now = cluster.create_topic("moved")  # at other addresses
     port = int(cluster.bootstrap_servers.split(",")[0].rpartition(":")[2])
@@ -109,6 +114,12 @@ def test_brokers_that_all_have_moved_are_found_at_their_new_addresses(cluster: E
     with SimpleConsumer(cluster.bootstrap_servers) as consumer:
         (message,) = consumer.fetch(now, 0, 0)
     assert message == Message(now, 0, 0, 5, b"k", b"second", (("h", b"1"),))
+    if audit:  # what the former brokers did not hear of is said here, in the same session
+        purged, acknowledged = records_on(cluster.bootstrap_servers, 2)
+        assert (purged.sequence, purged.is_final, purged.partition) == (0, False, NO_PARTITION)
+        assert (acknowledged.sequence, acknowledged.is_final, acknowledged.partition) == (1, True, 0)
+        assert (purged.session, purged.topic) == (acknowledged.session, "moved")
+        assert sum(tally.acknowledged for tally in acknowledged.windows.values()) == 2
 
 
 def test_a_chroot_that_is_not_there_is_said_and_not_made(cluster: EmbeddedCluster, look: KazooClient, zookeeper: str) -> None:

@@ -51,6 +51,7 @@ class AuditApplication:
                 Route("/v1/status", self._status),
                 Route("/v1/topics", self._topics),
                 Route("/v1/topics/{topic}/windows", self._windows),
+                Route("/v1/topics/{topic}/partitions", self._partitions),
                 Route("/v1/topics/{topic}/edges", self._edges),
                 Route("/v1/topics/{topic}/missing", self._missing),
                 Route("/v1/topics/{topic}/verify", self._verify),
@@ -112,6 +113,24 @@ class AuditApplication:
                 "latency_p999_ms": tally.latencies.quantile(0.999),
             }
             for start_ms, tier, tally in await self._counter.tiers(topic, from_ms, to_ms, request.query_params.get("tier"))
+        ]
+        return _listed(request, rows)
+
+    async def _partitions(self, request: Request) -> Response:
+        """Sums and digests are wider than the numbers of JSON, so they are text: sums in decimal, digests in hex."""
+        topic = await self._topic(request)
+        rows = [
+            {
+                "tier": tier,
+                "partition": partition,
+                "count": tally.count,
+                "bytes": tally.size,
+                "first_offset": tally.first_offset,
+                "last_offset": tally.last_offset,
+                "offsets": None if tally.offsets is None else [str(each) for each in tally.offsets],
+                "placed": None if tally.placed is None else f"{tally.placed:032x}",
+            }
+            for tier, partition, tally in await self._counter.partitions(topic, *self._between(request))
         ]
         return _listed(request, rows)
 

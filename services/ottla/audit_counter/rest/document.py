@@ -16,6 +16,7 @@ _PATHS: Final[dict[str, tuple[str, list[dict[str, Any]]]]] = {
         "What each tier had, by window.",
         [_TOPIC, *_FROM_TO, {"name": "tier", "in": "query", "schema": {"type": "string"}}],
     ),
+    "/v1/topics/{topic}/partitions": ("What each tier had of each partition, all windows of the span added up.", [_TOPIC, *_FROM_TO]),
     "/v1/topics/{topic}/edges": ("What is said of each edge, by window.", [_TOPIC, *_FROM_TO]),
     "/v1/topics/{topic}/missing": (
         "The messages that differ on an edge in a window.",

@@ -17,9 +17,10 @@ import ssl
 import uuid
 import zlib
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -29,8 +30,9 @@ from ottla.broker.replication.partition import Partition
 from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
 from ottla.errors import ApiError, OttlaError, TopicAlreadyExists
-from ottla.lifecycle import Offload
+from ottla.lifecycle import Offload, ThreadOffload
 from ottla.model import BrokerId, Endpoint, TopicPartition
+from ottla.network.audit_schema import AuditSchemaId
 from ottla.record.audit_records import (
     CANARY_TOPIC,
     NO_OFFSET,
@@ -85,6 +87,7 @@ class AuditTier:
         partitions: of the broker, for looking only.
         directories: the log directories.
         cluster: by which reports are written; the caller's to close.
+        schema_id: gives the id that a registry has for them, or None while it has none.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class AuditTier:
         window_ms: int,
         interval_ms: int,
         cluster_id: str = "",
+        schema_id: Callable[[], Awaitable[int | None]] | None = None,
     ) -> None:
         self._broker_id = broker_id
         self._partitions = partitions
@@ -109,6 +113,7 @@ class AuditTier:
         self._window_ms = window_ms
         self._interval_seconds = interval_ms / 1000
         self._cluster_id = cluster_id
+        self._schema_id = schema_id
         self._session = self._new_session()
         self._led: dict[TopicPartition, _Led] = {}
         self._said: dict[TopicPartition, int] = {}  # what `__audit` has acknowledged, or some minutes ago was the high watermark
@@ -307,11 +312,12 @@ class AuditTier:
         if not records:
             return
         number = await self._audit_partitions()
+        schema_id = None if self._schema_id is None else await self._schema_id()
         now_ms = self._clock.time_ms()
         batches: dict[int, list[list[Record]]] = {}
         sizes: dict[int, int] = {}
         for record in records:
-            value, key = encode(record), record.topic.encode()
+            value, key = encode(record, schema_id), record.topic.encode()
             partition = zlib.crc32(key) % number
             rows = batches.setdefault(partition, [[]])
             if rows[-1] and sizes[partition] + len(value) > _BATCH_BYTES:
@@ -374,6 +380,12 @@ async def start_tier(
     [own] = [endpoint for endpoint in endpoints if endpoint.listener_name == wanted]
     asked = ClusterSettings(client_id=f"ottla-audit-{settings.broker_id}", security=Security(tls))
     cluster = await stack.enter_async_context(Cluster(f"{own.host}:{own.port}", asked))
+    schema_id = None
+    if settings.confluent_schema_registry_url:
+        user = settings.confluent_basic_auth_user_info
+        asking = ThreadOffload(1, "ottla-audit-registry")  # a registry that does not answer holds no file's thread
+        stack.callback(asking.close)
+        schema_id = partial(asking, AuditSchemaId(settings.confluent_schema_registry_url, clock, user.value if user else None).get)
     tier = AuditTier(
         BrokerId(settings.broker_id),
         partitions,
@@ -384,6 +396,7 @@ async def start_tier(
         window_ms=settings.audit_window_ms,
         interval_ms=settings.audit_report_interval_ms,
         cluster_id=cluster_id,
+        schema_id=schema_id,
     )
     stack.push_async_callback(tier.close)
     await tier.start()

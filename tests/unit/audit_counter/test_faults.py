@@ -1,0 +1,292 @@
+"""What fails beside the audit: `__audit` has no leader, a clock is off, a file torn or full; a second counter, a killed producer.
+
+No verdict changes by it, and none is COMPLETE that should not be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.unit.audit_counter.pipelines import MINUTE, WAIT_SECONDS, Pipeline, in_a_loop, pipeline
+from tests.unit.audit_counter.test_server import beside, server_of, settings_of
+from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
+
+from ottla.audit_counter.server import FILE, AuditServer
+from ottla.audit_counter.store import StoreFailed
+from ottla.audit_counter.verdicts import NOT_KNOWN, Verdict
+from ottla.client.auditing import ProducerAudit, new_session
+from ottla.clock import SystemClock
+from ottla.coordination.embedded import EmbeddedZooKeeper
+from ottla.model import BrokerId, TopicPartition
+from ottla.record.audit_records import TOPIC
+from ottla.record.records import Record, build_batch
+from ottla.wire.producing import BatchProducer
+
+PRODUCED, CONSUMED = "producer->log", "log->consumer:billing"
+HALF_AN_HOUR = 30 * MINUTE
+COMPLETE = {PRODUCED: Verdict.COMPLETE, CONSUMED: Verdict.COMPLETE}
+
+
+async def said(running: Pipeline, wait_seconds: float = 0.0) -> dict[tuple[int, str], Verdict]:
+    return {(start_ms, found.edge): found.verdict for start_ms, found in (await running.summary(wait_seconds)).verdicts}
+
+
+async def until(is_so: Callable[[], Awaitable[object]]) -> None:
+    """Waits for something that nothing tells."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not await is_so():  # noqa: ASYNC110 - the counter is asked as a user asks it
+            await asyncio.sleep(0.05)
+
+
+async def said_of(running: Pipeline, edge: str) -> set[Verdict]:
+    return {verdict for (_, name), verdict in (await said(running)).items() if name == edge}
+
+
+async def until_said(running: Pipeline, edge: str, *wanted: Verdict) -> None:
+    async def is_said() -> bool:
+        return bool(await said_of(running, edge) & set(wanted))
+
+    await until(is_said)
+
+
+@in_a_loop
+async def test_silence_is_not_the_sessions_while_audit_has_no_leader(tmp_path: Path) -> None:
+    """For longer than a session may be silent. What is pending stays so, what was said stays, and it ends as if nothing had been."""
+    async with pipeline(tmp_path, count=2, session_timeout_ms=4_000, audit_copies=1) as running:
+        await running.produce(50)
+        await running.report(running.producer.records(running.now_ms - 10 * MINUTE))
+        await until_said(running, PRODUCED, *NOT_KNOWN)
+        leader = await running.cluster.with_leader(TopicPartition(TOPIC, 3), _itself)
+        await running.running.kill(leader)
+        await asyncio.sleep(9)
+        assert {session.is_dead for session in await running.counter.sessions()} == {False}
+        assert set((await said(running)).values()) <= {Verdict.PENDING, Verdict.UNAUDITED}  # as it was, and not IN_DOUBT
+        await running.running.start_broker(leader)
+        await running.cluster.with_leader(TopicPartition(TOPIC, 3), _itself)
+        await running.produce(50)
+        await running.consume()
+        await running.say_final()
+        for edge in COMPLETE:
+            await until_said(running, edge, Verdict.COMPLETE)
+
+
+async def _itself(leader: BrokerId) -> BrokerId:
+    return leader
+
+
+@pytest.mark.parametrize("off_ms", [HALF_AN_HOUR, -HALF_AN_HOUR])
+@in_a_loop
+async def test_a_clock_that_is_half_an_hour_off_makes_nothing_known_too_early(tmp_path: Path, off_ms: int) -> None:
+    """One of two producers stamps and reports by it. A window is known once both are through with it, by what they say."""
+    async with pipeline(tmp_path) as running:
+        other = ProducerAudit(new_session("producer", host="web-2"))
+        async with BatchProducer(running.cluster) as producer:
+            for number in range(10):
+                stamped = running.start_ms + off_ms + number
+                attempt = other.attempted("clicks", b"other", b"%d" % number, stamped)
+                batch = build_batch([Record(0, stamped, b"other", b"%d" % number)])
+                other.acknowledged(attempt, 1, await producer.send(TopicPartition("clicks", 1), batch))
+        running.sent += [(1, number, b"", b"", 0) for number in range(10)]
+        await running.produce(100)
+        windows = {running.start_ms, running.start_ms + off_ms}
+        await running.report(other.records(running.start_ms + off_ms))
+        await running.report(running.producer.records(running.start_ms))
+        await running.consume()
+        await running.counter.wait_read(WAIT_SECONDS)
+        assert Verdict.COMPLETE not in await said_of(running, PRODUCED)
+        if off_ms > 0:  # the one ahead is through with the minute, the other is not
+            await running.report(other.records(running.now_ms + off_ms))
+        else:
+            await running.report(running.producer.records(running.now_ms))
+        await running.counter.wait_read(WAIT_SECONDS)
+        assert (await said(running))[running.start_ms, PRODUCED] in NOT_KNOWN
+        await running.say_final()
+        await running.report(other.records(running.now_ms + off_ms, is_final=True))
+        found = await said(running, WAIT_SECONDS)
+        assert found == {(start_ms, edge): Verdict.COMPLETE for start_ms in windows for edge in COMPLETE}
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def overwrite(path: Path) -> None:
+    """A page in the middle is of something else."""
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 8192 * 4096
+    data[middle : middle + 4096] = b"\xa5" * 4096
+    path.write_bytes(data)
+
+
+def behead(path: Path) -> None:
+    path.write_bytes(b"torn" + path.read_bytes()[4:])
+
+
+@pytest.mark.parametrize("tear", [cut, overwrite, behead])
+@in_a_loop
+async def test_a_torn_file_changes_no_verdict(tmp_path: Path, tear: object) -> None:
+    """All of it is read again, and the messages that are missing have their names again."""
+    assert callable(tear)
+    async with brokers(tmp_path / "brokers") as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 2)
+        settings = settings_of(servers(running), tmp_path / "audit")
+        now_ms = SystemClock().time_ms()
+        told: list[object] = []
+        for _ in range(2):
+            async with server_of(settings) as server:
+                line = Pipeline(running, cluster, server.counter, now_ms - now_ms % MINUTE - 2 * MINUTE)
+                if not told:
+                    await line.produce(100)
+                    await line.consume(lambda found: [message for message in found if message[:2] != (1, 7)])
+                    await line.say_final()
+                await until_said(line, CONSUMED, Verdict.LOSS)
+                told.append((await line.summary()).verdicts)
+            if len(told) == 1:
+                tear(tmp_path / "audit" / FILE)
+        assert told[0] == told[1]
+        assert (tmp_path / "audit" / FILE).with_suffix(".torn").exists()
+
+
+@in_a_loop
+async def test_a_counter_whose_disk_is_full_ends_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with brokers(tmp_path / "brokers") as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 2)
+        settings = settings_of(servers(running), tmp_path / "audit")
+        now_ms = SystemClock().time_ms()
+        async with server_of(settings) as server:
+            line = Pipeline(running, cluster, server.counter, now_ms - now_ms % MINUTE - 2 * MINUTE)
+            await line.produce(100)
+            await line.say_final()
+            await until_said(line, PRODUCED, Verdict.COMPLETE)
+
+            def fill() -> None:
+                connection = server.counter._store._connection
+                (pages,) = connection.execute("PRAGMA page_count").fetchone()
+                connection.execute(f"PRAGMA max_page_count = {pages}")
+
+            await server.counter._in_store(fill)
+            many = (
+                new_session("producer", host="h" * 400).record(f"t{number}", 0, {}, watermark_ms=0, reported_ms=0) for number in range(200)
+            )
+            await line.report(many)
+            assert "full" in await asyncio.wait_for(server.failed(), WAIT_SECONDS)
+            assert (await said(line))[line.start_ms, PRODUCED] is Verdict.COMPLETE
+        async with server_of(settings) as server:
+            again = Pipeline(running, cluster, server.counter, line.start_ms)
+            assert {
+                (verdict, revision) for _, one in (await again.summary(0)).verdicts for verdict, revision in [(one.verdict, one.revision)]
+            } == {(Verdict.COMPLETE, 0)}
+            assert len(await server.counter.sessions()) == 201
+
+
+@in_a_loop
+async def test_a_second_counter_with_the_same_directory_is_refused(tmp_path: Path) -> None:
+    async with brokers(tmp_path / "brokers") as running:
+        settings = settings_of(servers(running), tmp_path / "audit")
+        async with server_of(settings) as server:
+            with pytest.raises(StoreFailed, match="locked"):
+                await AuditServer(settings, name="two").start()
+            assert server.counter.is_active
+
+
+@in_a_loop
+async def test_without_zookeeper_no_counter_is_active_and_the_file_knows_the_term(tmp_path: Path) -> None:
+    """The one that was steps down and says what it knows; when ZooKeeper is back there is a later term; an earlier one is over."""
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(brokers(tmp_path))
+        cluster = await stack.enter_async_context(cluster_of(running))
+        await create_topic(cluster, "clicks", 2)
+        zookeeper = EmbeddedZooKeeper(tmp_path / "zookeeper", SystemClock())
+        stack.push_async_callback(zookeeper.close)
+        sessions = []
+
+        async def open_session() -> object:
+            sessions.append(await zookeeper.session())
+            return sessions[-1]
+
+        server = await stack.enter_async_context(server_of(settings_of(servers(running), tmp_path / "a"), open_session, "a"))  # type: ignore[arg-type]
+        now_ms = SystemClock().time_ms()
+        line = Pipeline(running, cluster, server.counter, now_ms - now_ms % MINUTE - 2 * MINUTE)
+        await line.produce(20)
+        await line.say_final()
+        await until_said(line, PRODUCED, Verdict.COMPLETE)
+        former = server.counter.epoch
+        seen = []
+        stand_by = server.counter.stand_by
+
+        def note() -> None:
+            seen.append(True)
+            stand_by()
+
+        server.counter.stand_by = note  # type: ignore[method-assign]
+        await zookeeper.expire(sessions[0])
+
+        async def is_active_again() -> bool:
+            return bool(seen) and server.counter.is_active
+
+        await until(is_active_again)
+        assert server.counter.epoch > former
+        assert (await said(line))[line.start_ms, PRODUCED] is Verdict.COMPLETE
+        with pytest.raises(StoreFailed, match=f"term {former} is over"):
+            await server.counter.activate(former)
+
+
+# Fifty messages are written, and without a flush 25 more wait for a batch to be full. It reports when it is told to, and is killed.
+PROGRAM = """
+import sys, time
+import confluent_kafka
+from ottla.client import audited
+servers, start_ms, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+options = {"ottla.audit.report.interval.ms": 300_000, "linger.ms": 100_000, "batch.num.messages": 50}
+producer = audited(confluent_kafka.Producer)({"bootstrap.servers": servers, **options})
+for number in range(count):
+    producer.produce("clicks", b"%d" % number, timestamp=start_ms + number, partition=0)
+while len(producer) > count - 50:
+    producer.poll(0.05)
+if count == 50:
+    producer.flush(60)
+print("sent", flush=True)
+sys.stdin.readline()
+reporter = producer.audit_reporter
+reporter._report(is_final=False)
+while len(reporter._producer):
+    reporter._producer.poll(0.05)
+print("reported", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("count", [50, 75])
+@pytest.mark.parametrize("reports", [True, False])
+@in_a_loop
+async def test_a_killed_producer_leaves_a_window_in_doubt_and_never_complete(tmp_path: Path, count: int, reports: bool) -> None:
+    """With a flush and without one, before its first report and after it."""
+    async with pipeline(tmp_path, session_timeout_ms=3_000) as running:
+        ahead_ms = running.start_ms + 3 * MINUTE  # a window that the producer is not through with, whatever it has on its way
+        arguments = [sys.executable, "-c", PROGRAM, servers(running.running), str(ahead_ms), str(count)]
+        with await beside(lambda: subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)) as process:
+            try:
+                assert await beside(process.stdout.readline) == "sent\n"
+                if reports:
+                    process.stdin.write("\n")
+                    process.stdin.flush()
+                    assert await beside(process.stdout.readline) == "reported\n"
+            finally:
+                process.send_signal(signal.SIGKILL)
+        await running.consume()
+        if reports:
+            await until_said(running, PRODUCED, Verdict.IN_DOUBT)
+        # Without a report it was never heard of. Then another producer, which is well, makes its window one that is looked at.
+        other = new_session("producer", host="web-2").record("clicks", 0, {}, watermark_ms=0, reported_ms=0, is_final=True)
+        await running.report([other])
+        await running.counter.wait_read(WAIT_SECONDS)
+        await until(partial(said_of, running, PRODUCED))
+        assert await said_of(running, PRODUCED) == {Verdict.IN_DOUBT if reports else Verdict.UNAUDITED}
