@@ -59,6 +59,7 @@ def rates_of(options: Options, spark: SparkSession, address: str, scratch: Path,
 
     kafka = {"kafka.bootstrap.servers": address}
     topic = spark.read.format("ottla").options(**kafka, subscribe="read", includeValue="true").load()
+    by_librdkafka = spark.read.format("ottla").options(**kafka, subscribe="read", engine="librdkafka").load()
     memory = spark.range(0, records, 1, 2).selectExpr("repeat(cast(id as string), 25) as value", "id as offset")
     values = scratch / "values"
     topic.select("value").write.mode("overwrite").parquet(str(values))
@@ -86,6 +87,7 @@ def rates_of(options: Options, spark: SparkSession, address: str, scratch: Path,
 
     work: dict[str, Callable[[], None]] = {
         "topic to noop": lambda: topic.write.format("noop").mode("overwrite").save(),
+        "topic to noop, by librdkafka": lambda: by_librdkafka.write.format("noop").mode("overwrite").save(),
         "topic to Parquet": parquet("topic", topic.select("value", "offset")),
         "memory to Parquet": parquet("memory", memory),
         "load": loaded,

@@ -59,6 +59,8 @@ def test_a_batch_is_what_librdkafka_reads_with_the_schema_of_sparks_own_source(s
     for number in range(5):
         mine = [as_consumed(row) for row in rows if row["partition"] == number]
         assert sorted(mine) == consumed(cluster, TopicPartition(topic, number), 200)
+    theirs = read(spark, cluster, subscribe=topic, includeHeaders="true", engine="librdkafka").toArrow().to_pylist()
+    assert sorted(theirs, key=repr) == sorted(rows, key=repr)
 
 
 def test_the_arrow_schema_is_the_one_that_spark_makes_of_its_own() -> None:

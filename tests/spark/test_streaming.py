@@ -1,73 +1,86 @@
-"""The functions on streams against plain Python over the same records: flights of carriers through a topic."""
+"""The jobs on flights, and so the functions on streams, against plain Python over the same records: four days of 2013 through a topic."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
+from tests.spark.conftest import ROOT
 from tests.unit.spark.test_reading import consumed
 
+from ottla.cli.flights import Flight, data_directory, in_order, read
 from ottla.model import TopicPartition
 from ottla.testing import EmbeddedCluster
 
 pytest.importorskip("pyspark")
 
-from ottla.spark.streaming import (
-    deduplicate,
-    join_streams,
-    join_table,
-    repartition_by_key,
-    session_counts,
-    windowed_counts,
-)
+from ottla.spark import flights as jobs
+from ottla.spark.table import Table
+from ottla.spark.table import read as read_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.timeout(1200)
 
-MINUTE_MS = 60_000
-BEGIN_MS = 1_357_034_400_000  # 2013-01-01, 10:00 UTC
-CARRIERS = ("AA", "B6", "UA")
-# Every seven minutes; a few twice, as a producer that sends again does. Then one that moves the watermark past all of them.
-FLIGHTS = [(CARRIERS[number % 3], number, BEGIN_MS + number * 7 * MINUTE_MS) for number in range(40)]
-SENT = [flight for flight in FLIGHTS for _ in range(2 if flight[1] % 9 == 0 else 1)]
-LAST = ("ZZ", 99, BEGIN_MS + 48 * 60 * MINUTE_MS)
+MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+LAST = 3_400  # of the flights that are sent; one in nine twice, as a producer does that sends again
+Rows = list[tuple[Any, ...]]
+
+
+class Sent(NamedTuple):
+    """A flight of a record."""
+
+    at_ms: int
+    carrier: str
+    number: int
+    tail: str | None
+    origin: str
+    dest: str
+    delay: int | None
 
 
 @pytest.fixture(scope="module")
-def flights(spark: SparkSession, cluster: EmbeddedCluster) -> DataFrame:
-    """A stream of carrier, number, timestamp."""
-    topic = cluster.create_topic("flights")
+def flights() -> list[Flight]:
+    return [flight for number, flight in enumerate(in_order(list(read(data_directory())))[:LAST]) for _ in range(1 + (number % 9 == 0))]
+
+
+@pytest.fixture(scope="module")
+def sent(flights: list[Flight]) -> list[Sent]:
+    names = ("carrier", "flight", "tailnum", "origin", "dest", "dep_delay")
+    return [Sent(flight.timestamp_ms, *(json.loads(flight.value)[name] for name in names)) for flight in flights]
+
+
+def publish(cluster: EmbeddedCluster, topic: str, flights: Sequence[Flight]) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
-    for carrier, number, at in [*SENT, LAST]:
-        producer.produce(topic, json.dumps({"carrier": carrier, "number": number}).encode(), timestamp=at)
-    assert producer.flush(20) == 0
-    return parsed(spark, cluster, topic)
+    for flight in flights:
+        producer.produce(topic, flight.value, flight.key, timestamp=flight.timestamp_ms)
+    assert producer.flush(60) == 0
 
 
-def parsed(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> DataFrame:
-    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest"}
-    stream = spark.readStream.format("ottla").options(**options).load()
-    value = "from_json(cast(value as string), 'carrier string, number int')"
-    return stream.selectExpr("key", "value", "timestamp", f"{value}.carrier as carrier", f"{value}.number as number")
+@pytest.fixture(scope="module")
+def topic(cluster: EmbeddedCluster, flights: list[Flight]) -> str:
+    publish(cluster, cluster.create_topic("flights"), flights)
+    return "flights"
 
 
 @pytest.fixture
-def run(spark: SparkSession, tmp_path: Path) -> Callable[[DataFrame], list[tuple[Any, ...]]]:
-    """Appends what a stream gives of what is there, and gives its rows."""
+def run(spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path) -> Callable[[str], Rows]:
+    """Runs a job, and gives what it has appended."""
 
-    def started(frame: DataFrame) -> list[tuple[Any, ...]]:
-        written = frame.writeStream.format("parquet").option("path", str(tmp_path / "rows"))
-        query = written.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-        assert query.awaitTermination(600)
-        return sorted(map(tuple, spark.read.schema(frame.schema).parquet(str(tmp_path / "rows")).collect()))
+    def started(job: str) -> Rows:
+        table = str(tmp_path / job)
+        jobs.main([job, "-b", cluster.bootstrap_servers, "--topic", topic, "--into", table])
+        return sorted(map(tuple, read_table(spark, table).collect()), key=repr)
 
     return started
 
@@ -77,62 +90,111 @@ def at(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).replace(tzinfo=None)
 
 
-@pytest.mark.parametrize("slide_minutes", [60, 20])
-def test_windows_are_counted_side_by_side_or_overlapping(
-    flights: DataFrame, run: Callable[[DataFrame], list[tuple[Any, ...]]], slide_minutes: int
-) -> None:
-    slide = None if slide_minutes == 60 else f"{slide_minutes} minutes"
-    found = run(windowed_counts(flights, ["carrier"], width="60 minutes", slide=slide, late="1 minute"))
-    expected: Counter[tuple[int, str]] = Counter()
-    for carrier, _, time_ms in SENT:
-        last = time_ms // (slide_minutes * MINUTE_MS) * slide_minutes * MINUTE_MS
-        for begin in range(last, time_ms - 60 * MINUTE_MS, -slide_minutes * MINUTE_MS):
-            expected[begin, carrier] += 1
-    assert found == sorted((at(begin), at(begin + 60 * MINUTE_MS), carrier, count) for (begin, carrier), count in expected.items())
+def in_windows(sent: Sequence[Sent], name: str, width_ms: int, slide_ms: int) -> Rows:
+    """Of windows that are over by the watermark, a day behind the last flight."""
+    watermark_ms = max(flight.at_ms for flight in sent) - DAY_MS
+    counts = Counter(
+        (begin, getattr(flight, name))
+        for flight in sent
+        for begin in range(flight.at_ms // slide_ms * slide_ms, flight.at_ms - width_ms, -slide_ms)
+    )
+    rows = [(at(begin), at(begin + width_ms), of, count) for (begin, of), count in counts.items() if begin + width_ms <= watermark_ms]
+    return sorted(rows, key=repr)
 
 
-def test_a_session_ends_when_nothing_comes_for_a_while(flights: DataFrame, run: Callable[[DataFrame], list[tuple[Any, ...]]]) -> None:
-    """Of a carrier comes one every 21 minutes: with a gap of 20 each is a session, with one of 30 all are one."""
-    found = run(session_counts(flights.where("carrier in ('AA', 'ZZ')"), ["carrier"], gap="30 minutes", late="1 minute"))
-    mine = [time_ms for carrier, _, time_ms in SENT if carrier == "AA"]
-    assert found == [(at(min(mine)), at(max(mine) + 30 * MINUTE_MS), "AA", len(mine))]
+def test_departures_are_counted_in_windows_side_by_side_and_overlapping(run: Callable[[str], Rows], sent: list[Sent]) -> None:
+    found = run("hourly-departures")
+    assert found == in_windows(sent, "carrier", HOUR_MS, HOUR_MS)
+    assert len(found) > 400
+    assert run("busy-airports") == in_windows(sent, "origin", 3 * HOUR_MS, HOUR_MS)
 
 
-def test_a_duplicate_is_left_out(flights: DataFrame, run: Callable[[DataFrame], list[tuple[Any, ...]]]) -> None:
-    found = run(deduplicate(flights.select("carrier", "number", "timestamp"), ["number"], within="1 hour"))
-    assert found == sorted((carrier, number, at(time_ms)) for carrier, number, time_ms in [*FLIGHTS, LAST])
+def test_an_aircrafts_session_ends_when_it_stands_for_half_a_day(run: Callable[[str], Rows], sent: list[Sent]) -> None:
+    gap_ms = 12 * HOUR_MS
+    watermark_ms = max(flight.at_ms for flight in sent) - DAY_MS
+    times = defaultdict(list)
+    for flight in sent:
+        if flight.tail is not None:
+            times[flight.tail].append(flight.at_ms)
+    expected = []
+    for tail, mine in times.items():
+        session: list[int] = []
+        for at_ms in [*sorted(mine), 1 << 60]:
+            if session and at_ms > session[-1] + gap_ms:
+                if session[-1] + gap_ms <= watermark_ms:
+                    expected.append((at(session[0]), at(session[-1] + gap_ms), tail, len(session)))
+                session = []
+            session.append(at_ms)
+    found = run("aircraft-in-use")
+    assert found == sorted(expected, key=repr)
+    assert max(count for *_, count in found) > 4
 
 
-def test_a_stream_is_joined_with_a_table_and_with_a_stream(
-    spark: SparkSession, flights: DataFrame, run: Callable[[DataFrame], list[tuple[Any, ...]]]
-) -> None:
-    """Departures with those of the same carrier within half an hour: each with itself, and with its neighbours 21 minutes away."""
-    names = spark.createDataFrame([("AA", "American"), ("B6", "JetBlue")], "carrier string, name string")
-    named = join_table(flights.select("carrier", "number", "timestamp"), names, ["carrier"])
-    others = flights.selectExpr("carrier", "number as other", "timestamp")
-    found = run(join_streams(named, others, ["carrier"], within="30 minutes", late="1 minute"))
-    known = {"AA": "American", "B6": "JetBlue"}
-    everyone = [*SENT, LAST]
-    expected = [
-        (carrier, number, at(time_ms), known.get(carrier), other, at(other_ms))
-        for carrier, number, time_ms in everyone
-        for other_carrier, other, other_ms in everyone
-        if carrier == other_carrier and abs(time_ms - other_ms) <= 30 * MINUTE_MS
+def test_departures_are_joined_with_a_table_and_with_those_that_follow(run: Callable[[str], Rows], sent: list[Sent]) -> None:
+    delays = defaultdict(list)
+    for flight in sent:
+        if flight.delay is not None:
+            delays[flight.carrier].append(flight.delay)
+    found = run("against-the-mean")
+    expected = sorted(((f.carrier, at(f.at_ms), f.number, f.delay) for f in sent if f.delay is not None), key=repr)
+    assert [row[:4] for row in found] == expected
+    assert {row[0]: row[4] for row in found} == {carrier: sum(of) / len(of) for carrier, of in delays.items()}
+
+    by_tail = defaultdict(list)
+    for flight in sent:
+        by_tail[flight.tail].append(flight)
+    pairs = [
+        (at(first.at_ms), tail, first.number, first.dest, first.delay, at(second.at_ms), second.number, second.delay)
+        for tail, mine in by_tail.items()
+        if tail is not None
+        for first in mine
+        for second in mine
+        if first.at_ms < second.at_ms <= first.at_ms + 6 * HOUR_MS
     ]
-    assert sorted(found, key=repr) == sorted(expected, key=repr)
+    assert run("next-departures") == sorted(pairs, key=repr)
 
 
-def test_a_topic_is_made_by_another_key(flights: DataFrame, cluster: EmbeddedCluster, tmp_path: Path) -> None:
+def test_a_query_that_is_started_ten_times_from_its_checkpoint_gives_the_table_of_one(
+    spark: SparkSession, cluster: EmbeddedCluster, flights: list[Flight], sent: list[Sent], tmp_path: Path
+) -> None:
+    """Deduplication, which has state: each start finds a tenth of the flights, and a duplicate may be of the start before."""
+    topic = cluster.create_topic("a-tenth-each")
+    table = str(tmp_path / "table")
+    command = ["each-once", "-b", cluster.bootstrap_servers, "--topic", topic, "--into", table]
+    for number in range(10):
+        publish(cluster, topic, flights[number * len(flights) // 10 : (number + 1) * len(flights) // 10])
+        jobs.main(command)
+        if number == 4:  # nothing new
+            jobs.main(command)
+    found = sorted(map(tuple, read_table(spark, table).collect()), key=repr)
+    expected = {(flight.carrier, flight.number, flight.origin, flight.at_ms): flight for flight in sent}
+    assert len(expected) == LAST < len(sent)
+    assert found == sorted(((at(f.at_ms), f.carrier, f.number, f.tail, f.origin, f.dest, f.delay) for f in expected.values()), key=repr)
+    versions = [commit["version"] for commit in Table.open(table).commits()]
+    assert versions == sorted(set(versions), reverse=True)
+
+
+def test_a_shipped_job_is_submitted_and_makes_a_topic_by_another_key(
+    a_spark_to_start: None, cluster: EmbeddedCluster, topic: str, flights: list[Flight], tmp_path: Path
+) -> None:
     """All of a carrier are in one partition, in the order in which they were sent."""
-    topic = cluster.create_topic("by-carrier", partitions=4)
-    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
-    writer = repartition_by_key(flights, "carrier", topic=topic, options=options)
-    assert writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination(600)
-    found: dict[bytes, list[tuple[int, int]]] = {}
+    other = cluster.create_topic("flights-by-carrier", partitions=4)
+    command = [sys.executable, "-m", "ottla.cli", "spark", "submit", "--master", "local[2]", "--conf", "spark.log.level=ERROR", "flights"]
+    ended = subprocess.run(
+        [*command, "by-carrier", "-b", cluster.bootstrap_servers, "--topic", topic, "--into", other],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "services")},
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    found: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)
     for partition in range(4):
-        for _, key, value, *_ in consumed(cluster, TopicPartition(topic, partition), 1 << 60):
-            found.setdefault(key, []).append((partition, json.loads(value)["number"]))
-    for carrier in (*CARRIERS, "ZZ"):
-        mine = found[carrier.encode()]
+        for _, key, value, *_ in consumed(cluster, TopicPartition(other, partition), 1 << 60, "read_committed"):
+            found[key].append((partition, value))
+    assert len(found) > 10
+    for carrier, mine in found.items():
         assert len({partition for partition, _ in mine}) == 1
-        assert [number for _, number in mine] == [number for other, number, _ in [*SENT, LAST] if other == carrier]
+        assert [value for _, value in mine] == [flight.value for flight in flights if flight.carrier == carrier.decode()]

@@ -14,6 +14,9 @@ from typing import Any, Final
 from ottla.cli.errors import CommandFailed
 from ottla.cli.output import bytes_of, count_of, say, table
 
+_JOB: Final = "quickstart"
+_WAIT_SECONDS: Final = 10
+_MOST_QUESTIONS: Final = 30  # five minutes: a window may last ten, and this is a quickstart
 # Of an event's JSON, those that are asked for.
 _EVENT: Final = "carrier STRING, hour INT, dep_delay INT"
 # The table has a small file for each day and partition: Spark would make a task of each, once to list them and once to read them.
@@ -37,19 +40,21 @@ def why_not() -> str | None:
     return None
 
 
-def report(bootstrap_server: str, topic: str, directory: Path, names: dict[str, str], rows: int) -> None:
+def report(bootstrap_server: str, topic: str, directory: Path, names: dict[str, str], rows: int, counter: str | None = None) -> None:
     """Loads the topic, and says what its flights were like.
 
     Args:
         directory: has the table and the plot afterwards; what was there of them is replaced.
         names: of carriers.
         rows: how many events there are.
+        counter: address of the audit counter that is asked too; None: none is.
 
     Raises:
-        CommandFailed: something is not installed, or the table has not every event once.
+        CommandFailed: something is not installed, the table has not every event once, or the counter does not say that it has.
     """
     if reason := why_not():
         raise CommandFailed(reason)
+    from ottla.cli.audit import ask, moment
     from ottla.spark import load
     from ottla.spark.loading import inspection
     from ottla.spark.session import session
@@ -57,15 +62,28 @@ def report(bootstrap_server: str, topic: str, directory: Path, names: dict[str, 
 
     path = directory / topic
     shutil.rmtree(path, ignore_errors=True)
+    window_ms = None if counter is None else int(ask(counter, "/v1/status")["window_ms"])
     with session("ottla quickstart", "local[*]", _SESSION) as spark:
-        outcome = load(topic, str(path), bootstrap_servers=bootstrap_server, spark=spark)
+        outcome = load(topic, str(path), bootstrap_servers=bootstrap_server, job=_JOB, spark=spark, audit_window_ms=window_ms)
         what = f"{count_of(outcome.rows, 'row')} in {count_of(outcome.files, 'file')}, {bytes_of(outcome.size)}"
         say(f"\nSpark loaded {what}, into {path} in {outcome.seconds:.1f} s.")
         delays = _delays(read(spark, str(path)))
     verdict = inspection.verify(Table.open(str(path)))
     if verdict.wrong or verdict.rows != rows:
         raise CommandFailed(f"the table has {verdict.rows:,} rows of {rows:,} events: {'; '.join(verdict.wrong) or 'some are missing'}")
-    say("COMPLETE: every event is in the table, and once.\n")
+    say("COMPLETE: every event is in the table, and once.")
+    if counter is not None and window_ms is not None:
+        # Windows end, and brokers report what they had, some seconds behind.
+        for _ in range(_MOST_QUESTIONS):
+            between = {"from": moment("1h"), "to": moment("now") + window_ms}
+            found = ask(counter, f"/v1/topics/{topic}/verify", **between, tiers=f"broker,load:{_JOB}", wait=_WAIT_SECONDS)
+            counted = sum(edge["downstream_count"] for edge in found["edges"])
+            if found["exit_code"] == 1 or (found["exit_code"] == 0 and counted >= rows):
+                break
+        if found["exit_code"] or counted != rows:
+            raise CommandFailed(f"the audit counter says {found['verdict']}, of {counted:,} of {rows:,} events")
+        say(f"{found['verdict']}, says the audit counter: the brokers had {counted:,} events, and the table has them.")
+    say()
     carriers = sorted({carrier for carrier, _ in delays}, key=lambda carrier: _mean(delays, carrier), reverse=True)
     say(
         table(

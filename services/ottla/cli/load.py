@@ -9,8 +9,9 @@ import datetime
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
@@ -23,6 +24,7 @@ from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import bytes_of, count_of, note, say, say_json, table
 
 if TYPE_CHECKING:
+    from ottla.spark.audit import Reconciliation
     from ottla.spark.loading.driver import LoadOutcome, LoadSettings
     from ottla.spark.loading.schemas import OnSchemaChange
     from ottla.spark.loading.statistics import LoadStatistics
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_RANGES_SHOWN: Final = 8
 RUN: Final = "run"
 
 
@@ -210,6 +213,92 @@ def verify(path: TablePath, as_json: AsJson = False) -> None:
         raise CommandFailed(f"{count_of(len(verdict.wrong), 'thing')} in {path} not as it should be")
 
 
+@app.command("reconcile")
+def reconcile(
+    path: TablePath,
+    day: Annotated[str, typer.Option("--day", metavar="DAY", help="Of message time, in UTC: 2026-11-22, or yesterday.")] = "yesterday",
+    topics: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this one; may be repeated.")] = None,
+    counter: Annotated[
+        str, typer.Option("--counter", "-c", metavar="URL", envvar="OTTLA_AUDIT_COUNTER", help="Where the audit counter answers.")
+    ] = "http://127.0.0.1:8090",
+    master: Annotated[str, typer.Option("--master", help="Spark's: local[2], spark://host:7077; or `none`, in this process.")] = "local[*]",
+    as_json: AsJson = False,
+) -> None:
+    """Does the table have what the brokers had on a day? Names offsets that are missing or doubled.
+
+    Exits 0 when it has every message once, 1 when one is lost, doubled or another, 3 when that is not known.
+
+    Examples:
+
+    - `ottla load reconcile /data/clicks --day 2026-11-22`
+    """
+    _needs_spark(*(() if master == "none" else ("pyspark",)), extra="xxhash")
+    from ottla.cli.audit import MessagesDiffer, NotKnown
+    from ottla.spark import audit
+
+    with ExitStack() as stack:
+        spark = None
+        if master != "none":
+            from ottla.spark.session import session
+
+            spark = stack.enter_context(session("ottla load reconcile", master, {"spark.ui.enabled": "false"}))
+        found = audit.reconcile(path, _day(day), topics or None, counter=counter, spark=spark)
+    if as_json:
+        say_json(
+            {
+                "day": found.day.isoformat(),
+                "verdict": found.verdict,
+                "exit_code": found.exit_code,
+                "partitions": [
+                    {**asdict(one), "partition": one.partition.partition, "topic": one.partition.topic} for one in found.partitions
+                ],
+                "counter": found.edges,
+            }
+        )
+    else:
+        _tell_reconciliation(found)
+    if found.exit_code == 1:
+        raise MessagesDiffer(f"{path}: rows of {found.day} are lost, doubled or others")
+    if found.exit_code:
+        raise NotKnown(f"{path}: it is not known whether all of {found.day} is there")
+
+
+def _tell_reconciliation(found: Reconciliation) -> None:
+    def ranges(some: Sequence[tuple[int, int]], *, is_exact: bool = True) -> str:
+        shown = ", ".join(f"{start}" if end == start + 1 else f"{start} to {end - 1}" for start, end in some[:_RANGES_SHOWN])
+        more = f" and {len(some) - _RANGES_SHOWN} more" if len(some) > _RANGES_SHOWN else ""
+        return f"{'' if is_exact or not some else 'among '}{shown}{more}"
+
+    rows = [
+        (
+            str(one.partition),
+            one.verdict,
+            f"{one.brokers:,}",
+            f"{one.rows:,}",
+            ranges(one.missing, is_exact=one.is_exact),
+            ranges(one.doubled),
+            one.evidence,
+            one.reason,
+        )
+        for one in found.partitions
+    ]
+    if rows:
+        say(table(("PARTITION", "VERDICT", "BROKERS", "ROWS", "MISSING", "DOUBLED", "BY", "WHY"), rows))
+    for topic, edges in found.edges.items():
+        for edge, verdicts in edges.items():
+            say(f"{topic}, {edge}: {', '.join(f'{verdict} {count:,}' for verdict, count in verdicts.items())}")
+    say(f"{found.day}: {found.verdict}")
+
+
+def _day(text: str) -> datetime.date:
+    if text == "yesterday":
+        return datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=1)
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--day takes a day as 2026-11-22, or yesterday, and {text!r} is neither") from None
+
+
 @app.command("vacuum")
 def vacuum(
     path: TablePath,
@@ -223,10 +312,12 @@ def vacuum(
     note(f"{count_of(len(files), 'file')} {'deleted' if delete else 'would be deleted'}")
 
 
-def _needs_spark(*more: str) -> None:
+def _needs_spark(*more: str, extra: str | None = None) -> None:
     for name in ("pyarrow", "deltalake", *more):
         if find_spec(name) is None:
             raise CommandFailed(f"{name} is not installed: pip install 'ottla[spark]'")
+    if extra is not None and find_spec(extra) is None:
+        raise CommandFailed(f"{extra} is not installed: pip install 'ottla[spark,audit]'")
 
 
 def _open(path: str) -> Table:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from ottla.cli.dev import DEFAULT_PORT
-from ottla.cli.errors import CommandFailed
+from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import bytes_of, say, table
 from ottla.cli.process import PidFile
 
@@ -59,6 +59,10 @@ def quickstart(
     spark: Annotated[
         bool, typer.Option("--spark", help="Load them into a Delta table by Spark too, and plot the delays; needs ottla[spark] and a Java.")
     ] = False,
+    counter: Annotated[
+        str | None,
+        typer.Option("--counter", metavar="URL", help="With --spark: the cluster's audit counter, which says whether the table has all."),
+    ] = None,
 ) -> None:
     """Publish 336,776 real events, read them back through another client, and compare.
 
@@ -81,6 +85,8 @@ def quickstart(
 
     if spark and (reason := why_not()):
         raise CommandFailed(reason)
+    if counter is not None and not (spark and bootstrap_server):
+        raise UsageError("--counter is that of the cluster at --bootstrap-server, and is asked with --spark")
     into = directory if spark else None
     if bootstrap_server is None:
         pid_file = background.running()
@@ -92,7 +98,7 @@ def quickstart(
         _run(pid_file.bootstrap_servers, replace=True, into=into)
         _say_what_next(pid_file.bootstrap_servers, directory)
     else:
-        _run(bootstrap_server, replace, into)
+        _run(bootstrap_server, replace, into, counter)
         _say_what_next(bootstrap_server, None)
 
 
@@ -103,7 +109,7 @@ def _need_kafka_python() -> None:
         raise CommandFailed("the quickstart reads through kafka-python: pip install 'ottla[quickstart]'")
 
 
-def _run(bootstrap_server: str, replace: bool, into: Path | None) -> None:
+def _run(bootstrap_server: str, replace: bool, into: Path | None, counter: str | None = None) -> None:
     from ottla.cli import flights
 
     directory = flights.data_directory()
@@ -113,7 +119,7 @@ def _run(bootstrap_server: str, replace: bool, into: Path | None) -> None:
         expected = flights.Tally()
         for event in events:
             expected.add(event.key, event.value, event.carrier)
-        create_topic(bootstrap_server, replace)
+        create_topic(bootstrap_server, replace, is_audited=counter is not None)
         with bar("publishing, confluent-kafka", len(events)) as advance:
             published = publish(bootstrap_server, events, advance)
         del events
@@ -127,7 +133,7 @@ def _run(bootstrap_server: str, replace: bool, into: Path | None) -> None:
         from ottla.cli.flights_in_spark import report
 
         into.mkdir(parents=True, exist_ok=True)
-        report(bootstrap_server, TOPIC, into, flights.airline_names(directory), expected.events)
+        report(bootstrap_server, TOPIC, into, flights.airline_names(directory), expected.events, counter)
 
 
 @contextmanager
@@ -325,8 +331,12 @@ class Pace:
     seconds: float
 
 
-def create_topic(bootstrap_server: str, replace: bool) -> None:
-    """A new, empty topic. An old one of the same name is deleted if that was asked for."""
+def create_topic(bootstrap_server: str, replace: bool, *, is_audited: bool = False) -> None:
+    """A new, empty topic. An old one of the same name is deleted if that was asked for.
+
+    Args:
+        is_audited: records have the broker's time: an audit counter has no windows for 2013.
+    """
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import NewTopic
 
@@ -335,7 +345,10 @@ def create_topic(bootstrap_server: str, replace: bool) -> None:
     admin = Connection(bootstrap_server).admin()
     # The events are of 2013: by the default retention of a week they would be long gone, and a segment for each week of
     # theirs (`segment.ms` goes by the events' time) would be many small files.
-    topic = NewTopic(TOPIC, PARTITIONS, -1, config={"retention.ms": "-1", "segment.ms": str(2 * 365 * 86_400_000)})
+    settings = {"retention.ms": "-1", "segment.ms": str(2 * 365 * 86_400_000)}
+    if is_audited:
+        settings["message.timestamp.type"] = "LogAppendTime"
+    topic = NewTopic(TOPIC, PARTITIONS, -1, config=settings)
     with told_plainly(bootstrap_server, f"topic {TOPIC!r}"):
         if TOPIC in cluster_metadata(admin, bootstrap_server).topics:
             if not replace:

@@ -9,11 +9,13 @@ import tempfile
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from ottla.cli.errors import CommandFailed, UsageError
+
+SHIPPED: Final = "flights"  # a program that is run by its name
 
 app = typer.Typer(
     help="Run a Spark program that reads or writes topics.",
@@ -30,7 +32,7 @@ def _group() -> None:
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def submit(
-    job: Annotated[Path, typer.Argument(metavar="JOB.py", help="The program.")],
+    job: Annotated[Path, typer.Argument(metavar="JOB.py", help="The program; `flights` comes with Ottla.")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENT]...", help="What it is given.")] = None,
     master: Annotated[str, typer.Option("--master", help="Spark's: local[*], spark://host:7077.")] = "local[*]",
     configuration: Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Of Spark; may be repeated.")] = None,
@@ -43,10 +45,13 @@ def submit(
 
     - `ottla spark submit hourly_counts.py --bootstrap-server 127.0.0.1:9092`
     - `ottla spark submit --master spark://spark:7077 hourly_counts.py`
+    - `ottla spark submit flights --help`, jobs on the quickstart's flights that come with Ottla
     """
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise CommandFailed("pyspark is not installed: pip install 'ottla[spark]'")
+    if str(job) == SHIPPED and not job.is_file():
+        job = Path(__file__).parent.parent / "spark" / f"{SHIPPED}.py"
     if not job.is_file():
         raise UsageError(f"there is no program {job}")
     command = [str(Path(spec.origin).parent / "bin" / "spark-submit"), "--master", master]

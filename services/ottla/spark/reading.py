@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
-from uuid import UUID
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -144,6 +144,11 @@ def read_ranges(settings: SourceSettings, ranges: Sequence[OffsetRange], clock: 
         ReadFailed: a batch is damaged, or nothing came for `kafkaConsumer.pollTimeoutMs`.
     """
     now = (clock or SystemClock()).monotonic
+    if settings.engine == "librdkafka":
+        from ottla.spark import librdkafka
+
+        yield from librdkafka.read_ranges(settings, [one for one in ranges if one.size > 0], now)
+        return
     left = {one.partition: one for one in ranges if one.size > 0}
     assert len(left) == len([one for one in ranges if one.size > 0]), "two ranges of a partition in a task"
     if not left:
@@ -348,6 +353,66 @@ class _Fetching:
 # What a driver asks.
 
 
+class TopicFacts(NamedTuple):
+    """A topic: which of its name it is, as text, and who leads each partition, where that is known."""
+
+    topic_id: str | None
+    leaders: Mapping[int, int | None]
+
+
+class Asking(Protocol):
+    """Who is asked: a cluster by `wire`, or by librdkafka. What cannot be reached is an OSError."""
+
+    def topics(self, names: Iterable[str] | None) -> dict[str, TopicFacts]:
+        """Those that are there; None: all."""
+        ...
+
+    def offsets(self, asked: Offsets) -> dict[TopicPartition, int]:
+        """Of `EARLIEST`, `LATEST` or a time in ms; -1 where no record is as young."""
+        ...
+
+    def close(self) -> None:
+        """Closes connections."""
+        ...
+
+
+class _WireAsking:
+    """By `wire`, on the loop of a thread."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._read_committed = settings.read_committed
+        self._seconds = 2 * settings.api_timeout_seconds + _SLACK_SECONDS
+        cluster_settings = settings.cluster_settings()
+        self._loop = LoopThread("ottla-spark-driver")
+
+        async def opened() -> Cluster:
+            return Cluster(settings.kafka["bootstrap.servers"], cluster_settings)
+
+        self._cluster = self._loop.call(opened(), _SLACK_SECONDS)
+
+    def topics(self, names: Iterable[str] | None) -> dict[str, TopicFacts]:
+        """As `Asking`."""
+        wanted = None if names is None else set(names)
+        self._loop.call(self._cluster.refresh(wanted), self._seconds)
+        return {
+            name: TopicFacts(str(topic.topic_id), {number: one.leader for number, one in topic.partitions.items()})
+            for name, topic in self._cluster.metadata.topics.items()
+            if wanted is None or name in wanted
+        }
+
+    def offsets(self, asked: Offsets) -> dict[TopicPartition, int]:
+        """As `Asking`."""
+        found = self._loop.call(list_offsets(self._cluster, asked, read_committed=self._read_committed), self._seconds)
+        return {partition: listed.offset for partition, listed in found.items()}
+
+    def close(self) -> None:
+        """Closes connections, and the loop."""
+        try:
+            self._loop.call(self._cluster.close(), _SLACK_SECONDS)
+        finally:
+            self._loop.close(_SLACK_SECONDS)
+
+
 class ClusterReader:
     """Which partitions there are, and where they begin and end. For one thread; opens nothing before it is asked.
 
@@ -356,9 +421,9 @@ class ClusterReader:
 
     def __init__(self, settings: SourceSettings) -> None:
         self.settings = settings
-        self._loop: LoopThread | None = None
-        self._cluster: Cluster | None = None
-        self._topic_ids: dict[str, UUID | None] = {}
+        self._asking: Asking | None = None
+        self._topic_ids: dict[str, str | None] = {}
+        self._leaders: dict[TopicPartition, int | None] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -368,13 +433,9 @@ class ClusterReader:
 
     def close(self) -> None:
         """Closes its connections; it may be asked again."""
-        loop, cluster, self._loop, self._cluster = self._loop, self._cluster, None, None
-        if loop is not None:
-            try:
-                if cluster is not None:
-                    loop.call(cluster.close(), _SLACK_SECONDS)
-            finally:
-                loop.close(_SLACK_SECONDS)
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.close()
 
     def partitions(self) -> set[TopicPartition]:
         """The partitions that the query speaks of, and that are there.
@@ -382,13 +443,22 @@ class ClusterReader:
         Raises:
             DataLost: a topic is another one than when it was asked for last.
         """
-        return self._call(self._partitions)
+        settings = self.settings
+        if settings.subscribe_pattern is not None:
+            matches = re.compile(settings.subscribe_pattern).fullmatch
+            topics = {name: facts for name, facts in self._call(lambda asking: asking.topics(None)).items() if matches(name)}
+        else:
+            names = set(settings.subscribe) or {partition.topic for partition in settings.assign}
+            topics = self._call(lambda asking: asking.topics(names))
+        again = [name for name, topic in topics.items() if self._topic_ids.get(name, topic.topic_id) != topic.topic_id]
+        self._topic_ids.update({name: topic.topic_id for name, topic in topics.items()})
+        report([Loss(TopicPartition(name, 0), 0, 0, "the topic was deleted and made again") for name in sorted(again)], settings)
+        self._leaders = {TopicPartition(name, number): leader for name, topic in topics.items() for number, leader in topic.leaders.items()}
+        return set(self._leaders) & set(settings.assign) if settings.assign else set(self._leaders)
 
     def leader(self, partition: TopicPartition) -> int | None:
         """Who led the partition when it was asked for last."""
-        assert self._cluster is not None
-        topic = self._cluster.metadata.topics.get(partition.topic)
-        return None if topic is None or partition.partition not in topic.partitions else topic.partitions[partition.partition].leader
+        return self._leaders.get(partition)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where their logs begin."""
@@ -428,51 +498,32 @@ class ClusterReader:
             return {**boundary.offsets, **self._list(asked)}
         return self.earliest(wanted) if boundary.default == "earliest" else self.latest(wanted)
 
-    async def _partitions(self, cluster: Cluster) -> set[TopicPartition]:
-        settings = self.settings
-        if settings.subscribe_pattern is not None:
-            await cluster.refresh(None)
-            matches = re.compile(settings.subscribe_pattern).fullmatch
-            names = {name for name in cluster.metadata.topics if matches(name)}
-        else:
-            names = set(settings.subscribe) or {partition.topic for partition in settings.assign}
-            await cluster.refresh(names)
-        topics = {name: cluster.metadata.topics[name] for name in names if name in cluster.metadata.topics}
-        again = [name for name, topic in topics.items() if self._topic_ids.get(name, topic.topic_id) != topic.topic_id]
-        self._topic_ids.update({name: topic.topic_id for name, topic in topics.items()})
-        report([Loss(TopicPartition(name, 0), 0, 0, "the topic was deleted and made again") for name in sorted(again)], settings)
-        there = {TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions}
-        return there & set(settings.assign) if settings.assign else there
-
     def _list(self, asked: Offsets) -> dict[TopicPartition, int]:
-        if not asked:
-            return {}
+        return self._call(lambda asking: asking.offsets(asked)) if asked else {}
 
-        async def ask(cluster: Cluster) -> dict[TopicPartition, int]:
-            found = await list_offsets(cluster, asked, read_committed=self.settings.read_committed)
-            return {partition: listed.offset for partition, listed in found.items()}
-
-        return self._call(ask)
-
-    def _call(self, ask: Callable[[Cluster], Awaitable[T]]) -> T:
-        """Asks, and again when that failed (fetchOffset.numRetries)."""
-
-        async def asked() -> T:
-            if self._cluster is None:
-                self._cluster = Cluster(self.settings.kafka["bootstrap.servers"], self.settings.cluster_settings())
-            return await ask(self._cluster)
-
-        if self._loop is None:
-            self._loop = LoopThread("ottla-spark-driver")
-        seconds = self.settings.cluster_settings().api_timeout_seconds
+    def _call(self, ask: Callable[[Asking], T]) -> T:
+        """Asks, and again when that failed (fetchOffset.numRetries), each time after twice the pause."""
+        if self._asking is None:
+            self._asking = _asking(self.settings)
+        pause_seconds = self.settings.fetch_offset_retry_interval_ms / 1000
         for left in range(self.settings.fetch_offset_retries, -1, -1):
             try:
-                return self._loop.call(asked(), 2 * seconds + _SLACK_SECONDS)
+                return ask(self._asking)
             except OSError as error:
                 if not left:
                     raise ReadFailed(f"{self.settings.kafka['bootstrap.servers']} cannot be asked: {error}") from error
                 log.info("%s is asked again: %s", self.settings.kafka["bootstrap.servers"], error)
+                threading.Event().wait(pause_seconds)
+                pause_seconds *= 2
         raise AssertionError
+
+
+def _asking(settings: SourceSettings) -> Asking:
+    if settings.engine == "librdkafka":
+        from ottla.spark import librdkafka
+
+        return librdkafka.Asking(settings)
+    return _WireAsking(settings)
 
 
 def _check_named(named: Offsets, there: Sequence[TopicPartition], option: str) -> None:

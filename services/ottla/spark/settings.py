@@ -12,6 +12,7 @@ import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Final, Literal, NamedTuple, cast, get_args
 
 from ottla.errors import ConfigurationError
@@ -26,6 +27,7 @@ COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "
 HEADERS: Final = "headers"
 Where = Literal["batch and stream", "batch", "stream"]
 Strategy = Literal["error", "latest"]
+Engine = Literal["ottla", "librdkafka"]
 
 
 class Option(NamedTuple):
@@ -55,6 +57,7 @@ OPTIONS: Final = (
     Option("minOffsetsPerTrigger", "none", "stream", "A micro-batch waits until there are so many offsets."),
     Option("maxTriggerDelay", "15m", "stream", "But no longer than this."),
     Option("failOnDataLoss", "true", "batch and stream", "Whether a query fails when records that it should read are gone."),
+    Option("engine", "ottla", "batch and stream", "What reads: `ottla`, or `librdkafka` by confluent-kafka. Not Spark's."),
     Option("onCorrupt", "fail", "batch and stream", "What a damaged batch does: `fail`, or `quarantine`. Not Spark's."),
     Option("quarantinePath", "none", "batch and stream", "Where its bytes are put then, a directory or address. Not Spark's."),
     Option("includeHeaders", "false", "batch and stream", "Whether there is a column `headers`."),
@@ -127,6 +130,7 @@ class SourceSettings:
     poll_timeout_ms: int = 120_000
     columns: tuple[str, ...] = COLUMNS
     quarantine: str | None = None
+    engine: Engine = "ottla"
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> SourceSettings:
@@ -178,12 +182,18 @@ class SourceSettings:
             poll_timeout_ms=_number(given, "kafkaConsumer.pollTimeoutMs", 120_000, 1),
             columns=_columns(given),
             quarantine=_quarantine(given),
+            engine=_engine(given),
         )
 
     @property
     def read_committed(self) -> bool:
         """`kafka.isolation.level`; as Kafka's, read_uncommitted unless it is given."""
         return self.kafka.get("isolation.level", "read_uncommitted") == "read_committed"
+
+    @property
+    def api_timeout_seconds(self) -> float:
+        """`kafka.default.api.timeout.ms`."""
+        return _number(self.kafka, "default.api.timeout.ms", 60_000, 1) / 1000
 
     def cluster_settings(self) -> ClusterSettings:
         """How the cluster is asked.
@@ -196,7 +206,7 @@ class SourceSettings:
             client_id=self.kafka.get("client.id", self.group_id_prefix),
             security=security_of(self.kafka),
             request_timeout_seconds=request_ms / 1000,
-            api_timeout_seconds=_number(self.kafka, "default.api.timeout.ms", 60_000, 1) / 1000,
+            api_timeout_seconds=self.api_timeout_seconds,
             rack=self.kafka.get("client.rack", ""),
         )
 
@@ -247,12 +257,18 @@ def _tls(kafka: Mapping[str, str]) -> ssl.SSLContext:
 def _credentials(kafka: Mapping[str, str]) -> Credentials:
     mechanism = (kafka.get("sasl.mechanism") or kafka.get("sasl.mechanisms") or "GSSAPI").upper()
     if mechanism not in get_args(Mechanism):
-        raise OptionRefused(f"kafka.sasl.mechanism: {mechanism} is not one of {', '.join(get_args(Mechanism))}")
-    jaas = {name: double or single for name, double, single in _JAAS.findall(kafka.get("sasl.jaas.config", ""))}
-    username, password = (jaas.get(name, kafka.get(f"sasl.{name}")) for name in ("username", "password"))
+        others = ", ".join(get_args(Mechanism))
+        raise OptionRefused(f"kafka.sasl.mechanism: {mechanism} is not one of {others}; engine=librdkafka has more")
+    username, password = login_of(kafka)
     if username is None or password is None:
         raise OptionRefused("kafka.sasl.jaas.config has no username and password, nor have kafka.sasl.username and kafka.sasl.password")
     return Credentials(cast(Mechanism, mechanism), username, password)
+
+
+def login_of(kafka: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """The name and the password for SASL, of `sasl.jaas.config` or under librdkafka's names; None where there is none."""
+    jaas = {name: double or single for name, double, single in _JAAS.findall(kafka.get("sasl.jaas.config", ""))}
+    return jaas.get("username", kafka.get("sasl.username")), jaas.get("password", kafka.get("sasl.password"))
 
 
 def _check_names(given: Mapping[str, str], kafka: Mapping[str, str]) -> None:
@@ -315,6 +331,18 @@ def _boundary(given: Mapping[str, str], side: Literal["starting", "ending"], def
         offsets=offsets,
         default=cast(Literal["earliest", "latest"], word),
     )
+
+
+def _engine(given: Mapping[str, str]) -> Engine:
+    wanted = given.get("engine", "ottla").strip().lower()
+    if wanted not in get_args(Engine):
+        raise OptionRefused(f"engine is {' or '.join(get_args(Engine))}, not {wanted!r}")
+    if wanted == "librdkafka":
+        if find_spec("confluent_kafka") is None:
+            raise OptionRefused("engine=librdkafka needs confluent-kafka: pip install confluent-kafka")
+        if given.get("oncorrupt", "fail").strip().lower() == "quarantine":
+            raise OptionRefused("engine=librdkafka does not have the bytes of a damaged batch, so that onCorrupt is fail")
+    return cast(Engine, wanted)
 
 
 def _quarantine(given: Mapping[str, str]) -> str | None:

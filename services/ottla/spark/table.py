@@ -244,16 +244,9 @@ class Table:
         In this thread alone: `deltalake`'s dataset reads in Arrow's threads through Python, and a command that had just read one was
         seen to be aborted at its end (`terminate called without an active exception`).
         """
-        from pyarrow import fs, parquet
-
         for file in self.files():
-            if "://" in self.uri:
-                system, base = fs.FileSystem.from_uri(self.uri)
-            else:
-                system, base = fs.LocalFileSystem(), self.uri
-            with system.open_input_file(f"{base}/{file['path']}") as source, parquet.ParquetFile(source) as opened:
-                for batch in opened.iter_batches(columns=list(columns), use_threads=False):
-                    yield file, batch
+            for batch in file_rows(self.uri, file["path"], columns):
+                yield file, batch
 
     def vacuum(self, older_than_hours: float, *, dry_run: bool) -> list[str]:
         """Removes files that no snapshot of that age knows: what killed tasks left behind too. Gives their names.
@@ -265,6 +258,22 @@ class Table:
     def compact(self) -> int:
         """Makes few large files of many small ones, which changes no row. Gives how many files were replaced."""
         return int(self.delta.optimize.compact()["numFilesRemoved"])
+
+
+def file_rows(uri: str, path: str, columns: Sequence[str]) -> Iterator[Any]:
+    """Some columns of a file's rows, as `pyarrow.RecordBatch`es.
+
+    Args:
+        path: below the root, as `Table.files` has it.
+    """
+    from pyarrow import fs, parquet
+
+    if "://" in uri:
+        system, base = fs.FileSystem.from_uri(uri)
+    else:
+        system, base = fs.LocalFileSystem(), uri
+    with system.open_input_file(f"{base}/{path}") as source, parquet.ParquetFile(source) as opened:
+        yield from opened.iter_batches(columns=list(columns), use_threads=False)
 
 
 class ParquetFile:

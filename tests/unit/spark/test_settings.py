@@ -47,6 +47,7 @@ def test_every_option_of_the_table_is_taken() -> None:
         "includeValue": "false",
         "groupIdPrefix": "mine",
         "columns": "key,offset",
+        "engine": "librdkafka",
         "onCorrupt": "quarantine",
         "quarantinePath": "damaged",
     }

@@ -37,7 +37,7 @@ from ottla.spark.loading.ranges import MAX_RECORDS_PER_FILE, RangeFacts, check, 
 from ottla.spark.loading.schemas import Decoding
 from ottla.spark.offsets import Offsets, backlog, flat, nested, packed
 from ottla.spark.reading import ClusterReader, report
-from ottla.spark.settings import Boundary, SourceSettings
+from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
 from ottla.spark.table import Table
 from ottla.wire.admin import ConfigResource, ResourceType, describe_configs
 from ottla.wire.cluster import Cluster
@@ -92,6 +92,8 @@ class LoadSettings:
             OptionRefused
         """
         source = SourceSettings.of({"kafka.isolation.level": "read_committed", **options}, is_stream=False)
+        if source.engine != "ottla":
+            raise OptionRefused(f"a load accounts for every offset, of which engine={source.engine} does not say what became of it")
         if not job or len(job) > 200:
             raise ConfigurationError("a job has a name, of 200 characters at most")
         settings = cls(source, table, job, **more)

@@ -100,15 +100,28 @@ def _offsets(table: Table) -> dict[TopicPartition, list[Integers]]:
 
 def _committed(table: Table) -> tuple[Counter[TopicPartition], bool, dict[TopicPartition, int]]:
     """Rows by partition over all commits that the log has, whether those are all, and where jobs are."""
-    rows: Counter[TopicPartition] = Counter()
+    ranges, ends, is_whole = committed_by_loads(table)
+    rows = Counter({partition: sum(count for _, _, count, _ in found) for partition, found in ranges.items()})
+    return rows, is_whole, ends
+
+
+def committed_by_loads(
+    table: Table,
+) -> tuple[dict[TopicPartition, list[tuple[int, int, int, int]]], dict[TopicPartition, int], bool]:
+    """What loads have committed, as far as the log goes back.
+
+    Returns:
+        Ranges of each partition as start, end, rows, lost; where jobs are; and whether the log has every commit of every job.
+    """
+    ranges: dict[TopicPartition, list[tuple[int, int, int, int]]] = {}
     ends: dict[TopicPartition, int] = {}
     first: dict[str, int] = {}
     for commit in table.commits():
         if not str(commit["application"]).startswith(_APPLICATION):
             continue
         first[commit["application"]] = commit["version"]
-        for topic, number, _, _, count, _ in commit["ranges"]:
-            rows[TopicPartition(topic, number)] += count
+        for topic, number, start, end, count, lost in commit["ranges"]:
+            ranges.setdefault(TopicPartition(topic, number), []).append((start, end, count, lost))
         for partition, offset in flat(commit["offsets"]).items():
             ends[partition] = max(ends.get(partition, 0), offset)
-    return rows, bool(first) and set(first.values()) == {1}, ends
+    return ranges, ends, bool(first) and set(first.values()) == {1}
