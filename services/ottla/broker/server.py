@@ -52,7 +52,7 @@ from ottla.errors import OttlaError, PortInUse
 from ottla.interbroker.calls import Caller, ControlTransport
 from ottla.interbroker.local import LocalControl
 from ottla.lifecycle import Offload, Tasks, ThreadOffload, speaking, speaking_broker
-from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, TopicPartition
+from ottla.model import CLOSED_BY_KAFKA, NO_LEADER, BrokerId, BrokerRegistration, Endpoint, TopicPartition
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.complaints import Complaints
 from ottla.network.listener import AnyListener, ConnectionLimits, Listener
@@ -356,13 +356,14 @@ class Broker:
         stack.callback(produces.expire_all)
         stack.callback(fetches.expire_all)
         stack.push_async_callback(applier.close)
+        closed_by_kafka = takeover is not None and logs.closed_without_epoch
         await service.start(
             BrokerRegistration(
                 broker_id,
                 self._endpoints(service.settings),
                 settings.broker_rack,
                 control_endpoint=control_endpoint,
-                previous_broker_epoch=logs.clean_shutdown_epoch,
+                previous_broker_epoch=CLOSED_BY_KAFKA if closed_by_kafka else logs.clean_shutdown_epoch,
                 control_secret=transport.secret,
             )
         )
@@ -472,7 +473,7 @@ class Broker:
         if not listener.is_tls:
             return None
         settings = self._settings.for_listener(listener.name)
-        return client_context(_tls_settings(settings), check_host_name=bool(settings.ssl_endpoint_identification_algorithm))
+        return client_context(TlsSettings.of(settings), check_host_name=bool(settings.ssl_endpoint_identification_algorithm))
 
     def _over_sockets(self) -> Connect:
         """How followers here reach the leaders of their partitions: as the listener between brokers is reached."""
@@ -512,7 +513,7 @@ class Broker:
                 idle_seconds=idle_ms / 1000 if idle_ms >= 0 else float("inf"),
                 stall_seconds=STALL_SECONDS,
                 open_receiver=dispatcher.open,
-                tls=server_context(_tls_settings(settings.for_listener(accepted_listener.name))) if accepted_listener.is_tls else None,
+                tls=server_context(TlsSettings.of(settings.for_listener(accepted_listener.name))) if accepted_listener.is_tls else None,
                 complaints=complaints,
             )
             try:
@@ -564,20 +565,3 @@ def transport_of(settings: BrokerSettings, host: str) -> MakeTransport:
     from ottla.interbroker.rpc import GrpcControl
 
     return partial(GrpcControl, settings, host)
-
-
-def _tls_settings(settings: BrokerSettings) -> TlsSettings:
-    def text(secret: object) -> str:
-        return "" if secret is None else str(getattr(secret, "value", secret))
-
-    return TlsSettings(
-        keystore_location=settings.ssl_keystore_location or "",
-        keystore_certificate_chain=text(settings.ssl_keystore_certificate_chain),
-        keystore_key=text(settings.ssl_keystore_key),
-        key_password=text(settings.ssl_key_password) or None,
-        truststore_location=settings.ssl_truststore_location or "",
-        truststore_certificates=text(settings.ssl_truststore_certificates),
-        client_auth=settings.ssl_client_auth,
-        enabled_protocols=tuple(settings.ssl_enabled_protocols),
-        cipher_suites=tuple(settings.ssl_cipher_suites or ()),
-    )

@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ottla.cli.broker_call import can_call
-from ottla.cli.connection import (
-    ANSWER_SECONDS,
-    DEFAULT_BOOTSTRAP_SERVER,
-    BootstrapServer,
-    ClientProperty,
-    CommandConfig,
-    Connection,
-    cluster_metadata,
-    connection,
-    told_plainly,
-)
+from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, connects, told_plainly
 from ottla.cli.errors import CommandFailed
 from ottla.cli.log_directories import log_directory_states
 from ottla.cli.output import count_of, say, say_json, table
@@ -38,12 +28,11 @@ MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 _TOPICS_AT_ONCE: Final = 200
 
 
+@connects
 def cluster(
+    where: Connection,
     check: Annotated[bool, typer.Option("--check", help="Exit code 1 when something is wrong, for scripts.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts; with every partition in question.")] = False,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Show the brokers, the controller, and partitions that are offline, under min.insync.replicas or under-replicated.
 
@@ -55,7 +44,7 @@ def cluster(
     - `ottla cluster`
     - `until ottla cluster --check; do sleep 1; done`
     """
-    facts = gather_cluster(connection(bootstrap_server, command_config, properties))
+    facts = gather_cluster(where)
     if as_json:
         say_json(facts.as_json())
     else:

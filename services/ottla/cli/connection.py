@@ -5,12 +5,14 @@ The clients are confluent-kafka's (librdkafka). They are imported when a command
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec
 from weakref import WeakSet
 
 import typer
@@ -37,6 +39,8 @@ ClientProperty = Annotated[
     list[str] | None,
     typer.Option("--property", "-X", metavar="KEY=VALUE", help="A property of the client, over those of the file; may be repeated."),
 ]
+
+Own = ParamSpec("Own")
 
 
 def pairs(values: Sequence[str] | None, option: str) -> dict[str, str]:
@@ -122,7 +126,11 @@ def _is_loopback(host: str) -> bool:
     return host.strip("[]") in ("", "localhost", "::1") or host.startswith("127.")
 
 
-def connection(bootstrap_server: str, command_config: Path | None, properties: Sequence[str] | None) -> Connection:
+def connection(
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    command_config: CommandConfig = None,
+    properties: ClientProperty = None,
+) -> Connection:
     """What the shared options say."""
     chosen: dict[str, str] = {}
     if command_config is not None:
@@ -131,6 +139,23 @@ def connection(bootstrap_server: str, command_config: Path | None, properties: S
         chosen.update(load(command_config))
     chosen.update(pairs(properties, "-X"))
     return Connection(bootstrap_server, chosen)
+
+
+_SHARED: Final = inspect.signature(connection, eval_str=True).parameters
+
+
+def connects(command: Callable[Concatenate[Connection, Own], None]) -> Callable[..., None]:
+    """Gives a command the shared options, behind its own; what they say is its first argument."""
+
+    @wraps(command)
+    def run(*arguments: Any, **options: Any) -> None:
+        shared = {name: options.pop(name) for name in _SHARED if name in options}
+        command(connection(**shared), *arguments, **options)
+
+    signature = inspect.signature(command, eval_str=True)
+    _, *own = signature.parameters.values()
+    run.__signature__ = signature.replace(parameters=[*own, *_SHARED.values()])  # type: ignore[attr-defined]  # what Typer reads
+    return run
 
 
 def sentence(error: KafkaError, bootstrap_server: str, subject: str = "") -> str:

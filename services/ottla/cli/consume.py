@@ -13,17 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ottla.cli import offsets
-from ottla.cli.connection import (
-    ANSWER_SECONDS,
-    DEFAULT_BOOTSTRAP_SERVER,
-    BootstrapServer,
-    ClientProperty,
-    CommandConfig,
-    Connection,
-    connection,
-    sentence,
-    told_plainly,
-)
+from ottla.cli.connection import ANSWER_SECONDS, Connection, connects, sentence, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.rendering import ReadMessage, Renderer, as_json, by_format, columns
 
@@ -55,7 +45,9 @@ def _renderer(form: str | None, json_lines: bool, key: bool, headers: bool, time
     return columns(position=position, timestamp=timestamp, headers=headers, key=key, null=null.encode())
 
 
+@connects
 def consume(
+    where: Connection,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     partitions: Annotated[list[int] | None, typer.Option("--partition", "-p", metavar="N", help="Only this one; may be repeated.")] = None,
     start: Annotated[
@@ -83,9 +75,6 @@ def consume(
         ),
     ] = None,
     isolation: Annotated[str, typer.Option("--isolation", help="read_uncommitted or read_committed.")] = "read_uncommitted",
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Print the messages of a topic.
 
@@ -106,7 +95,6 @@ def consume(
     if follow and span.until_ms is not None:
         raise UsageError("--follow and -o e@TIME contradict each other")
     render = _renderer(form, json_lines, key, headers, timestamp, position, null)
-    where = connection(bootstrap_server, command_config, properties)
     reader: TopicReader | GroupReader
     if group is not None:
         if partitions or span not in (offsets.span(()), offsets.span(["end"])):

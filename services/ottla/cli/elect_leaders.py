@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ottla.cli.connection import (
-    DEFAULT_BOOTSTRAP_SERVER,
-    BootstrapServer,
-    ClientProperty,
-    CommandConfig,
-    cluster_metadata,
-    connection,
-    told_plainly,
-)
+from ottla.cli.connection import Connection, cluster_metadata, connects, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of, say, say_json, table
 from ottla.model import TopicPartition
@@ -36,14 +28,13 @@ class Election(enum.StrEnum):
     UNCLEAN = "unclean"
 
 
+@connects
 def elect_leaders(
+    where: Connection,
     election: Annotated[Election, typer.Argument(help="preferred: the first replica, if it is in sync. unclean: any that lives.")],
     names: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC[:PARTITION]]...", help="Which partitions.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every partition of the cluster.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Elect partition leaders.
 
@@ -61,15 +52,14 @@ def elect_leaders(
     from confluent_kafka import ElectionType
     from confluent_kafka import TopicPartition as ClientPartition
 
-    where = connection(bootstrap_server, command_config, properties)
     admin = where.admin()
     asked = None
     if names:
-        metadata = cluster_metadata(admin, bootstrap_server)
+        metadata = cluster_metadata(admin, where.bootstrap_server)
         counts = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
         asked = [ClientPartition(partition.topic, partition.partition) for partition in partitions_named(names, counts)]
     election_type = ElectionType.PREFERRED if election is Election.PREFERRED else ElectionType.UNCLEAN
-    with told_plainly(bootstrap_server):
+    with told_plainly(where.bootstrap_server):
         # Without the timeouts that it could be given: confluent-kafka 2.16 cannot take them. librdkafka has its own.
         outcomes = outcomes_of(admin.elect_leaders(election_type, asked).result(LIBRDKAFKAS_SECONDS + 5))
     if as_json:

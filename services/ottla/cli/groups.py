@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ottla.cli.connection import (
-    ANSWER_SECONDS,
-    DEFAULT_BOOTSTRAP_SERVER,
-    BootstrapServer,
-    ClientProperty,
-    CommandConfig,
-    connection,
-    told_plainly,
-)
+from ottla.cli.connection import ANSWER_SECONDS, Connection, connects, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.group_facts import (
     GroupFacts,
@@ -56,16 +48,15 @@ Group = Annotated[str, typer.Argument(metavar="GROUP")]
 
 
 @app.command("list")
+@connects
 def list_command(
+    where: Connection,
     state: Annotated[str | None, typer.Option("--state", help="Only groups in this state, for instance Stable or Empty.")] = None,
     group_type: Annotated[str | None, typer.Option("--type", help="Only groups of this type, classic or consumer.")] = None,
     as_json: Json = False,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """List the groups."""
-    rows = list_groups(connection(bootstrap_server, command_config, properties))
+    rows = list_groups(where)
     if state is not None:
         rows = [row for row in rows if row.state.lower() == state.lower()]
     if group_type is not None:
@@ -77,17 +68,16 @@ def list_command(
     elif rows:
         say(table(("group", "type", "state"), [(row.group_id, row.type, row.state) for row in rows]))
     else:
-        say(f"No groups on {bootstrap_server}.")
+        say(f"No groups on {where.bootstrap_server}.")
 
 
 @app.command()
+@connects
 def describe(
+    where: Connection,
     group: Group,
     members: Annotated[bool, typer.Option("--members", help="The members and what each reads, instead of the partitions.")] = False,
     as_json: Json = False,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Show how far a group is in each partition: the lag in messages, and how old the first unread message is.
 
@@ -96,7 +86,7 @@ def describe(
     - `ottla groups describe billing`
     - `ottla groups describe billing --members`
     """
-    facts = describe_group(connection(bootstrap_server, command_config, properties), group, with_seconds=not members)
+    facts = describe_group(where, group, with_seconds=not members)
     if as_json:
         say_json(_as_json(facts))
     elif members:
@@ -211,7 +201,9 @@ def seconds(duration: float) -> str:
 
 
 @app.command("reset-offsets")
+@connects
 def reset_offsets(
+    where: Connection,
     group: Group,
     topics: Annotated[
         list[str] | None,
@@ -231,9 +223,6 @@ def reset_offsets(
         typer.Option("--zookeeper", metavar="HOST:PORT,…", help="Of a group that meets in ZooKeeper; with the chroot, if any."),
     ] = None,
     as_json: Json = False,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Set where a group continues. It must have no members meanwhile.
 
@@ -247,7 +236,6 @@ def reset_offsets(
     chosen = [to_earliest or None, to_latest or None, to_offset, shift_by, to_datetime]
     if sum(option is not None for option in chosen) != 1:
         raise UsageError("give one of --to-earliest, --to-latest, --to-offset, --shift-by and --to-datetime")
-    where = connection(bootstrap_server, command_config, properties)
     admin = where.admin()
     in_zookeeper = None if zookeeper is None else ZooKeeperGroup(zookeeper, group)
     before = committed_offsets(admin, where, group) if in_zookeeper is None else in_zookeeper.offsets()
@@ -284,7 +272,7 @@ def reset_offsets(
     if execute and in_zookeeper is not None:
         in_zookeeper.set_offsets(wanted)
     elif execute:
-        with told_plainly(bootstrap_server, f"group {group!r}"):
+        with told_plainly(where.bootstrap_server, f"group {group!r}"):
             request = ConsumerGroupTopicPartitions(group, topic_partitions(wanted))
             answer = admin.alter_consumer_group_offsets([request], request_timeout=ANSWER_SECONDS)[group].result(ANSWER_SECONDS + 5)
         failed = [partition for partition in answer.topic_partitions if partition.error is not None]
@@ -347,16 +335,15 @@ def _milliseconds(text: str) -> int:
 
 
 @app.command()
+@connects
 def delete(
+    where: Connection,
     groups: Annotated[list[str], typer.Argument(metavar="GROUP...")],
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Delete groups that have no members, and what they have committed."""
-    admin = connection(bootstrap_server, command_config, properties).admin()
+    admin = where.admin()
     answers = admin.delete_consumer_groups(groups, request_timeout=ANSWER_SECONDS)
     for group, answer in answers.items():
-        with told_plainly(bootstrap_server, f"group {group!r}"):
+        with told_plainly(where.bootstrap_server, f"group {group!r}"):
             answer.result(ANSWER_SECONDS + 5)
         say(f"Deleted group {group!r}.")

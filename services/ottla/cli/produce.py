@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ottla.cli.connection import (
-    DEFAULT_BOOTSTRAP_SERVER,
-    BootstrapServer,
-    ClientProperty,
-    CommandConfig,
-    Connection,
-    connection,
-    sentence,
-)
+from ottla.cli.connection import Connection, connects, sentence
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.offsets import timestamp_ms
 from ottla.cli.rendering import unescaped
@@ -102,7 +94,9 @@ def _lines(files: Sequence[Path]) -> Iterator[bytes]:
             raise CommandFailed(f"{path}: {error.strerror}") from None
 
 
+@connects
 def produce(
+    where: Connection,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     files: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="Read instead of stdin.")] = None,
     key_delimiter: Annotated[
@@ -120,9 +114,6 @@ def produce(
     acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
     null: Annotated[bool, typer.Option("--null", "-Z", help="An empty value (or key) is null: a tombstone.")] = False,
     json_lines: Annotated[bool, typer.Option("--json", "-J", help="Lines as `ottla consume --json` prints them.")] = False,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Publish each line of stdin, or of files, as a message.
 
@@ -154,7 +145,7 @@ def produce(
             time_given if time_given is not None else message.timestamp_ms,
         )
 
-    publisher = Publisher(connection(bootstrap_server, command_config, properties), topic, partition, codec, acks)
+    publisher = Publisher(where, topic, partition, codec, acks)
     try:
         publisher.publish(_lines(files or ()), message_of)
     finally:

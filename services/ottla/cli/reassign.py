@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ottla.cli.connection import (
-    ANSWER_SECONDS,
-    DEFAULT_BOOTSTRAP_SERVER,
-    BootstrapServer,
-    ClientProperty,
-    CommandConfig,
-    Connection,
-    connection,
-    told_plainly,
-)
+from ottla.cli.connection import ANSWER_SECONDS, Connection, connects, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of, note, say, say_json, table
 from ottla.cli.reassignment_cluster import ReassigningCluster
@@ -72,14 +63,13 @@ _POLL_SECONDS: Final = 0.5
 
 
 @app.command()
+@connects
 def generate(
+    where: Connection,
     topics: Topics = None,
     to_brokers: ToBrokers = None,
     replication_factor: ReplicationFactor = None,
     ignore_racks: IgnoreRacks = False,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Print a plan that spreads topics evenly over brokers and moves as little as it can; nothing is changed.
 
@@ -87,14 +77,16 @@ def generate(
 
     Example: `ottla reassign generate --topics clicks,views --to-brokers 1,2,3 > plan.json`
     """
-    cluster = ReassigningCluster(connection(bootstrap_server, command_config, properties))
+    cluster = ReassigningCluster(where)
     plan = _generated(cluster, topics, to_brokers, replication_factor, ignore_racks)
     note(_summary(plan, cluster.replicas))
     say(plan_text(plan))
 
 
 @app.command()
+@connects
 def execute(
+    where: Connection,
     plan_file: Annotated[str | None, typer.Argument(metavar="[PLAN]", help="A plan's file; `-` reads standard input.")] = None,
     topics: Topics = None,
     to_brokers: ToBrokers = None,
@@ -112,9 +104,6 @@ def execute(
     ] = None,
     additional: Annotated[bool, typer.Option("--additional", help="Also while other partitions are on their way.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until all partitions are where they are to be.")] = True,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Carry out a plan, or the plan that `generate` would print, and wait until it is done.
 
@@ -130,7 +119,7 @@ def execute(
         raise UsageError("say what to move: either a PLAN, or --topics and --to-brokers")
     bytes_per_second = None if rate is None else parsed_rate(rate)
     given = None if plan_file is None else _read(plan_file)
-    cluster = ReassigningCluster(connection(bootstrap_server, command_config, properties))
+    cluster = ReassigningCluster(where)
     plan = given if given is not None else _generated(cluster, topics, to_brokers, replication_factor, ignore_racks)
     if wrong := complaints(plan, cluster.replicas, cluster.broker_ids):
         raise CommandFailed(f"the plan cannot be carried out: {'; '.join(wrong)}")
@@ -165,14 +154,13 @@ def execute(
 
 
 @app.command("list")
+@connects
 def list_ongoing(
+    where: Connection,
     as_json: Json = False,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """List the partitions that are on their way to other brokers."""
-    cluster = ReassigningCluster(connection(bootstrap_server, command_config, properties))
+    cluster = ReassigningCluster(where)
     ongoing = cluster.ongoing()
     if as_json:
         say_json([_ongoing_json(partition, found) for partition, found in ongoing.items()])
@@ -180,24 +168,23 @@ def list_ongoing(
         rows = [(str(partition), found.replicas, found.adding or None, found.removing or None) for partition, found in ongoing.items()]
         say(table(("partition", "replicas", "adding", "removing"), rows))
     else:
-        say(f"No partition is on its way on {bootstrap_server}.")
+        say(f"No partition is on its way on {where.bootstrap_server}.")
 
 
 @app.command()
+@connects
 def status(
+    where: Connection,
     plan_file: PlanFile,
     keep_throttle: Annotated[bool, typer.Option("--keep-throttle", help="Leave the throttle in place, also when all is done.")] = False,
     as_json: Json = False,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Compare a plan with where its partitions are, and remove the throttle when nothing is on its way any more.
 
     Exit code 1 until every partition is where the plan wants it.
     """
     plan = _read(plan_file)
-    cluster = ReassigningCluster(connection(bootstrap_server, command_config, properties))
+    cluster = ReassigningCluster(where)
     ongoing = cluster.ongoing()
     states = {partition: _state(partition, replicas, ongoing, cluster.replicas) for partition, replicas in sorted(plan.items())}
     if as_json:
@@ -213,18 +200,17 @@ def status(
 
 
 @app.command()
+@connects
 def cancel(
+    where: Connection,
     plan_file: Annotated[str | None, typer.Argument(metavar="[PLAN]", help="Only the partitions of this plan.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Whatever is on its way.")] = False,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Take reassignments back: partitions stay where they were, and what was copied is deleted."""
     if (plan_file is None) != everything:
         raise UsageError("say what to cancel: a PLAN, or --all")
     plan = None if plan_file is None else _read(plan_file)
-    cluster = ReassigningCluster(connection(bootstrap_server, command_config, properties))
+    cluster = ReassigningCluster(where)
     ongoing = cluster.ongoing()
     chosen = [reassignment for reassignment in ongoing if plan is None or reassignment in plan]
     if not chosen:

@@ -7,18 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.connection import (
-    ANSWER_SECONDS,
-    DEFAULT_BOOTSTRAP_SERVER,
-    BootstrapServer,
-    ClientProperty,
-    CommandConfig,
-    Connection,
-    cluster_metadata,
-    connection,
-    pairs,
-    told_plainly,
-)
+from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, connects, pairs, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import bytes_of, count_of, say, say_json, table
 from ottla.cli.topic_facts import TopicFacts, gather
@@ -44,7 +33,9 @@ def _wait(answers: dict[str, Future[Any]], where: Connection) -> None:
 
 
 @app.command()
+@connects
 def create(
+    where: Connection,
     name: Annotated[str, typer.Argument(metavar="NAME")],
     partitions: Partitions = None,
     replication_factor: Annotated[
@@ -52,9 +43,6 @@ def create(
     ] = None,
     configs: Configs = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed when the topic is there already.")] = False,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Create a topic; what is not given is the broker's default.
 
@@ -63,11 +51,10 @@ def create(
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import NewTopic
 
-    where = connection(bootstrap_server, command_config, properties)
     topic = NewTopic(name, num_partitions=partitions or -1, replication_factor=replication_factor or -1, config=pairs(configs, "--config"))
     admin = where.admin()  # kept until the answer is there: a client that is collected takes its requests with it
     answer = admin.create_topics([topic], request_timeout=ANSWER_SECONDS)[name]
-    with told_plainly(bootstrap_server, f"topic {name!r}"):
+    with told_plainly(where.bootstrap_server, f"topic {name!r}"):
         try:
             answer.result(ANSWER_SECONDS + 5)
         except KafkaException as exception:
@@ -79,16 +66,14 @@ def create(
 
 
 @app.command("list")
+@connects
 def list_topics(
+    where: Connection,
     internal: Annotated[bool, typer.Option("--internal", help="Also those that begin with `__`.")] = False,
     as_json: Json = False,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """List the topics."""
-    where = connection(bootstrap_server, command_config, properties)
-    metadata = cluster_metadata(where.admin(), bootstrap_server)
+    metadata = cluster_metadata(where.admin(), where.bootstrap_server)
     rows = [
         (name, len(topic.partitions), max((len(partition.replicas) for partition in topic.partitions.values()), default=0))
         for name, topic in sorted(metadata.topics.items())
@@ -99,19 +84,18 @@ def list_topics(
     elif rows:
         say(table(("topic", "partitions", "replicas"), rows))
     else:
-        say(f"No topics on {bootstrap_server}.")
+        say(f"No topics on {where.bootstrap_server}.")
 
 
 @app.command()
+@connects
 def describe(
+    where: Connection,
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="All topics when none is named.")] = None,
     under_replicated: Annotated[
         bool, typer.Option("--under-replicated", help="Only partitions with a replica that is not in sync.")
     ] = False,
     as_json: Json = False,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Show leaders, replicas, offsets and sizes of each partition, and what is configured for the topic itself.
 
@@ -120,7 +104,6 @@ def describe(
     - `ottla topics describe clicks`
     - `ottla topics describe --under-replicated`
     """
-    where = connection(bootstrap_server, command_config, properties)
     topics = gather(where, names or ())
     if under_replicated:
         topics = [topic for topic in topics if topic.shown(under_replicated)]
@@ -131,7 +114,7 @@ def describe(
     elif under_replicated:
         say("Every replica is in sync.")
     else:
-        say(f"No topics on {bootstrap_server}.")
+        say(f"No topics on {where.bootstrap_server}.")
 
 
 def _described(topic: TopicFacts, under_replicated: bool) -> str:
@@ -158,16 +141,15 @@ def _described(topic: TopicFacts, under_replicated: bool) -> str:
 
 
 @app.command()
+@connects
 def alter(
+    where: Connection,
     name: Annotated[str, typer.Argument(metavar="NAME")],
     partitions: Partitions = None,
     configs: Configs = None,
     delete_configs: Annotated[
         list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Back to the broker's default; may be repeated.")
     ] = None,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Add partitions, set or unset what is configured for a topic. Settings that are not named stay as they are.
 
@@ -177,9 +159,8 @@ def alter(
 
     if partitions is None and not configs and not delete_configs:
         raise UsageError("nothing to alter: give --partitions, --config or --delete-config")
-    where = connection(bootstrap_server, command_config, properties)
     admin = where.admin()
-    cluster_metadata(admin, bootstrap_server, name)
+    cluster_metadata(admin, where.bootstrap_server, name)
     entries = [
         *(ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in pairs(configs, "--config").items()),
         *(ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in delete_configs or ()),
@@ -194,20 +175,18 @@ def alter(
 
 
 @app.command()
+@connects
 def delete(
+    where: Connection,
     names: Annotated[list[str], typer.Argument(metavar="NAME...")],
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed when a topic is not there.")] = False,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Delete topics and all that is in them. There is no way back, and no question is asked."""
-    where = connection(bootstrap_server, command_config, properties)
     admin = where.admin()
-    there = cluster_metadata(admin, bootstrap_server).topics
+    there = cluster_metadata(admin, where.bootstrap_server).topics
     missing = [name for name in names if name not in there]
     if missing and not if_exists:
-        raise CommandFailed(f"topic {missing[0]!r} does not exist on {bootstrap_server}; nothing was deleted")
+        raise CommandFailed(f"topic {missing[0]!r} does not exist on {where.bootstrap_server}; nothing was deleted")
     doomed = [name for name in dict.fromkeys(names) if name in there]
     if doomed:
         _wait(admin.delete_topics(doomed, request_timeout=ANSWER_SECONDS), where)

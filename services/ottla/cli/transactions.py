@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ottla.cli.broker_call import call, can_call
-from ottla.cli.connection import (
-    DEFAULT_BOOTSTRAP_SERVER,
-    BootstrapServer,
-    ClientProperty,
-    CommandConfig,
-    Connection,
-    cluster_metadata,
-    connection,
-)
+from ottla.cli.connection import Connection, cluster_metadata, connects
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of, note, say, say_json, table
 from ottla.errors import NONE, TransactionalIdNotFound, error_of
@@ -55,17 +47,15 @@ Partition = tuple[str, int]
 
 
 @app.command("list")
+@connects
 def list_command(
+    where: Connection,
     state: Annotated[str | None, typer.Option("--state", help="Only those in this state, for instance Ongoing.")] = None,
     producer_id: Annotated[int | None, typer.Option("--producer-id", help="Only the one of this producer.", show_default=False)] = None,
     as_json: Json = False,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """List the transactional ids and what their transactions are doing."""
-    where = connection(bootstrap_server, command_config, properties)
-    brokers = Brokers(where, cluster_metadata(where.admin(), bootstrap_server))
+    brokers = Brokers(where, cluster_metadata(where.admin(), where.bootstrap_server))
     rows = brokers.transactions([] if state is None else [state], [] if producer_id is None else [producer_id])
     if as_json:
         say_json(
@@ -83,20 +73,18 @@ def list_command(
         cells = [(row.transactional_id, str(row.producer_id), row.state, row.coordinator) for row in rows]
         say(table(("transactional id", "producer", "state", "coordinator"), cells))
     else:
-        say(f"No transactions on {bootstrap_server}.")
+        say(f"No transactions on {where.bootstrap_server}.")
 
 
 @app.command()
+@connects
 def describe(
+    where: Connection,
     transactional_id: Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID")],
     as_json: Json = False,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Show a transactional id: its producer, and the partitions that its transaction has written to."""
-    where = connection(bootstrap_server, command_config, properties)
-    found = Brokers(where, cluster_metadata(where.admin(), bootstrap_server)).describe(transactional_id)
+    found = Brokers(where, cluster_metadata(where.admin(), where.bootstrap_server)).describe(transactional_id)
     if as_json:
         say_json(_as_json(found))
         return
@@ -128,15 +116,14 @@ def _seconds_since(milliseconds: int) -> float:
 
 
 @app.command("find-hanging")
+@connects
 def find_hanging(
+    where: Connection,
     topic: Topic = None,
     max_transaction_minutes: Annotated[
         int, typer.Option("--max-transaction-minutes", min=0, help="Younger ones may still be ended by their coordinators.")
     ] = MAX_TRANSACTION_MINUTES,
     as_json: Json = False,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Find transactions that are open in a partition and that no coordinator knows of.
 
@@ -145,8 +132,7 @@ def find_hanging(
     - `ottla transactions find-hanging`
     - `ottla transactions find-hanging --topic payments`
     """
-    where = connection(bootstrap_server, command_config, properties)
-    metadata = cluster_metadata(where.admin(), bootstrap_server, topic)
+    metadata = cluster_metadata(where.admin(), where.bootstrap_server, topic)
     brokers = Brokers(where, metadata)
     chosen = metadata.topics if topic is None else {topic: metadata.topics[topic]}
     open_ones = [writer for writer in brokers.writers(_partitions(chosen)) if writer.start_offset >= 0]
@@ -206,13 +192,12 @@ def _unknown(brokers: Brokers, writers: list[Writer]) -> list[Writer]:
 
 
 @app.command()
+@connects
 def abort(
+    where: Connection,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0)],
     start_offset: Annotated[int, typer.Argument(metavar="START_OFFSET", min=0)],
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    command_config: CommandConfig = None,
-    properties: ClientProperty = None,
 ) -> None:
     """Abort the transaction that begins at an offset of a partition, there and nowhere else. `find-hanging` says which need it.
 
@@ -220,8 +205,7 @@ def abort(
 
     - `ottla transactions abort payments 3 1874002`
     """
-    where = connection(bootstrap_server, command_config, properties)
-    metadata = cluster_metadata(where.admin(), bootstrap_server, topic)
+    metadata = cluster_metadata(where.admin(), where.bootstrap_server, topic)
     if partition not in metadata.topics[topic].partitions:
         raise UsageError(f"topic {topic!r} has no partition {partition}, only 0 to {max(metadata.topics[topic].partitions)}")
     brokers = Brokers(where, metadata)

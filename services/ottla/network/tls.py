@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ottla.config.tls import ClusterTlsSettings
+from ottla.config import tls as config
+from ottla.config.settings import Password
 from ottla.errors import ConfigurationError
 from ottla.lifecycle import Offload
 
@@ -86,6 +87,25 @@ class TlsSettings:
     enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
     cipher_suites: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, settings: config.TlsSettings) -> TlsSettings:
+        """`ssl.…` of a service, or of one of its listeners."""
+
+        def text(secret: Password | None) -> str:
+            return "" if secret is None else secret.value
+
+        return cls(
+            keystore_location=settings.ssl_keystore_location or "",
+            keystore_certificate_chain=text(settings.ssl_keystore_certificate_chain),
+            keystore_key=text(settings.ssl_keystore_key),
+            key_password=text(settings.ssl_key_password) or None,
+            truststore_location=settings.ssl_truststore_location or "",
+            truststore_certificates=text(settings.ssl_truststore_certificates),
+            client_auth=settings.ssl_client_auth,
+            enabled_protocols=tuple(settings.ssl_enabled_protocols),
+            cipher_suites=tuple(settings.ssl_cipher_suites or ()),
+        )
+
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
     """The context that a listener accepts with.
@@ -124,7 +144,7 @@ def client_context(settings: TlsSettings, *, check_host_name: bool) -> ssl.SSLCo
     return context
 
 
-def cluster_context(settings: ClusterTlsSettings) -> ssl.SSLContext:
+def cluster_context(settings: config.ClusterTlsSettings) -> ssl.SSLContext:
     """The context that a service connects to brokers with.
 
     Raises:

@@ -199,7 +199,7 @@ class SchemaRegistry:
             body_bytes=settings.size_limit_filter_max_request_body_size,
         )
         for listener in settings.api_listeners:
-            tls = server_context(tls_of(settings.for_listener(listener.name))) if listener.is_tls else None
+            tls = server_context(TlsSettings.of(settings.for_listener(listener.name))) if listener.is_tls else None
             opened = self._listeners[str(listener)] = HttpListener(application.handle, limits, tls)
             stack.push_async_callback(opened.close)
             await opened.start(listener.host, listener.port)
@@ -306,7 +306,7 @@ class SchemaRegistry:
         if not listener.is_tls:
             return None
         own = settings.for_listener(listener.name)
-        return client_context(tls_of(own), check_host_name=bool(own.ssl_endpoint_identification_algorithm))
+        return client_context(TlsSettings.of(own), check_host_name=bool(own.ssl_endpoint_identification_algorithm))
 
     # gRPC.
 
@@ -465,25 +465,6 @@ def topic_settings(settings: RegistrySettings) -> TopicSettings:
         settings.schema_registry_group_id,
         settings.kafkastore_init_timeout_ms / 1000,
         timeout_seconds,
-    )
-
-
-def tls_of(settings: RegistrySettings) -> TlsSettings:
-    """`ssl.…` as a listener takes it."""
-
-    def text(secret: object) -> str:
-        return "" if secret is None else str(getattr(secret, "value", secret))
-
-    return TlsSettings(
-        keystore_location=settings.ssl_keystore_location or "",
-        keystore_certificate_chain=text(settings.ssl_keystore_certificate_chain),
-        keystore_key=text(settings.ssl_keystore_key),
-        key_password=text(settings.ssl_key_password) or None,
-        truststore_location=settings.ssl_truststore_location or "",
-        truststore_certificates=text(settings.ssl_truststore_certificates),
-        client_auth=settings.ssl_client_auth,
-        enabled_protocols=tuple(settings.ssl_enabled_protocols),
-        cipher_suites=tuple(settings.ssl_cipher_suites or ()),
     )
 
 
