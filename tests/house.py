@@ -41,7 +41,7 @@ _LATER: Final = """
     broker/replication/schema_ids broker/replication/schema_claims
     cli/schema cli/audit cli/dev_services cli/mirror cli/load cli/spark cli/flights_in_spark cli/takeover cli/replay config/client
     config/providers config/registry config/audit config/mirror metrics/schema_registry metrics/audit metrics/mirror metrics/load
-    record/columnar record/digests network/complaints storage/opening_process storage/batch_opener
+    record/columnar record/digests network/complaints network/audit_schema storage/opening_process storage/batch_opener
     interbroker/admission unit/storage/test_batch_opener unit/broker/handlers/test_repetitions record/audit_records
     unit/record/test_audit_records unit/record/test_digests coordination/listener/ protocol/produce_client unit/record/test_columnar
     unit/config/test_providers unit/config/test_registry unit/testing/test_services unit/protocol/test_produce_client
@@ -75,8 +75,8 @@ CEILINGS: Final[dict[str, int]] = {
     "Callable[": 255,
     "home words": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 60_150,
-    "lines of tests": 78_710,
+    "lines of services/ottla": 60_290,
+    "lines of tests": 78_805,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
     "files on the way of a CreateTopics": 34,

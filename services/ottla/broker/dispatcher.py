@@ -497,7 +497,9 @@ class Session:
 
     def _context(self, header: RequestHeader) -> RequestContext:
         peer = self._connection.peer
-        return RequestContext(self._principal, header.client_id, header.api_version, header.correlation_id, peer.listener_name, peer.host)
+        return RequestContext(
+            header.api_key, self._principal, header.client_id, header.api_version, header.correlation_id, peer.listener_name, peer.host
+        )
 
 
 class Dispatcher:
@@ -525,7 +527,7 @@ class Dispatcher:
 
 
 def _decode(api: Api, body: memoryview, version: int) -> Any:
-    return api.decode(body, version) if api.decode else messages.request_reader(api.key, version)(body)
+    return api.decode(body, version) if api.decode else messages.request_reader(api.key, version, api.max_version)(body)
 
 
 def _encode(api: Api, context: RequestContext, response: Any) -> tuple[Pieces, list[int]]:

@@ -36,18 +36,25 @@ _SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
 
 
 @functools.cache
-def request_reader(api_key: int, version: int) -> Callable[[memoryview], Any]:
+def request_reader(api_key: int, version: int, read_as: int | None = None) -> Callable[[memoryview], Any]:
     """The function that reads the body of a request: a view of exactly what follows the request header.
 
     The function raises InvalidRequest when the body is cut short or contradicts itself; nothing else, whatever the bytes
     are. What follows the message is skipped, as Kafka does: librdkafka's Metadata request for all topics, v9 and
     later, has three bytes too many.
 
+    Args:
+        api_key: which API.
+        version: of the body.
+        read_as: a later version, whose class the request is read into, so that what handles it has one class for all versions;
+            see `schema_reader.message_reader`.
+
     Raises:
         LookupError: Kafka has no such API or version.
     """
     key = ApiKey(api_key)
-    read = message_reader(_message(key, version, "request"), max_elements(key))
+    result = _message(key, version if read_as is None else read_as, "request")
+    read = message_reader(_message(key, version, "request"), max_elements(key), result)
     name = f"{key.api_name} v{version}"
 
     def read_request(body: memoryview) -> Any:

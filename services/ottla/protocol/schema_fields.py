@@ -16,6 +16,9 @@ from typing import Any, Final
 
 NOT_TAGGED: Final = -1
 
+# Of what is no number.
+_ZEROS: Final = {"bool": False, "string": "", "bytes": b"", "records": None, "uuid": None, "datetime_i64": None}
+
 _Reader = Callable[[Any, list[int]], None]
 
 
@@ -23,7 +26,8 @@ _Reader = Callable[[Any, list[int]], None]
 class SchemaField:
     """One field of a message.
 
-    `wire_type` is Kafka's name of a primitive; it is empty for a struct, whose class is then `struct`.
+    `wire_type` is Kafka's name of a primitive; it is empty for a struct, whose class is then `struct`. `default` stands for a field that is
+    absent: a tagged one that was not sent, or one that an older version of the message does not have.
     """
 
     name: str
@@ -53,7 +57,7 @@ def _schema_field(field: dataclasses.Field[Any]) -> SchemaField:
         is_array=is_array,
         nullable=nullable,
         tag=tag,
-        default=_default(field, declared) if tag != NOT_TAGGED else None,
+        default=_default(field, declared, is_array),
     )
 
 
@@ -63,14 +67,15 @@ def _without_none(declared: Any) -> tuple[Any, bool]:
     return next(argument for argument in typing.get_args(declared) if argument is not types.NoneType), True
 
 
-def _default(field: dataclasses.Field[Any], declared: Any) -> Any:
-    """What an absent tagged field stands for: the declared default, else Kafka's zero of its type."""
+def _default(field: dataclasses.Field[Any], declared: Any, is_array: bool) -> Any:
+    """The declared default, else Kafka's zero of its type."""
     if field.default is not dataclasses.MISSING:
         return field.default
+    if is_array:
+        return ()
     if dataclasses.is_dataclass(declared):
-        return declared(**{nested.name: _default(nested, nested.type) for nested in dataclasses.fields(declared)})  # type: ignore[operator]  # a dataclass of unknown fields
-    assert field.metadata["kafka_type"] in {"int8", "int16", "int32", "int64"}, f"{field.name} has no default"
-    return 0
+        return declared(**{nested.name: nested.default for nested in schema_fields(declared)})  # type: ignore[operator]  # a dataclass of unknown fields
+    return _ZEROS.get(field.metadata["kafka_type"], 0)
 
 
 # The error codes in a response, wherever its schema has them.

@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import make_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -68,15 +69,17 @@ class Elements:
             raise InvalidRequest(f"more than {self.most} elements, the last {count} of them in {where}")
 
 
-def message_reader(schema: Any, max_elements: int) -> Reader:
+def message_reader(schema: Any, max_elements: int, result: Any = None) -> Reader:
     """The reader of a whole request or response; any thread may use it.
 
     Args:
-        schema: kio's class of the message.
+        schema: kio's class of the message, in the version that is read.
         max_elements: of all its arrays together; a message of more is refused.
+        result: kio's class of a later version, to read older ones into, if not `schema`. What the version that is read does not have
+            gets its default; what only that version has is an attribute besides.
     """
     elements = Elements(max_elements)
-    read_message = _struct_reader(schema, elements)
+    read_message = _struct_reader(schema, elements, schema if result is None else result)
 
     def read(buffer: memoryview, position: int) -> tuple[Any, int]:
         elements.begin()
@@ -85,18 +88,20 @@ def message_reader(schema: Any, max_elements: int) -> Reader:
     return read
 
 
-def _struct_reader(schema: Any, elements: Elements) -> Reader:
+def _struct_reader(schema: Any, elements: Elements, result: Any) -> Reader:
     flexible: bool = schema.__flexible__
     plain: list[tuple[str, Reader]] = []
     tagged: dict[int, tuple[str, Reader]] = {}
-    defaults: dict[str, Any] = {}
-    for field in schema_fields(schema):
-        reader = _field_reader(field, flexible, elements)
+    fields, in_result = schema_fields(schema), {field.name: field for field in schema_fields(result)}
+    build = _with(result, [field for field in fields if field.name not in in_result])
+    sent = {field.name for field in fields if field.tag == NOT_TAGGED}
+    defaults = {field.name: field.default for field in (*in_result.values(), *fields) if field.name not in sent}
+    for field in fields:
+        reader = _field_reader(field, flexible, elements, in_result.get(field.name, field).struct)
         if field.tag == NOT_TAGGED:
             plain.append((field.name, reader))
         else:
             tagged[field.tag] = (field.name, reader)
-            defaults[field.name] = field.default
 
     def read(buffer: memoryview, position: int) -> tuple[Any, int]:
         values = defaults.copy()
@@ -116,19 +121,26 @@ def _struct_reader(schema: Any, elements: Elements) -> Reader:
                     if position != stop:
                         raise InvalidRequest(f"tagged field {tag} says {size} bytes and has {size - stop + position}")
                 position = stop
-        return schema(**values), position
+        return build(**values), position
 
     return read
 
 
-def _field_reader(field: SchemaField, flexible: bool, elements: Elements) -> Reader:
+def _with(result: Any, more: list[SchemaField]) -> Any:
+    """The class with these fields more."""
+    if not more:
+        return result
+    return make_dataclass(result.__name__, [(field.name, object) for field in more], bases=(result,), frozen=True, slots=True, kw_only=True)
+
+
+def _field_reader(field: SchemaField, flexible: bool, elements: Elements, result: Any) -> Reader:
     if field.is_array:
-        item = _struct_reader(field.struct, elements) if field.struct else _primitive_reader(field.wire_type, False, flexible)
+        item = _struct_reader(field.struct, elements, result) if field.struct else _primitive_reader(field.wire_type, False, flexible)
         return _array_reader(item, field, flexible, elements)
     # A tagged field is absent rather than null, so its type has no place for null.
     nullable = field.nullable and field.tag == NOT_TAGGED
     if field.struct:
-        read_struct = _struct_reader(field.struct, elements)
+        read_struct = _struct_reader(field.struct, elements, result)
         return _nullable(read_struct) if nullable else read_struct
     return _primitive_reader(field.wire_type, nullable, flexible)
 

@@ -93,6 +93,35 @@ def test_a_request_is_read_as_kio_reads_it(key: ApiKey, data: st.DataObject) -> 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.api_name)
 @FEW
 @given(data=st.data())
+def test_a_request_read_as_a_later_version_has_all_of_its_own_and_the_defaults_of_the_other(key: ApiKey, data: st.DataObject) -> None:
+    version = data.draw(st.sampled_from(versions_of(key)))
+    later = data.draw(st.sampled_from([other for other in versions_of(key) if other >= version]))
+    request = data.draw(any_message(load_request_schema(key, version)))
+    found = messages.request_reader(key, version, later)(memoryview(written_by_kio(request)))
+    check_read_as(request, found, load_request_schema(key, later))
+
+
+def check_read_as(sent: Any, found: Any, later: Any) -> None:
+    """Each field is what was sent; what was not in the version that was sent has its default."""
+    assert isinstance(found, later)
+    fields = {field.name: field for field in schema_fields(later)} | {field.name: field for field in schema_fields(type(sent))}
+    structs = {field.name: field.struct for field in schema_fields(later)}
+    for name, field in fields.items():
+        value = getattr(found, name)
+        if not hasattr(sent, name):
+            assert value == field.default
+        elif field.struct is None or not getattr(sent, name):
+            assert value == getattr(sent, name)
+        elif field.is_array:
+            for one, other in zip(getattr(sent, name), value, strict=True):
+                check_read_as(one, other, structs.get(name, field.struct))
+        else:
+            check_read_as(getattr(sent, name), value, structs.get(name, field.struct))
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.api_name)
+@FEW
+@given(data=st.data())
 def test_a_response_is_written_byte_for_byte_as_kio_writes_it(key: ApiKey, data: st.DataObject) -> None:
     """Behind the length and the header of its version."""
     version = data.draw(st.sampled_from(versions_of(key)))
@@ -197,6 +226,15 @@ def test_a_body_cut_at_any_byte_is_refused_with_its_size() -> None:
     for size in range(len(body)):
         with pytest.raises(InvalidRequest, match=r"Metadata v12: "):
             messages.request_reader(ApiKey.METADATA, 12)(memoryview(body)[:size])
+
+
+def test_what_only_an_older_version_has_stands_beside_the_later_ones() -> None:
+    """LeaveGroup v2 has the id of one member, v5 a list; JoinGroup v0 no rebalance timeout."""
+    leave = messages.request_reader(ApiKey.LEAVE_GROUP, 2, 5)(memoryview(b"\0\1g\0\1m"))
+    assert (leave.group_id, leave.member_id, leave.members) == ("g", "m", ())
+    join = messages.request_reader(ApiKey.JOIN_GROUP, 0, 9)(memoryview(b"\0\1g\0\0\x27\x10\0\0\0\1t\0\0\0\0"))
+    assert (join.session_timeout, join.rebalance_timeout) == (timedelta(seconds=10), timedelta(milliseconds=-1))
+    assert (join.group_instance_id, join.reason) == (None, None)
 
 
 def test_what_follows_the_request_is_passed_over() -> None:

@@ -6,7 +6,7 @@ v4 adds TRANSACTION_ABORTABLE, which does not occur here.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
 from ottla.broker.handlers.authorization import check_group, check_transaction, code_of
@@ -14,14 +14,16 @@ from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError
 from ottla.model import TopicPartition
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
 
 FIRST_WITH_PRODUCER_FENCED: Final = 2
 
 
 @handles(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4)
-async def add_offsets_to_txn(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+async def add_offsets_to_txn(request: AddOffsetsToTxnRequest, context: RequestContext, parts: BrokerParts) -> Any:
     error_code = NONE
     try:
         check_transaction(parts, context, request.transactional_id)
@@ -34,5 +36,5 @@ async def add_offsets_to_txn(request: Any, context: RequestContext, parts: Broke
         )
     except ApiError as error:
         error_code = code_of(error, context, FIRST_WITH_PRODUCER_FENCED)
-    schema = messages.response_schema(ApiKey.ADD_OFFSETS_TO_TXN, context.api_version)
+    schema = context.response_schema()
     return schema("AddOffsetsToTxnResponse", throttle_time=0, error_code=error_code)

@@ -8,7 +8,7 @@ each other by gRPC.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.handlers.authorization import check_transaction, code_of, topic_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
@@ -17,14 +17,16 @@ from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, OperationNotAttempted, TopicAuthorizationFailed, UnknownTopicOrPartition
 from ottla.model import INTERNAL_TOPICS, TopicPartition
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.add_partitions_to_txn.v3.request import AddPartitionsToTxnRequest
 
 FIRST_WITH_PRODUCER_FENCED: Final = 2
 
 
 @handles(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3)
-async def add_partitions_to_txn(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+async def add_partitions_to_txn(request: AddPartitionsToTxnRequest, context: RequestContext, parts: BrokerParts) -> Any:
     transactional_id = request.v3_and_below_transactional_id
     topics = request.v3_and_below_topics
     asked = list(dict.fromkeys(TopicPartition(topic.name, index) for topic in topics for index in topic.partitions))
@@ -42,7 +44,7 @@ async def add_partitions_to_txn(request: Any, context: RequestContext, parts: Br
             codes = dict.fromkeys(asked, NONE)
     except ApiError as error:
         codes = dict.fromkeys(asked, code_of(error, context, FIRST_WITH_PRODUCER_FENCED))
-    schema = messages.response_schema(ApiKey.ADD_PARTITIONS_TO_TXN, context.api_version)
+    schema = context.response_schema()
     answers = [
         schema(
             "AddPartitionsToTxnTopicResult",

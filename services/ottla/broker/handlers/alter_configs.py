@@ -6,32 +6,34 @@ The broker of no name stands for all brokers. Loggers are refused with INVALID_R
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.config_alterations import alter_each
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.errors import InvalidRequest
 from ottla.model import BrokerId
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.alter_configs.v2.request import AlterConfigsRequest, AlterConfigsResource
 
 
 @handles(ApiKey.ALTER_CONFIGS, 0, 2)
-async def alter_configs(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
-    schema = messages.response_schema(ApiKey.ALTER_CONFIGS, context.api_version)
+async def alter_configs(request: AlterConfigsRequest, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = context.response_schema()
     validate_only = request.validate_only
 
-    async def change_topic(name: str, resource: Any) -> None:
+    async def change_topic(name: str, resource: AlterConfigsResource) -> None:
         await parts.controller.alter_topic_configs(name, replacement_of(resource), validate_only=validate_only)
 
-    async def change_broker(broker_id: BrokerId | None, resource: Any) -> None:
+    async def change_broker(broker_id: BrokerId | None, resource: AlterConfigsResource) -> None:
         await parts.controller.alter_broker_configs(broker_id, replacement_of(resource), validate_only=validate_only)
 
-    responses = await alter_each(request, schema, context, parts, change_topic, change_broker)
+    responses = await alter_each(request.resources, schema, context, parts, change_topic, change_broker)
     return schema("AlterConfigsResponse", throttle_time=0, responses=responses)
 
 
-def replacement_of(resource: Any) -> dict[str, str]:
+def replacement_of(resource: AlterConfigsResource) -> dict[str, str]:
     """All the settings that the resource is to have.
 
     Raises:
@@ -40,7 +42,7 @@ def replacement_of(resource: Any) -> dict[str, str]:
     without_value = [config.name for config in resource.configs if config.value is None]
     if without_value:
         raise InvalidRequest(f"Null value not supported for : {','.join(without_value)}")
-    replacement = {config.name: config.value for config in resource.configs}
+    replacement = {config.name: config.value for config in resource.configs if config.value is not None}
     if len(replacement) < len(resource.configs):
         raise InvalidRequest("Error due to duplicate config keys")
     return replacement

@@ -7,7 +7,7 @@ it, and ListPartitionReassignments tells how far it is. Any broker takes the req
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import DENIED, cluster_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
@@ -17,16 +17,20 @@ from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed
 from ottla.interbroker.calls import PartitionOutcome
 from ottla.model import BrokerId, TopicPartition
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.alter_partition_reassignments.v0.request import AlterPartitionReassignmentsRequest
 
 
 @handles(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 0)
-async def alter_partition_reassignments(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
-    schema = messages.response_schema(ApiKey.ALTER_PARTITION_REASSIGNMENTS, context.api_version)
+async def alter_partition_reassignments(request: AlterPartitionReassignmentsRequest, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = context.response_schema()
     # A partition that is named twice moves to where it is named last, as with Kafka.
     asked: dict[TopicPartition, Sequence[BrokerId] | None] = {
-        TopicPartition(topic.name, partition.partition_index): partition.replicas
+        TopicPartition(topic.name, partition.partition_index): None
+        if partition.replicas is None
+        else tuple(map(BrokerId, partition.replicas))
         for topic in request.topics
         for partition in topic.partitions
     }

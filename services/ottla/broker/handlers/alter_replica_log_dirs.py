@@ -7,7 +7,7 @@ Unlike Kafka: a move that a stop of the broker interrupts is not taken up again.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ottla.broker.handlers.authorization import DENIED, cluster_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
@@ -15,13 +15,15 @@ from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, 
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed
 from ottla.model import TopicPartition
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.alter_replica_log_dirs.v2.request import AlterReplicaLogDirsRequest
 
 
 @handles(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2)
-def alter_replica_log_dirs(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
-    schema = messages.response_schema(ApiKey.ALTER_REPLICA_LOG_DIRS, context.api_version)
+def alter_replica_log_dirs(request: AlterReplicaLogDirsRequest, context: RequestContext, parts: BrokerParts) -> Sliced:
+    schema = context.response_schema()
     # A partition that is named twice moves to where it is named last, as with Kafka.
     asked = {
         TopicPartition(topic.name, index): directory.path

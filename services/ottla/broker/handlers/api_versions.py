@@ -7,7 +7,7 @@ turns compression off when the list does not begin at 0 (KAFKA-18659).
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.handlers.registry import APIS, BrokerParts, RequestContext, handles
 from ottla.errors import UnsupportedVersion
@@ -15,14 +15,17 @@ from ottla.protocol import produce
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages import encode_response, response_schema
 
+if TYPE_CHECKING:
+    from kio.schema.api_versions.v4.request import ApiVersionsRequest
+
 MIN_VERSION: Final = 0
 MAX_VERSION: Final = 4
 
 
 @handles(ApiKey.API_VERSIONS, MIN_VERSION, MAX_VERSION)
-def api_versions(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+def api_versions(request: ApiVersionsRequest, context: RequestContext, parts: BrokerParts) -> Any:
     """All APIs with their versions."""
-    schema = response_schema(ApiKey.API_VERSIONS, context.api_version)
+    schema = context.response_schema()
     # Produce is not in the table, because the dispatcher calls it by itself.
     keys = [schema("ApiVersion", api_key=ApiKey.PRODUCE, min_version=0, max_version=produce.MAX_VERSION)]
     keys += [

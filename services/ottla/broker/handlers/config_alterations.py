@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from ottla.broker.handlers.authorization import cluster_allowed, topic_allowed
 from ottla.broker.handlers.config_entries import ConfigResourceKind, broker_of, check_logger_resource
@@ -15,24 +15,35 @@ from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, InvalidRequ
 from ottla.model import BrokerId
 from ottla.protocol.messages import MessageSchema
 
-ChangeTopic = Callable[[str, Any], Awaitable[None]]
-ChangeBroker = Callable[[BrokerId | None, Any], Awaitable[None]]
-ChangeLoggers = Callable[[Any], None]
+
+class Resource(Protocol):
+    """What a request says of one topic or broker, in either API."""
+
+    @property
+    def resource_type(self) -> int:
+        """A `ConfigResourceKind`, or a number that is none."""
+
+    @property
+    def resource_name(self) -> str:
+        """The topic's name or the broker's id."""
+
+
+ResourceT = TypeVar("ResourceT", bound=Resource)
 
 
 async def alter_each(
-    request: Any,
+    resources: Sequence[ResourceT],
     schema: MessageSchema,
     context: RequestContext,
     parts: BrokerParts,
-    change_topic: ChangeTopic,
-    change_broker: ChangeBroker,
-    change_loggers: ChangeLoggers | None = None,
+    change_topic: Callable[[str, ResourceT], Awaitable[None]],
+    change_broker: Callable[[BrokerId | None, ResourceT], Awaitable[None]],
+    change_loggers: Callable[[ResourceT], None] | None = None,
 ) -> list[Any]:
-    """Alters each resource of the request and gives the answers; one that is refused does not stop the others.
+    """Alters each resource and gives the answers; one that is refused does not stop the others.
 
     Args:
-        request: of either API.
+        resources: of the request.
         schema: of its responses.
         context: who asks.
         parts: the broker's.
@@ -40,9 +51,9 @@ async def alter_each(
         change_broker: the same for a broker; None stands for all of them.
         change_loggers: the same for this broker's loggers, where the API has it.
     """
-    times_named = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    times_named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     responses = []
-    named = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
+    named = {(resource.resource_type, resource.resource_name): resource for resource in resources}
     async for resource in in_slices(named.values()):
         kind, name = resource.resource_type, resource.resource_name
         error_code, error_message = NONE, None

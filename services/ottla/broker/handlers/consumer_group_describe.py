@@ -5,7 +5,7 @@ v1 adds which protocol a member speaks (KIP-1099). Served when `group.coordinato
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.groups.consumer.assignment import Assignment
 from ottla.broker.groups.consumer.group import ConsumerGroup
@@ -15,16 +15,19 @@ from ottla.broker.handlers.consumer_group_heartbeat import serves_consumer_group
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation, Resource, ResourceKind
 from ottla.errors import NONE, ApiError, GroupIdNotFound, TopicAuthorizationFailed
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages import MessageSchema
+
+if TYPE_CHECKING:
+    from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeRequest
 
 SPEAKS_CLASSIC: Final = 0
 SPEAKS_CONSUMER: Final = 1
 
 
 @handles(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, serves=serves_consumer_groups)
-def consumer_group_describe(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
-    schema = messages.response_schema(ApiKey.CONSUMER_GROUP_DESCRIBE, context.api_version)
+def consumer_group_describe(request: ConsumerGroupDescribeRequest, context: RequestContext, parts: BrokerParts) -> Sliced:
+    schema = context.response_schema()
     described = []
     for group_id in dict.fromkeys(request.group_ids):
         yield
@@ -48,7 +51,7 @@ def consumer_group_describe(request: Any, context: RequestContext, parts: Broker
     return schema("ConsumerGroupDescribeResponse", throttle_time=0, groups=described)
 
 
-def _group(group_id: str, want_operations: bool, context: RequestContext, parts: BrokerParts, schema: messages.MessageSchema) -> Any:
+def _group(group_id: str, want_operations: bool, context: RequestContext, parts: BrokerParts, schema: MessageSchema) -> Any:
     group = group_of(parts, context, Operation.DESCRIBE, group_id).group(group_id)
     if not isinstance(group, ConsumerGroup):
         raise GroupIdNotFound(f"Group {group_id} not found." if group is None else f"Group {group_id} is not a consumer group.")
@@ -71,7 +74,7 @@ def _group(group_id: str, want_operations: bool, context: RequestContext, parts:
     )
 
 
-def _member(group: ConsumerGroup, member: ConsumerMember, parts: BrokerParts, schema: messages.MessageSchema) -> Any:
+def _member(group: ConsumerGroup, member: ConsumerMember, parts: BrokerParts, schema: MessageSchema) -> Any:
     metadata = member.metadata
     return schema(
         "Member",
@@ -89,7 +92,7 @@ def _member(group: ConsumerGroup, member: ConsumerMember, parts: BrokerParts, sc
     )
 
 
-def _assignment(assignment: Assignment, parts: BrokerParts, schema: messages.MessageSchema) -> Any:
+def _assignment(assignment: Assignment, parts: BrokerParts, schema: MessageSchema) -> Any:
     topics = []
     for topic_id, partitions in assignment.items():
         name = parts.metadata.topic_name(topic_id)

@@ -6,7 +6,7 @@ v1 adds subscription by a regular expression, and has the member make its id its
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.groups.consumer.assignment import Assignment, assignment_of
 from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer
@@ -15,8 +15,11 @@ from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.config.broker import BrokerSettings
 from ottla.errors import NONE, ApiError, TopicAuthorizationFailed
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages import MessageSchema
+
+if TYPE_CHECKING:
+    from kio.schema.consumer_group_heartbeat.v1.request import ConsumerGroupHeartbeatRequest
 
 FIRST_WITH_OWN_IDS: Final = 1
 
@@ -27,8 +30,8 @@ def serves_consumer_groups(settings: BrokerSettings) -> bool:
 
 
 @handles(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, serves=serves_consumer_groups)
-async def consumer_group_heartbeat(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
-    schema = messages.response_schema(ApiKey.CONSUMER_GROUP_HEARTBEAT, context.api_version)
+async def consumer_group_heartbeat(request: ConsumerGroupHeartbeatRequest, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = context.response_schema()
     try:
         group = group_of(parts, context, Operation.READ, request.group_id)
         _check_topics(request.subscribed_topic_names or (), context, parts)
@@ -62,7 +65,7 @@ def _check_topics(names: tuple[str, ...], context: RequestContext, parts: Broker
             raise TopicAuthorizationFailed(f"{context.principal} may not know of all the topics that it subscribes to")
 
 
-def _heartbeat(request: Any, context: RequestContext, parts: BrokerParts) -> Heartbeat:
+def _heartbeat(request: ConsumerGroupHeartbeatRequest, context: RequestContext, parts: BrokerParts) -> Heartbeat:
     names = request.subscribed_topic_names
     return Heartbeat(
         request.member_id,
@@ -73,7 +76,7 @@ def _heartbeat(request: Any, context: RequestContext, parts: BrokerParts) -> Hea
         request.rack_id,
         int(request.rebalance_timeout.total_seconds() * 1000),
         None if names is None else frozenset(names),
-        getattr(request, "subscribed_topic_regex", None),
+        request.subscribed_topic_regex,
         request.server_assignor,
         _owned(request),
         makes_its_id=context.api_version >= FIRST_WITH_OWN_IDS,
@@ -81,7 +84,7 @@ def _heartbeat(request: Any, context: RequestContext, parts: BrokerParts) -> Hea
     )
 
 
-def _owned(request: Any) -> Assignment | None:
+def _owned(request: ConsumerGroupHeartbeatRequest) -> Assignment | None:
     if request.topic_partitions is None:
         return None
     return assignment_of(
@@ -89,7 +92,7 @@ def _owned(request: Any) -> Assignment | None:
     )
 
 
-def _assignment(answer: HeartbeatAnswer, schema: messages.MessageSchema) -> Any:
+def _assignment(answer: HeartbeatAnswer, schema: MessageSchema) -> Any:
     if answer.assignment is None:
         return None
     topics = [

@@ -6,20 +6,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import DENIED, topic_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import Deadline, in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, InvalidRequest, TopicAuthorizationFailed, UnknownTopicOrPartition
-from ottla.protocol import messages
+from ottla.model import BrokerId
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.create_partitions.v3.request import CreatePartitionsRequest
 
 
 @handles(ApiKey.CREATE_PARTITIONS, 0, 3)
-async def create_partitions(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
-    schema = messages.response_schema(ApiKey.CREATE_PARTITIONS, context.api_version)
+async def create_partitions(request: CreatePartitionsRequest, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = context.response_schema()
     times_named = Counter(topic.name for topic in request.topics)
     deadline = Deadline(request.timeout)
     results = []
@@ -32,7 +35,8 @@ async def create_partitions(request: Any, context: RequestContext, parts: Broker
                 raise TopicAuthorizationFailed(DENIED)
             if parts.metadata.topic(name) is None:
                 raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
-            assignments = None if topic.assignments is None else [assignment.broker_ids for assignment in topic.assignments]
+            given = topic.assignments
+            assignments = None if given is None else [tuple(map(BrokerId, assignment.broker_ids)) for assignment in given]
             creation = parts.controller.create_partitions(name, topic.count, assignments, request.validate_only, deadline.seconds_left())
             await deadline.wait(creation, f"adding partitions to {name}")
         except ApiError as error:

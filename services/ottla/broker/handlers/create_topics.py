@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.controller.topics import NewTopic
 from ottla.broker.handlers.authorization import DENIED, may_create_topic, topic_allowed
@@ -20,15 +20,18 @@ from ottla.broker.handlers.waiting import Deadline, side_by_side
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, InvalidConfig, InvalidReplicaAssignment, InvalidRequest, TopicAuthorizationFailed
 from ottla.model import BrokerId, TopicDescription
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages import MessageSchema
+
+if TYPE_CHECKING:
+    from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 
 
 @handles(ApiKey.CREATE_TOPICS, 2, 7)
-async def create_topics(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
-    schema = messages.response_schema(ApiKey.CREATE_TOPICS, context.api_version)
-    times_named = Counter(topic.name for topic in request.topics)
-    named = {topic.name: topic for topic in request.topics}
+async def create_topics(request: CreateTopicsRequest, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = context.response_schema()
+    times_named = Counter[str](topic.name for topic in request.topics)
+    named: dict[str, CreatableTopic] = {topic.name: topic for topic in request.topics}
     deadline = Deadline(request.timeout)
 
     async def create(name: str) -> Any:
@@ -60,7 +63,7 @@ async def create_topics(request: Any, context: RequestContext, parts: BrokerPart
     return schema("CreateTopicsResponse", throttle_time=0, topics=results)
 
 
-def new_topic_of(topic: Any) -> NewTopic:
+def new_topic_of(topic: CreatableTopic) -> NewTopic:
     """What the controller is asked for.
 
     Raises:
@@ -71,7 +74,8 @@ def new_topic_of(topic: Any) -> NewTopic:
     for assignment in topic.assignments:
         if assignment.partition_index in assignments:
             raise InvalidReplicaAssignment(f"{topic.name}: partition {assignment.partition_index} is assigned twice")
-        assignments[assignment.partition_index] = assignment.broker_ids
+        assignments[assignment.partition_index] = tuple(map(BrokerId, assignment.broker_ids))
+    configs = {config.name: config.value for config in topic.configs if config.value is not None}
     without_value = [config.name for config in topic.configs if config.value is None]
     if without_value:
         raise InvalidConfig(f"Null value not supported for topic configs: {','.join(without_value)}")
@@ -80,11 +84,11 @@ def new_topic_of(topic: Any) -> NewTopic:
         partition_count=topic.num_partitions,
         replication_factor=topic.replication_factor,
         assignments=assignments,
-        configs={config.name: config.value for config in topic.configs},
+        configs=configs,
     )
 
 
-def _refused(schema: messages.MessageSchema, name: str, error: ApiError) -> Any:
+def _refused(schema: MessageSchema, name: str, error: ApiError) -> Any:
     return schema(
         "CreatableTopicResult",
         name=name,
@@ -98,7 +102,7 @@ def _refused(schema: messages.MessageSchema, name: str, error: ApiError) -> Any:
 
 
 def _created(
-    schema: messages.MessageSchema,
+    schema: MessageSchema,
     created: TopicDescription,
     shown_settings: Callable[[], list[Any]],
     validate_only: bool,
@@ -131,7 +135,7 @@ def _created(
     )
 
 
-def _settings(schema: messages.MessageSchema, new_topic: NewTopic, parts: BrokerParts) -> list[Any]:
+def _settings(schema: MessageSchema, new_topic: NewTopic, parts: BrokerParts) -> list[Any]:
     return [
         schema(
             "CreatableTopicConfigs",

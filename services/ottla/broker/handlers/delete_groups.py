@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import group_of
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 
 
 @handles(ApiKey.DELETE_GROUPS, 0, 2)
-async def delete_groups(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
-    schema = messages.response_schema(ApiKey.DELETE_GROUPS, context.api_version)
+async def delete_groups(request: DeleteGroupsRequest, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = context.response_schema()
     results = []
     async for group_id in in_slices(dict.fromkeys(request.groups_names)):
         error_code = NONE

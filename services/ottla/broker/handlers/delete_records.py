@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.handlers.authorization import topic_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
@@ -21,11 +21,16 @@ from ottla.model import INTERNAL_TOPICS, NO_PARTITION_LEADER_EPOCH, TopicPartiti
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
 
+if TYPE_CHECKING:
+    from kio.schema.delete_records.v2.request import DeleteRecordsRequest
+
 NO_LOW_WATERMARK: Final = -1
 
 
 @handles(ApiKey.DELETE_RECORDS, 0, 2)
-def delete_records(request: Any, context: RequestContext, parts: BrokerParts) -> Generator[None, None, asyncio.Future[Any]]:
+def delete_records(
+    request: DeleteRecordsRequest, context: RequestContext, parts: BrokerParts
+) -> Generator[None, None, asyncio.Future[Any]]:
     # A partition that is named twice is deleted from where it is named last, as with Kafka.
     asked = {
         TopicPartition(topic.name, partition.partition_index): partition.offset

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from uuid import UUID
 
 from ottla.broker.handlers.authorization import DENIED, topic_allowed
@@ -25,8 +25,11 @@ from ottla.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.delete_topics.v5.request import DeleteTopicsRequest as DeleteTopicsRequestV5
+    from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
 
 FIRST_WITH_DELETION_DISABLED: Final = 3
 FIRST_WITH_TOPIC_IDS: Final = 6
@@ -40,12 +43,12 @@ class Asked(NamedTuple):
 
 
 @handles(ApiKey.DELETE_TOPICS, 1, 6)
-async def delete_topics(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
-    schema = messages.response_schema(ApiKey.DELETE_TOPICS, context.api_version)
+async def delete_topics(request: DeleteTopicsRequest, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = context.response_schema()
     if context.api_version >= FIRST_WITH_TOPIC_IDS:
         asked = [Asked(topic.name, topic.topic_id) for topic in request.topics]
     else:
-        asked = [Asked(name, None) for name in request.topic_names]
+        asked = [Asked(name, None) for name in cast("DeleteTopicsRequestV5", request).topic_names]
     times_named = Counter(asked)
     deadline = Deadline(request.timeout)
     deleted: set[str] = set()

@@ -6,7 +6,7 @@ MISMATCHED_ENDPOINT_TYPE, as from a Kafka 3.9 broker.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.handlers.authorization import NOT_ASKED, authorized_operations
 from ottla.broker.handlers.partition_view import reachable_brokers
@@ -14,17 +14,19 @@ from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import CLUSTER
 from ottla.errors import NONE, MismatchedEndpointType, UnsupportedEndpointType
 from ottla.model import NO_LEADER
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
 
 
 @handles(ApiKey.DESCRIBE_CLUSTER, 0, 1)
-def describe_cluster(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
-    schema = messages.response_schema(ApiKey.DESCRIBE_CLUSTER, context.api_version)
-    error_code, error_message = _refusal(getattr(request, "endpoint_type", BROKERS))
+def describe_cluster(request: DescribeClusterRequest, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = context.response_schema()
+    error_code, error_message = _refusal(request.endpoint_type)
     if error_code != NONE:
         return schema(
             "DescribeClusterResponse",

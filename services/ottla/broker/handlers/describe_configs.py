@@ -8,7 +8,7 @@ The settings of this broker's loggers are their levels. Groups have none here an
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.controller.topics import validate_topic_name
 from ottla.broker.handlers.authorization import cluster_allowed, topic_allowed
@@ -27,16 +27,19 @@ from ottla.broker.handlers.config_entries import (
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, InvalidRequest, TopicAuthorizationFailed, UnknownTopicOrPartition
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages import MessageSchema
+
+if TYPE_CHECKING:
+    from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
 
 Once = Callable[[Hashable, Callable[[], list[ConfigEntry]]], list[ConfigEntry]]
 
 
 @handles(ApiKey.DESCRIBE_CONFIGS, 1, 4)
-def describe_configs(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
-    schema = messages.response_schema(ApiKey.DESCRIBE_CONFIGS, context.api_version)
-    with_documentation = getattr(request, "include_documentation", False)
+def describe_configs(request: DescribeConfigsRequest, context: RequestContext, parts: BrokerParts) -> Sliced:
+    schema = context.response_schema()
+    with_documentation = request.include_documentation
     results = []
     # What is the same for several resources is put together once: a broker's takes milliseconds, and it has many spellings.
     made: dict[Hashable, list[ConfigEntry]] = {}
@@ -70,7 +73,7 @@ def describe_configs(request: Any, context: RequestContext, parts: BrokerParts) 
     return schema("DescribeConfigsResponse", throttle_time=0, results=results)
 
 
-def _entries(resource: Any, context: RequestContext, parts: BrokerParts, once: Once) -> list[ConfigEntry]:
+def _entries(resource: DescribeConfigsResource, context: RequestContext, parts: BrokerParts, once: Once) -> list[ConfigEntry]:
     name = resource.resource_name
     match resource.resource_type:
         case ConfigResourceKind.TOPIC:
@@ -95,7 +98,7 @@ def _entries(resource: Any, context: RequestContext, parts: BrokerParts, once: O
             raise InvalidRequest(f"Unsupported resource type: {other}")
 
 
-def _shown(schema: messages.MessageSchema, entry: ConfigEntry, with_synonyms: bool, with_documentation: bool) -> Any:
+def _shown(schema: MessageSchema, entry: ConfigEntry, with_synonyms: bool, with_documentation: bool) -> Any:
     return schema(
         "DescribeConfigsResourceResult",
         name=entry.name,

@@ -6,7 +6,7 @@ v3 adds the authorized operations (KIP-430), v4 static members (KIP-345). A grou
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.groups.classic.group import Group
 from ottla.broker.groups.classic.transitions import GroupState
@@ -14,14 +14,17 @@ from ottla.broker.handlers.authorization import NOT_ASKED, authorized_operations
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation, Resource, ResourceKind
 from ottla.errors import NONE, ApiError
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages import MessageSchema
+
+if TYPE_CHECKING:
+    from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
 
 
 @handles(ApiKey.DESCRIBE_GROUPS, 0, 5)
-def describe_groups(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
-    schema = messages.response_schema(ApiKey.DESCRIBE_GROUPS, context.api_version)
-    want_operations = getattr(request, "include_authorized_operations", False)
+def describe_groups(request: DescribeGroupsRequest, context: RequestContext, parts: BrokerParts) -> Sliced:
+    schema = context.response_schema()
+    want_operations = request.include_authorized_operations
     groups = []
     for group_id in dict.fromkeys(request.groups):
         yield
@@ -49,7 +52,7 @@ def describe_groups(request: Any, context: RequestContext, parts: BrokerParts) -
     return schema("DescribeGroupsResponse", throttle_time=0, groups=groups)
 
 
-def _members(group: Group, schema: messages.MessageSchema) -> list[Any]:
+def _members(group: Group, schema: MessageSchema) -> list[Any]:
     stable = group.state is GroupState.STABLE
     name = group.protocol_name
     return [

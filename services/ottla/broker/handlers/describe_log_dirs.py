@@ -8,19 +8,21 @@ offsets it is behind.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import cluster_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ClusterAuthorizationFailed, KafkaStorageError
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
 
 
 @handles(ApiKey.DESCRIBE_LOG_DIRS, 1, 4)
-def describe_log_dirs(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
-    schema = messages.response_schema(ApiKey.DESCRIBE_LOG_DIRS, context.api_version)
+def describe_log_dirs(request: DescribeLogDirsRequest, context: RequestContext, parts: BrokerParts) -> Sliced:
+    schema = context.response_schema()
     if not cluster_allowed(parts, context, Operation.DESCRIBE):
         return schema("DescribeLogDirsResponse", throttle_time=0, error_code=ClusterAuthorizationFailed.code, results=())
     asked = None if request.topics is None else {(topic.topic, index) for topic in request.topics for index in topic.partitions}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import topic_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
@@ -11,13 +11,16 @@ from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, 
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, InvalidTopic, TopicAuthorizationFailed
 from ottla.model import NO_PARTITION_LEADER_EPOCH, TopicPartition
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages import MessageSchema
+
+if TYPE_CHECKING:
+    from kio.schema.describe_producers.v0.request import DescribeProducersRequest
 
 
 @handles(ApiKey.DESCRIBE_PRODUCERS, 0, 0)
-def describe_producers(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
-    schema = messages.response_schema(ApiKey.DESCRIBE_PRODUCERS, context.api_version)
+def describe_producers(request: DescribeProducersRequest, context: RequestContext, parts: BrokerParts) -> Sliced:
+    schema = context.response_schema()
     answers: dict[TopicPartition, Any] = {}
     for key in (TopicPartition(topic.name, index) for topic in request.topics for index in topic.partition_indexes):
         yield
@@ -42,7 +45,7 @@ def describe_producers(request: Any, context: RequestContext, parts: BrokerParts
     return schema("DescribeProducersResponse", throttle_time=0, topics=topics)
 
 
-def _producers(key: TopicPartition, context: RequestContext, parts: BrokerParts, schema: Any) -> Generator[None, None, list[Any]]:
+def _producers(key: TopicPartition, context: RequestContext, parts: BrokerParts, schema: MessageSchema) -> Generator[None, None, list[Any]]:
     topic, index = key
     if not topic:
         raise InvalidTopic("a topic has a name")

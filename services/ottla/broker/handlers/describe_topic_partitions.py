@@ -7,7 +7,7 @@ Unlike Kafka: 3.9 serves it only where it runs without ZooKeeper. There are no e
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.controller.topics import validate_topic_name
 from ottla.broker.handlers.authorization import authorized_operations, topic_allowed
@@ -16,16 +16,19 @@ from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, 
 from ottla.broker.security.authorizer import Operation, topic
 from ottla.errors import NONE, ApiError, InvalidRequest, TopicAuthorizationFailed, UnknownTopicOrPartition
 from ottla.model import INTERNAL_TOPICS, ZERO_TOPIC_ID
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages import MessageSchema
+
+if TYPE_CHECKING:
+    from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
 
 # Kafka's max.request.partition.size.limit, which is its default as well.
 MAX_PARTITIONS: Final = 2_000
 
 
 @handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0)
-def describe_topic_partitions(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
-    schema = messages.response_schema(ApiKey.DESCRIBE_TOPIC_PARTITIONS, context.api_version)
+def describe_topic_partitions(request: DescribeTopicPartitionsRequest, context: RequestContext, parts: BrokerParts) -> Sliced:
+    schema = context.response_schema()
     wants_all = not request.topics
     first_topic, first_partition = ("", 0) if request.cursor is None else (request.cursor.topic_name, request.cursor.partition_index)
     if first_partition < 0:
@@ -71,7 +74,7 @@ def describe_topic_partitions(request: Any, context: RequestContext, parts: Brok
     return schema("DescribeTopicPartitionsResponse", throttle_time=0, topics=[*topics, *denied], next_cursor=next_cursor)
 
 
-def _refused(schema: messages.MessageSchema, name: str, error_code: int) -> Any:
+def _refused(schema: MessageSchema, name: str, error_code: int) -> Any:
     return schema(
         "DescribeTopicPartitionsResponseTopic",
         error_code=error_code,

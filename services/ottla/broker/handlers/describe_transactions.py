@@ -5,20 +5,22 @@ An id without a transaction has no start, which is -1 on the wire. With an error
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ottla.broker.handlers.authorization import topic_allowed, transaction_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.transactions.transaction import Transaction
 from ottla.errors import NONE, ApiError, TransactionalIdAuthorizationFailed
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
 
 
 @handles(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0)
-def describe_transactions(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
-    schema = messages.response_schema(ApiKey.DESCRIBE_TRANSACTIONS, context.api_version)
+def describe_transactions(request: DescribeTransactionsRequest, context: RequestContext, parts: BrokerParts) -> Sliced:
+    schema = context.response_schema()
     states = []
     for transactional_id in dict.fromkeys(request.transactional_ids):
         yield

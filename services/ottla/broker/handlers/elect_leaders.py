@@ -8,7 +8,7 @@ Any broker takes the request and asks the controller.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import DENIED, cluster_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
@@ -18,13 +18,15 @@ from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, ElectionNotNeeded, InvalidRequest
 from ottla.interbroker.calls import ElectionType, PartitionOutcome
 from ottla.model import TopicPartition
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
 
 
 @handles(ApiKey.ELECT_LEADERS, 0, 2)
-async def elect_leaders(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
-    schema = messages.response_schema(ApiKey.ELECT_LEADERS, context.api_version)
+async def elect_leaders(request: ElectLeadersRequest, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = context.response_schema()
     asked = None
     if request.topic_partitions is not None:
         # Named twice is asked once.
@@ -61,12 +63,13 @@ async def elect_leaders(request: Any, context: RequestContext, parts: BrokerPart
     )
 
 
-async def _elect(request: Any, asked: list[TopicPartition] | None, parts: BrokerParts) -> dict[TopicPartition, PartitionOutcome]:
-    number = getattr(request, "election_type", ElectionType.PREFERRED)
+async def _elect(
+    request: ElectLeadersRequest, asked: list[TopicPartition] | None, parts: BrokerParts
+) -> dict[TopicPartition, PartitionOutcome]:
     try:
-        election_type = ElectionType(number)
+        election_type = ElectionType(request.election_type)
     except ValueError as error:
-        raise InvalidRequest(f"Unknown election type {number}") from error
+        raise InvalidRequest(f"Unknown election type {request.election_type}") from error
     deadline = Deadline(request.timeout)
     election = parts.controller.elect_leaders(election_type, asked, deadline.seconds_left())
     outcomes: Mapping[TopicPartition, PartitionOutcome] = await deadline.wait(election, "the election")

@@ -6,19 +6,21 @@ them. v2 adds PRODUCER_FENCED, v3 is flexible, v4 adds TRANSACTION_ABORTABLE, wh
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.handlers.authorization import check_transaction, code_of
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.errors import NONE, ApiError
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.end_txn.v4.request import EndTxnRequest
 
 FIRST_WITH_PRODUCER_FENCED: Final = 2
 
 
 @handles(ApiKey.END_TXN, 0, 4)
-async def end_txn(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+async def end_txn(request: EndTxnRequest, context: RequestContext, parts: BrokerParts) -> Any:
     error_code = NONE
     try:
         check_transaction(parts, context, request.transactional_id)
@@ -27,5 +29,5 @@ async def end_txn(request: Any, context: RequestContext, parts: BrokerParts) -> 
         )
     except ApiError as error:
         error_code = code_of(error, context, FIRST_WITH_PRODUCER_FENCED)
-    schema = messages.response_schema(ApiKey.END_TXN, context.api_version)
+    schema = context.response_schema()
     return schema("EndTxnResponse", throttle_time=0, error_code=error_code)

@@ -7,7 +7,7 @@ which are made at the first question.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
 from ottla.broker.handlers.authorization import allowed, check_group
@@ -18,8 +18,11 @@ from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation, Resource, ResourceKind
 from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC
 from ottla.errors import NONE, ApiError, CoordinatorNotAvailable, InvalidRequest, TransactionalIdAuthorizationFailed
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest as FindCoordinatorRequestV3
+    from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -35,15 +38,14 @@ class Coordinator(NamedTuple):
 
 
 @handles(ApiKey.FIND_COORDINATOR, 0, 6)
-async def find_coordinator(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
-    schema = messages.response_schema(ApiKey.FIND_COORDINATOR, context.api_version)
-    key_type = getattr(request, "key_type", GROUP)
+async def find_coordinator(request: FindCoordinatorRequest, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = context.response_schema()
     if context.api_version < FIRST_WITH_SEVERAL_KEYS:
-        found = await _coordinator(request.key, key_type, context, parts)
+        found = await _coordinator(cast("FindCoordinatorRequestV3", request).key, request.key_type, context, parts)
         return schema("FindCoordinatorResponse", throttle_time=0, **found._asdict())
     coordinators = []
     async for key in in_slices(dict.fromkeys(request.coordinator_keys)):
-        found = await _coordinator(key, key_type, context, parts)
+        found = await _coordinator(key, request.key_type, context, parts)
         coordinators.append(schema("Coordinator", key=key, **found._asdict()))
     return schema("FindCoordinatorResponse", throttle_time=0, coordinators=coordinators)
 

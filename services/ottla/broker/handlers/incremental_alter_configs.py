@@ -6,7 +6,7 @@ The broker of no name stands for all brokers. Log levels change at once and unti
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.controller.configs import ConfigChange, ConfigOperation
 from ottla.broker.handlers.broker_loggers import change_levels
@@ -14,29 +14,31 @@ from ottla.broker.handlers.config_alterations import alter_each
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.errors import InvalidRequest
 from ottla.model import BrokerId
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.incremental_alter_configs.v1.request import AlterConfigsResource, IncrementalAlterConfigsRequest
 
 
 @handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1)
-async def incremental_alter_configs(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
-    schema = messages.response_schema(ApiKey.INCREMENTAL_ALTER_CONFIGS, context.api_version)
+async def incremental_alter_configs(request: IncrementalAlterConfigsRequest, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = context.response_schema()
     validate_only = request.validate_only
 
-    async def change_topic(name: str, resource: Any) -> None:
+    async def change_topic(name: str, resource: AlterConfigsResource) -> None:
         await parts.controller.incremental_alter_topic_configs(name, changes_of(resource), validate_only=validate_only)
 
-    async def change_broker(broker_id: BrokerId | None, resource: Any) -> None:
+    async def change_broker(broker_id: BrokerId | None, resource: AlterConfigsResource) -> None:
         await parts.controller.incremental_alter_broker_configs(broker_id, changes_of(resource), validate_only=validate_only)
 
-    def change_loggers(resource: Any) -> None:
+    def change_loggers(resource: AlterConfigsResource) -> None:
         change_levels(changes_of(resource), validate_only=validate_only)
 
-    responses = await alter_each(request, schema, context, parts, change_topic, change_broker, change_loggers)
+    responses = await alter_each(request.resources, schema, context, parts, change_topic, change_broker, change_loggers)
     return schema("IncrementalAlterConfigsResponse", throttle_time=0, responses=responses)
 
 
-def changes_of(resource: Any) -> list[ConfigChange]:
+def changes_of(resource: AlterConfigsResource) -> list[ConfigChange]:
     """What is to be done to the resource's settings.
 
     Raises:

@@ -6,37 +6,39 @@ id anyway, as from Kafka. v4 adds PRODUCER_FENCED, v5 TRANSACTION_ABORTABLE, whi
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.handlers.authorization import allowed, check_transaction, cluster_allowed, code_of
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import Operation, topic
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, InvalidRequest
 from ottla.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 
 FIRST_WITH_PRODUCER_FENCED: Final = 4
 
 
 @handles(ApiKey.INIT_PRODUCER_ID, 0, 5)
-async def init_producer_id(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+async def init_producer_id(request: InitProducerIdRequest, context: RequestContext, parts: BrokerParts) -> Any:
     error_code, producer_id, producer_epoch = NONE, NO_PRODUCER_ID, NO_PRODUCER_EPOCH
     try:
         producer_id, producer_epoch = await _initialise(request, context, parts)
     except ApiError as error:
         error_code = code_of(error, context, FIRST_WITH_PRODUCER_FENCED)
-    schema = messages.response_schema(ApiKey.INIT_PRODUCER_ID, context.api_version)
+    schema = context.response_schema()
     return schema("InitProducerIdResponse", throttle_time=0, error_code=error_code, producer_id=producer_id, producer_epoch=producer_epoch)
 
 
-async def _initialise(request: Any, context: RequestContext, parts: BrokerParts) -> tuple[int, int]:
+async def _initialise(request: InitProducerIdRequest, context: RequestContext, parts: BrokerParts) -> tuple[int, int]:
     transactional_id = request.transactional_id
     if transactional_id is not None:
         check_transaction(parts, context, transactional_id)
     elif not _may_write_idempotently(context, parts):
         raise ClusterAuthorizationFailed(f"{context.principal} may neither write idempotently nor write to any topic")
-    known = getattr(request, "producer_id", NO_PRODUCER_ID), getattr(request, "producer_epoch", NO_PRODUCER_EPOCH)
+    known = request.producer_id, request.producer_epoch
     if (known[0] != NO_PRODUCER_ID) != (known[1] != NO_PRODUCER_EPOCH):
         raise InvalidRequest("a producer id and its epoch are given together or not at all")
     if transactional_id is None:

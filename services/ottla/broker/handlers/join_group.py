@@ -8,7 +8,7 @@ when all members have joined or the time is up.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.groups.classic.effects import Joined
 from ottla.broker.groups.classic.joining import Join
@@ -18,18 +18,21 @@ from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import mapped
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
 
+if TYPE_CHECKING:
+    from kio.schema.join_group.v9.request import JoinGroupRequest
+
+FIRST_WITH_REBALANCE_TIMEOUT: Final = 1
 FIRST_WITH_REQUIRED_MEMBER_ID: Final = 4
 FIRST_WITH_NULL_PROTOCOL: Final = 7
 FIRST_WITH_SKIPPED_ASSIGNMENT: Final = 9
 
 
 @handles(ApiKey.JOIN_GROUP, 0, 9)
-def join_group(request: Any, context: RequestContext, parts: BrokerParts) -> Any | asyncio.Future[Any]:
+def join_group(request: JoinGroupRequest, context: RequestContext, parts: BrokerParts) -> Any | asyncio.Future[Any]:
     version = context.api_version
-    schema = messages.response_schema(ApiKey.JOIN_GROUP, version)
+    schema = context.response_schema()
 
     def answer(joined: Joined) -> Any:
         null = None if version >= FIRST_WITH_NULL_PROTOCOL else ""
@@ -58,13 +61,12 @@ def join_group(request: Any, context: RequestContext, parts: BrokerParts) -> Any
         return answer(Joined(None, request.member_id, error=error))
 
 
-def _join(request: Any, context: RequestContext) -> Join:
-    instance_id = getattr(request, "group_instance_id", None)
+def _join(request: JoinGroupRequest, context: RequestContext) -> Join:
     session_timeout = request.session_timeout
-    rebalance_timeout = getattr(request, "rebalance_timeout", session_timeout)
+    rebalance_timeout = request.rebalance_timeout if context.api_version >= FIRST_WITH_REBALANCE_TIMEOUT else session_timeout
     return Join(
         request.member_id,
-        instance_id,
+        request.group_instance_id,
         context.client_id or "",
         f"/{context.client_host}",
         int(session_timeout.total_seconds() * 1000),
@@ -75,7 +77,7 @@ def _join(request: Any, context: RequestContext) -> Join:
             Protocol(name, metadata)
             for name, metadata in {protocol.name: bytes(protocol.metadata) for protocol in request.protocols}.items()
         ),
-        requires_known_member_id=context.api_version >= FIRST_WITH_REQUIRED_MEMBER_ID and instance_id is None,
+        requires_known_member_id=context.api_version >= FIRST_WITH_REQUIRED_MEMBER_ID and request.group_instance_id is None,
         supports_skipping_assignment=context.api_version >= FIRST_WITH_SKIPPED_ASSIGNMENT,
-        reason=getattr(request, "reason", None) or "",
+        reason=request.reason or "",
     )

@@ -4,22 +4,25 @@ v5 adds a reason (KIP-800).
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.groups.classic.membership import Leaver
 from ottla.broker.handlers.authorization import group_of
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.leave_group.v2.request import LeaveGroupRequest as LeaveGroupRequestV2
+    from kio.schema.leave_group.v5.request import LeaveGroupRequest
 
 FIRST_WITH_SEVERAL: Final = 3
 
 
 @handles(ApiKey.LEAVE_GROUP, 0, 5)
-def leave_group(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
-    schema = messages.response_schema(ApiKey.LEAVE_GROUP, context.api_version)
+def leave_group(request: LeaveGroupRequest, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = context.response_schema()
     leavers = _leavers(request, context)
     error_code, outcomes = NONE, list[ApiError | None]()
     try:
@@ -45,7 +48,7 @@ def leave_group(request: Any, context: RequestContext, parts: BrokerParts) -> An
     )
 
 
-def _leavers(request: Any, context: RequestContext) -> list[Leaver]:
+def _leavers(request: LeaveGroupRequest, context: RequestContext) -> list[Leaver]:
     if context.api_version < FIRST_WITH_SEVERAL:
-        return [Leaver(request.member_id)]
-    return [Leaver(member.member_id, member.group_instance_id, getattr(member, "reason", None) or "") for member in request.members]
+        return [Leaver(cast("LeaveGroupRequestV2", request).member_id)]
+    return [Leaver(member.member_id, member.group_instance_id, member.reason or "") for member in request.members]

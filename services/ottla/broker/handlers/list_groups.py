@@ -5,7 +5,7 @@ v4 adds states to filter by (KIP-518), v5 types (KIP-848). Filters are compared 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.entries import AnyGroup
@@ -13,20 +13,22 @@ from ottla.broker.handlers.authorization import cluster_allowed, group_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, CoordinatorLoadInProgress
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.list_groups.v5.request import ListGroupsRequest
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
 
 
 @handles(ApiKey.LIST_GROUPS, 0, 5)
-def list_groups(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
-    schema = messages.response_schema(ApiKey.LIST_GROUPS, context.api_version)
+def list_groups(request: ListGroupsRequest, context: RequestContext, parts: BrokerParts) -> Sliced:
+    schema = context.response_schema()
     if parts.groups.is_loading:
         return schema("ListGroupsResponse", throttle_time=0, error_code=CoordinatorLoadInProgress.code, groups=[])
-    states = {state.lower() for state in getattr(request, "states_filter", ())}
-    types = {group_type.lower() for group_type in getattr(request, "types_filter", ())}
+    states = {state.lower() for state in request.states_filter}
+    types = {group_type.lower() for group_type in request.types_filter}
     sees_all = cluster_allowed(parts, context, Operation.DESCRIBE)
     groups = []
     for group in list(parts.groups.groups()):

@@ -12,7 +12,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.broker.handlers.authorization import topic_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
@@ -34,6 +34,9 @@ from ottla.protocol import list_offsets_v0, messages
 from ottla.protocol.api import ApiKey
 from ottla.protocol.list_offsets_v0 import ListOffsetsRequestV0, PartitionOffsetsV0, PartitionV0
 
+if TYPE_CHECKING:
+    from kio.schema.list_offsets.v9.request import ListOffsetsPartition, ListOffsetsRequest
+
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
@@ -49,6 +52,7 @@ DEBUGGER: Final = -2
 READ_COMMITTED: Final = 1
 UNKNOWN_OFFSET: Final = -1
 FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 5
+MAX_VERSION: Final = 9
 
 
 class FoundOffset(NamedTuple):
@@ -59,14 +63,16 @@ class FoundOffset(NamedTuple):
 
 def decode(body: memoryview, version: int) -> Any:
     """The request, of which version 0 has a form of its own."""
-    return list_offsets_v0.decode_request(body) if version == 0 else messages.request_reader(ApiKey.LIST_OFFSETS, version)(body)
+    if version == 0:
+        return list_offsets_v0.decode_request(body)
+    return messages.request_reader(ApiKey.LIST_OFFSETS, version, MAX_VERSION)(body)
 
 
-@handles(ApiKey.LIST_OFFSETS, 0, 9, decode=decode)
-async def list_offsets(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
-    if context.api_version == 0:
+@handles(ApiKey.LIST_OFFSETS, 0, MAX_VERSION, decode=decode)
+async def list_offsets(request: ListOffsetsRequest | ListOffsetsRequestV0, context: RequestContext, parts: BrokerParts) -> Any:
+    if isinstance(request, ListOffsetsRequestV0):
         return EncodedBody([list_offsets_v0.encode_response(await _offsets_before(request, context, parts))])
-    schema = messages.response_schema(ApiKey.LIST_OFFSETS, context.api_version)
+    schema = context.response_schema()
     asked = Counter(TopicPartition(topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions)
     answers: dict[TopicPartition, Any] = {}
     async for name, requested in in_slices((topic.name, partition) for topic in request.topics for partition in topic.partitions):
@@ -101,15 +107,17 @@ def _check(topic: str, context: RequestContext, parts: BrokerParts) -> None:
         raise TopicAuthorizationFailed(f"{context.principal} may not describe {topic}")
 
 
-async def _find(topic: str, asked: Any, request: Any, context: RequestContext, parts: BrokerParts) -> FoundOffset:
+async def _find(
+    topic: str, asked: ListOffsetsPartition, request: ListOffsetsRequest, context: RequestContext, parts: BrokerParts
+) -> FoundOffset:
     version = context.api_version
     timestamp = asked.timestamp
     if timestamp < 0 and version < _FIRST_VERSION.get(timestamp, version + 1):
         raise UnsupportedVersion(f"ListOffsets v{version} has no timestamp {timestamp}")
     partition = parts.replicas.get(topic, asked.partition_index)
-    current_leader_epoch = getattr(asked, "current_leader_epoch", NO_PARTITION_LEADER_EPOCH)
+    current_leader_epoch = asked.current_leader_epoch
     partition.check_leader_epoch(current_leader_epoch, by_leader=request.replica_id != DEBUGGER)
-    end = last_fetchable_offset(partition, request.replica_id, getattr(request, "isolation_level", 0))
+    end = last_fetchable_offset(partition, request.replica_id, request.isolation_level)
     if timestamp == LATEST:
         _check_high_watermark_is_known(partition, version, request.replica_id)
         return FoundOffset(NO_TIMESTAMP, end, partition.leader_epoch)

@@ -7,7 +7,7 @@ Any broker takes the request and asks the controller. As in Kafka the request's 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import DENIED, cluster_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
@@ -16,13 +16,15 @@ from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed
 from ottla.interbroker.calls import OngoingReassignment
 from ottla.model import TopicPartition
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.list_partition_reassignments.v0.request import ListPartitionReassignmentsRequest
 
 
 @handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0)
-async def list_partition_reassignments(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
-    schema = messages.response_schema(ApiKey.LIST_PARTITION_REASSIGNMENTS, context.api_version)
+async def list_partition_reassignments(request: ListPartitionReassignmentsRequest, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = context.response_schema()
     asked = None
     if request.topics is not None:
         asked = [TopicPartition(topic.name, index) for topic in request.topics for index in topic.partition_indexes]

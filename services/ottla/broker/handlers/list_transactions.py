@@ -5,27 +5,29 @@ v1 may ask for those only whose transaction has run longer than a duration (KIP-
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.handlers.authorization import transaction_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.transactions.states import TransactionState
 from ottla.errors import NONE, CoordinatorLoadInProgress
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.list_transactions.v1.request import ListTransactionsRequest
 
 # In the order of their numbers; a state by any other name is answered as unknown.
 _STATES: Final = {state.title: state for state in TransactionState}
 
 
 @handles(ApiKey.LIST_TRANSACTIONS, 0, 1)
-def list_transactions(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
-    schema = messages.response_schema(ApiKey.LIST_TRANSACTIONS, context.api_version)
+def list_transactions(request: ListTransactionsRequest, context: RequestContext, parts: BrokerParts) -> Sliced:
+    schema = context.response_schema()
     unknown = [state for state in request.state_filters if state not in _STATES]
     states = {_STATES[state] for state in request.state_filters if state in _STATES}
     producer_ids = set(request.producer_id_filters)
-    longer_than_ms = getattr(request, "duration_filter", -1)
+    longer_than_ms = request.duration_filter
     coordinator, now_ms = parts.transactions.coordinator, parts.clock.time_ms()
     is_loading = coordinator.is_loading
     found = []

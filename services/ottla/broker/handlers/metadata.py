@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 from ottla.broker.controller.topics import NewTopic, validate_topic_name
@@ -39,12 +39,16 @@ from ottla.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.model import INTERNAL_TOPICS, NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, Endpoint, TopicDescription
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.metadata.v10.request import MetadataRequest as MetadataRequestV10
+    from kio.schema.metadata.v12.request import MetadataRequest
 
 # How long a client waits for a topic to be created by being asked for; then it is to ask again.
 AUTO_CREATION: Final = timedelta(seconds=5)
 FIRST_WITH_LISTENER_NOT_FOUND: Final = 6
+WITH_CLUSTER_OPERATIONS: Final = range(8, 11)  # then DescribeCluster has them
 FIRST_WITH_TOPIC_IDS_IN_THE_REQUEST: Final = 12
 
 
@@ -59,14 +63,14 @@ class Answer:
 
 
 @handles(ApiKey.METADATA, 0, 12)
-async def metadata(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+async def metadata(request: MetadataRequest, context: RequestContext, parts: BrokerParts) -> Any:
     version = context.api_version
     if _asks_for_all_topics(request, version):
         answers = [Answer(topic.name, description=topic) for topic in parts.metadata.topics() if _may_describe(parts, context, topic.name)]
     else:
         answers = await _asked_for(request, context, parts)
 
-    schema = messages.response_schema(ApiKey.METADATA, version)
+    schema = context.response_schema()
     brokers = reachable_brokers(parts, context)
     see = PartitionView(
         schema,
@@ -76,7 +80,7 @@ async def metadata(request: Any, context: RequestContext, parts: BrokerParts) ->
         knows_listener_not_found=version >= FIRST_WITH_LISTENER_NOT_FOUND,
         knows_offline_replicas=version > 0,
     )
-    want_operations = getattr(request, "include_topic_authorized_operations", False)
+    want_operations = request.include_topic_authorized_operations
     return schema(
         "MetadataResponse",
         throttle_time=0,
@@ -101,12 +105,14 @@ async def metadata(request: Any, context: RequestContext, parts: BrokerParts) ->
             async for answer in in_slices(answers)
         ],
         cluster_authorized_operations=authorized_operations(parts, context, CLUSTER)
-        if getattr(request, "include_cluster_authorized_operations", False)
+        if version in WITH_CLUSTER_OPERATIONS and cast("MetadataRequestV10", request).include_cluster_authorized_operations
         else NOT_ASKED,
     )
 
 
-def _just_gone(request: Any, context: RequestContext, parts: BrokerParts) -> dict[BrokerId, tuple[Endpoint, BrokerRegistration]]:
+def _just_gone(
+    request: MetadataRequest, context: RequestContext, parts: BrokerParts
+) -> dict[BrokerId, tuple[Endpoint, BrokerRegistration]]:
     """The brokers that a client of some topics may know still, and is to forget after it has turned to others."""
     if not request.topics:
         return {}
@@ -114,7 +120,7 @@ def _just_gone(request: Any, context: RequestContext, parts: BrokerParts) -> dic
     return {broker.broker_id: (endpoint, broker) for endpoint, broker in found if endpoint is not None}
 
 
-def _asks_for_all_topics(request: Any, version: int) -> bool:
+def _asks_for_all_topics(request: MetadataRequest, version: int) -> bool:
     return request.topics is None or (version == 0 and not request.topics)
 
 
@@ -122,12 +128,12 @@ def _may_describe(parts: BrokerParts, context: RequestContext, name: str) -> boo
     return topic_allowed(parts, context, Operation.DESCRIBE, name)
 
 
-async def _asked_for(request: Any, context: RequestContext, parts: BrokerParts) -> list[Answer]:
+async def _asked_for(request: MetadataRequest, context: RequestContext, parts: BrokerParts) -> list[Answer]:
     """One answer for each topic named, or given by id; a topic that is asked for twice is answered once."""
-    may_create = getattr(request, "allow_auto_topic_creation", True) and parts.settings.auto_create_topics_enable
+    may_create = request.allow_auto_topic_creation and parts.settings.auto_create_topics_enable
     answers: dict[str | UUID | None, Answer] = {}
-    async for requested in in_slices(request.topics):
-        topic_id: UUID | None = getattr(requested, "topic_id", None)
+    async for requested in in_slices(request.topics or ()):
+        topic_id = requested.topic_id
         key = topic_id or requested.name
         if key in answers:
             continue

@@ -6,60 +6,79 @@ member epoch of the next generation protocol (KIP-848). The answer comes when th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
-from ottla.broker.groups.records import NO_EXPIRY, NO_LEADER_EPOCH, CommittedOffset
+from ottla.broker.groups.records import NO_EXPIRY, CommittedOffset
 from ottla.broker.handlers.authorization import check_group, topic_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, TopicAuthorizationFailed, UnknownTopicOrPartition
 from ottla.model import TopicPartition
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages import MessageSchema
+
+if TYPE_CHECKING:
+    from kio.schema.offset_commit.v4.request import OffsetCommitRequest as OffsetCommitRequestV4
+    from kio.schema.offset_commit.v9.request import OffsetCommitRequest
 
 DEFAULT_RETENTION_MS: Final = -1
+LAST_WITH_RETENTION: Final = 4
 FIRST_WITH_EPOCHS: Final = 9
+
+PartitionT = TypeVar("PartitionT", covariant=True)
 
 
 @handles(ApiKey.OFFSET_COMMIT, 2, 9)
-async def offset_commit(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+async def offset_commit(request: OffsetCommitRequest, context: RequestContext, parts: BrokerParts) -> Any:
     outcomes: dict[TopicPartition, ApiError | None] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}
     now_ms = parts.clock.time_ms()
-    expire_timestamp = _expire_timestamp(request, now_ms)
+    expire_timestamp = _expire_timestamp(request, context.api_version, now_ms)
     try:
         check_group(parts, context, Operation.READ, request.group_id)
-        async for topic, requested in in_slices(asked(request)):
+        async for topic, requested in in_slices(asked(request.topics)):
             partition = TopicPartition(topic, requested.partition_index)
             refused = outcomes[partition] = refusal(partition, context, parts)
             if refused is None:
-                leader_epoch = getattr(requested, "committed_leader_epoch", NO_LEADER_EPOCH)
                 metadata = requested.committed_metadata or ""
+                leader_epoch = requested.committed_leader_epoch
                 offsets[partition] = CommittedOffset(requested.committed_offset, leader_epoch, metadata, now_ms, expire_timestamp)
         if offsets:
             outcomes |= await parts.groups.of_any(request.group_id).commit(
                 request.group_id,
-                _generation(request),
+                request.generation_id_or_member_epoch,
                 request.member_id,
-                getattr(request, "group_instance_id", None),
+                request.group_instance_id,
                 offsets,
                 knows_epochs=context.api_version >= FIRST_WITH_EPOCHS,
             )
     except ApiError as error:
-        async for topic, requested in in_slices(asked(request)):
+        async for topic, requested in in_slices(asked(request.topics)):
             partition = TopicPartition(topic, requested.partition_index)
             if outcomes.get(partition) is None:
                 outcomes[partition] = error
-    schema = messages.response_schema(ApiKey.OFFSET_COMMIT, context.api_version)
+    schema = context.response_schema()
     topics = await answered_by_topic(outcomes, schema, "OffsetCommitResponseTopic", "OffsetCommitResponsePartition")
     return schema("OffsetCommitResponse", throttle_time=0, topics=topics)
 
 
-def asked(request: Any) -> Iterator[tuple[str, Any]]:
-    """Each partition that the request names, with its topic."""
-    for topic in request.topics:
+class AskedTopic(Protocol[PartitionT]):
+    """A topic as a request names it."""
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+
+    @property
+    def partitions(self) -> Sequence[PartitionT]:
+        """Those of its partitions that are meant."""
+
+
+def asked(topics: Iterable[AskedTopic[PartitionT]]) -> Iterator[tuple[str, PartitionT]]:
+    """Each partition that a request names, with its topic."""
+    for topic in topics:
         for partition in topic.partitions:
             yield topic.name, partition
 
@@ -74,7 +93,7 @@ def refusal(partition: TopicPartition, context: RequestContext, parts: BrokerPar
 
 
 async def answered_by_topic(
-    outcomes: Mapping[TopicPartition, ApiError | None], schema: messages.MessageSchema, topic_class: str, partition_class: str
+    outcomes: Mapping[TopicPartition, ApiError | None], schema: MessageSchema, topic_class: str, partition_class: str
 ) -> list[Any]:
     """The structs that say what has become of each partition; one that was named twice is answered once."""
     by_topic: dict[str, list[Any]] = {}
@@ -84,14 +103,8 @@ async def answered_by_topic(
     return [schema(topic_class, name=name, partitions=partitions) for name, partitions in by_topic.items()]
 
 
-def _generation(request: Any) -> int:
-    # Renamed in v9, where it may also be an epoch of the next generation protocol.
-    return int(getattr(request, "generation_id_or_member_epoch", getattr(request, "generation_id", -1)))
-
-
-def _expire_timestamp(request: Any, now_ms: int) -> int:
-    retention = getattr(request, "retention_time", None)
-    if retention is None:
+def _expire_timestamp(request: OffsetCommitRequest, version: int, now_ms: int) -> int:
+    if version > LAST_WITH_RETENTION:
         return NO_EXPIRY
-    retention_ms = int(retention.total_seconds() * 1000)
+    retention_ms = int(cast("OffsetCommitRequestV4", request).retention_time.total_seconds() * 1000)
     return NO_EXPIRY if retention_ms == DEFAULT_RETENTION_MS else now_ms + retention_ms

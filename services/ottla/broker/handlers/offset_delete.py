@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import group_of
 from ottla.broker.handlers.offset_commit import answered_by_topic, asked, refusal
@@ -11,17 +11,19 @@ from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError
 from ottla.model import TopicPartition
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 
 
 @handles(ApiKey.OFFSET_DELETE, 0, 0)
-async def offset_delete(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
-    schema = messages.response_schema(ApiKey.OFFSET_DELETE, context.api_version)
+async def offset_delete(request: OffsetDeleteRequest, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = context.response_schema()
     outcomes: dict[TopicPartition, ApiError | None] = {}
     try:
         group = group_of(parts, context, Operation.DELETE, request.group_id)
-        async for topic, requested in in_slices(asked(request)):
+        async for topic, requested in in_slices(asked(request.topics)):
             partition = TopicPartition(topic, requested.partition_index)
             outcomes[partition] = refusal(partition, context, parts)
         accepted = [partition for partition, refused in outcomes.items() if refused is None]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.groups.offsets import GroupOffsets
 from ottla.broker.groups.records import CommittedOffset
@@ -21,8 +21,13 @@ from ottla.broker.handlers.waiting import in_slices, side_by_side
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, TopicAuthorizationFailed, UnstableOffsetCommit
 from ottla.model import TopicPartition
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages import MessageSchema
+
+if TYPE_CHECKING:
+    from kio.schema.offset_fetch.v7.request import OffsetFetchRequest as OffsetFetchRequestV7
+    from kio.schema.offset_fetch.v7.request import OffsetFetchRequestTopic
+    from kio.schema.offset_fetch.v9.request import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 
 FIRST_WITH_GROUP_ERROR: Final = 2
 FIRST_WITH_SEVERAL_GROUPS: Final = 8
@@ -41,28 +46,28 @@ class Found:
 
 
 @handles(ApiKey.OFFSET_FETCH, 1, 9)
-async def offset_fetch(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+async def offset_fetch(request: OffsetFetchRequest, context: RequestContext, parts: BrokerParts) -> Any:
     version = context.api_version
-    schema = messages.response_schema(ApiKey.OFFSET_FETCH, version)
-    require_stable = getattr(request, "require_stable", False)
+    schema = context.response_schema()
     if version >= FIRST_WITH_SEVERAL_GROUPS:
 
-        async def of_group(each: Any) -> Any:
-            member = getattr(each, "member_id", None), getattr(each, "member_epoch", -1)
-            found = await _find(each.group_id, each.topics, require_stable, context, parts, *member)
+        async def of_group(group: OffsetFetchRequestGroup) -> Any:
+            member = group.member_id, group.member_epoch
+            found = await _find(group.group_id, group.topics, request.require_stable, context, parts, *member)
             topics = await _topics(found, schema, "OffsetFetchResponseTopics", "OffsetFetchResponsePartitions")
-            return schema("OffsetFetchResponseGroup", group_id=each.group_id, topics=topics, error_code=found.error_code)
+            return schema("OffsetFetchResponseGroup", group_id=group.group_id, topics=topics, error_code=found.error_code)
 
         groups = await side_by_side([partial(of_group, group) for group in {group.group_id: group for group in request.groups}.values()])
         return schema("OffsetFetchResponse", throttle_time=0, groups=groups)
-    found = await _find(request.group_id, request.topics, require_stable, context, parts)
+    before = cast("OffsetFetchRequestV7", request)
+    found = await _find(before.group_id, before.topics, request.require_stable, context, parts)
     topics = await _topics(found, schema, "OffsetFetchResponseTopic", "OffsetFetchResponsePartition")
     return schema("OffsetFetchResponse", throttle_time=0, topics=topics, error_code=found.error_code)
 
 
 async def _find(
     group_id: str,
-    topics: Iterable[Any] | None,
+    topics: Iterable[OffsetFetchRequestTopics | OffsetFetchRequestTopic] | None,
     require_stable: bool,
     context: RequestContext,
     parts: BrokerParts,
@@ -101,13 +106,13 @@ def _add(found: Found, partition: TopicPartition, offsets: GroupOffsets, require
         found.add(partition, offsets.get(partition))
 
 
-def _asked(topics: Iterable[Any]) -> Iterable[TopicPartition]:
+def _asked(topics: Iterable[OffsetFetchRequestTopics | OffsetFetchRequestTopic]) -> Iterable[TopicPartition]:
     for topic in topics:
         for index in topic.partition_indexes:
             yield TopicPartition(topic.name, index)
 
 
-async def _topics(found: Found, schema: messages.MessageSchema, topic_class: str, partition_class: str) -> list[Any]:
+async def _topics(found: Found, schema: MessageSchema, topic_class: str, partition_class: str) -> list[Any]:
     by_topic: dict[str, list[Any]] = {}
     async for (name, index), (committed, error_code) in in_slices(found.partitions.items()):
         by_topic.setdefault(name, []).append(

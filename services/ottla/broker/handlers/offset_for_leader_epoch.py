@@ -4,7 +4,7 @@ position was cut away under it (KIP-101, KIP-320). librdkafka speaks v2 only. v3
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import cluster_allowed, topic_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
@@ -12,15 +12,17 @@ from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, 
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, TopicAuthorizationFailed
 from ottla.model import NO_PARTITION_LEADER_EPOCH, TopicPartition
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
 
 UNKNOWN_END_OFFSET = -1
 
 
 @handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4)
-def offset_for_leader_epoch(request: Any, context: RequestContext, parts: BrokerParts) -> Sliced:
-    schema = messages.response_schema(ApiKey.OFFSET_FOR_LEADER_EPOCH, context.api_version)
+def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, context: RequestContext, parts: BrokerParts) -> Sliced:
+    schema = context.response_schema()
     is_replica = cluster_allowed(parts, context, Operation.CLUSTER_ACTION)
     answers: dict[TopicPartition, Any] = {}
     for name, requested in ((topic.topic, partition) for topic in request.topics for partition in topic.partitions):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.request_meters import RequestMeters
 from ottla.model import Principal
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages import MessageSchema, response_schema
 from ottla.record.region import FileRegion
 
 if TYPE_CHECKING:
@@ -40,14 +41,19 @@ Pieces = list[bytes | FileRegion]
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Who asks, in which version, and over which listener."""
+    """What is asked, by whom, in which version, and over which listener."""
 
+    api_key: int
     principal: Principal
     client_id: str | None
     api_version: int
     correlation_id: int
     listener_name: str
     client_host: str
+
+    def response_schema(self) -> MessageSchema:
+        """The builder of the response, in the version of the request."""
+        return response_schema(self.api_key, self.api_version)
 
 
 @dataclass(frozen=True, slots=True)

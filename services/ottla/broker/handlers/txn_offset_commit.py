@@ -7,10 +7,10 @@ is asked whether the group's partition is part of it (KIP-890).
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
-from ottla.broker.groups.records import NO_LEADER_EPOCH, CommittedOffset
+from ottla.broker.groups.records import CommittedOffset
 from ottla.broker.handlers.authorization import check_group, check_transaction, group_of
 from ottla.broker.handlers.offset_commit import answered_by_topic, asked, refusal
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
@@ -24,43 +24,45 @@ from ottla.errors import (
     NotCoordinator,
 )
 from ottla.model import TopicPartition
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.txn_offset_commit.v4.request import TxnOffsetCommitRequest
 
 # Below, producers of 0.11 would wait for ever on COORDINATOR_LOAD_IN_PROGRESS.
 FIRST_WITH_LOAD_IN_PROGRESS: Final = 2
 
 
 @handles(ApiKey.TXN_OFFSET_COMMIT, 0, 4)
-async def txn_offset_commit(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
+async def txn_offset_commit(request: TxnOffsetCommitRequest, context: RequestContext, parts: BrokerParts) -> Any:
     outcomes: dict[TopicPartition, ApiError | None] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}
     now_ms = parts.clock.time_ms()
     try:
         check_transaction(parts, context, request.transactional_id)
         check_group(parts, context, Operation.READ, request.group_id)
-        async for topic, requested in in_slices(asked(request)):
+        async for topic, requested in in_slices(asked(request.topics)):
             partition = TopicPartition(topic, requested.partition_index)
             refused = outcomes[partition] = refusal(partition, context, parts)
             if refused is None:
-                leader_epoch = getattr(requested, "committed_leader_epoch", NO_LEADER_EPOCH)
-                offsets[partition] = CommittedOffset(requested.committed_offset, leader_epoch, requested.committed_metadata or "", now_ms)
+                metadata = requested.committed_metadata or ""
+                offsets[partition] = CommittedOffset(requested.committed_offset, requested.committed_leader_epoch, metadata, now_ms)
         if offsets:
             outcomes |= await _commit(request, offsets, context, parts)
     except ApiError as error:
-        async for topic, requested in in_slices(asked(request)):
+        async for topic, requested in in_slices(asked(request.topics)):
             partition = TopicPartition(topic, requested.partition_index)
             if outcomes.get(partition) is None:
                 outcomes[partition] = error
     if context.api_version < FIRST_WITH_LOAD_IN_PROGRESS:
         outcomes = {partition: _as_before(outcome) for partition, outcome in outcomes.items()}
-    schema = messages.response_schema(ApiKey.TXN_OFFSET_COMMIT, context.api_version)
+    schema = context.response_schema()
     topics = await answered_by_topic(outcomes, schema, "TxnOffsetCommitResponseTopic", "TxnOffsetCommitResponsePartition")
     return schema("TxnOffsetCommitResponse", throttle_time=0, topics=topics)
 
 
 async def _commit(
-    request: Any, offsets: dict[TopicPartition, CommittedOffset], context: RequestContext, parts: BrokerParts
+    request: TxnOffsetCommitRequest, offsets: dict[TopicPartition, CommittedOffset], context: RequestContext, parts: BrokerParts
 ) -> dict[TopicPartition, ApiError | None]:
     shard = group_of(parts, context, Operation.READ, request.group_id)
     key = TopicPartition(OFFSETS_TOPIC, parts.groups.partition_of(request.group_id))
@@ -73,9 +75,9 @@ async def _commit(
         request.group_id,
         request.producer_id,
         request.producer_epoch,
-        getattr(request, "generation_id", -1),
-        getattr(request, "member_id", ""),
-        getattr(request, "group_instance_id", None),
+        request.generation_id,
+        request.member_id,
+        request.group_instance_id,
         offsets,
     )
 

@@ -6,7 +6,7 @@ knows of any more (KIP-664). A marker for no partition is not answered, as in Ka
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import cluster_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
@@ -15,13 +15,15 @@ from ottla.broker.security.authorizer import Operation
 from ottla.errors import ClusterAuthorizationFailed
 from ottla.interbroker.calls import TransactionMarker
 from ottla.model import TopicPartition
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.write_txn_markers.v1.request import WriteTxnMarkersRequest
 
 
 @handles(ApiKey.WRITE_TXN_MARKERS, 1, 1)
-async def write_txn_markers(request: Any, context: RequestContext, parts: BrokerParts) -> Any:
-    schema = messages.response_schema(ApiKey.WRITE_TXN_MARKERS, context.api_version)
+async def write_txn_markers(request: WriteTxnMarkersRequest, context: RequestContext, parts: BrokerParts) -> Any:
+    schema = context.response_schema()
     is_allowed = cluster_allowed(parts, context, Operation.CLUSTER_ACTION)
     markers = []
     async for requested in in_slices(request.markers):

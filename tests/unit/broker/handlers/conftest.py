@@ -103,8 +103,8 @@ class BrokerWithoutSockets:
         api = APIS[key]
         assert api.min_version <= version <= api.max_version
         view = memoryview(bytearray(body)).toreadonly()
-        request = api.decode(view, version) if api.decode else messages.request_reader(key, version)(view)
-        context = RequestContext(ANONYMOUS, "test", version, 5, listener_name, "127.0.0.1")
+        request = api.decode(view, version) if api.decode else messages.request_reader(key, version, api.max_version)(view)
+        context = RequestContext(key, ANONYMOUS, "test", version, 5, listener_name, "127.0.0.1")
         response = api.handle(request, context, self.parts)
         if isinstance(response, GeneratorType):
             response = begun(response)

@@ -14,6 +14,24 @@ PAGE = Path(__file__).parents[4] / "docs" / "compatibility.md"
 _ROW = re.compile(r"^\| (\w+) \| (\d+) \| (\d+)(?:-(\d+))? \|$", re.MULTILINE)
 
 
+_HANDLER = re.compile(r"@handles\(\s*ApiKey\.(\w+),[^)]*\)\s*(?:async )?def \w+\(\s*request: ([\w | ]+),")
+
+
+def test_each_handler_has_its_request_as_the_highest_version_that_is_served() -> None:
+    """For that is what it is read into, whichever version was sent (`Api.max_version`); Fetch is read by hand."""
+    handlers.load()
+    typed = {}
+    for path in Path(handlers.__file__).parent.glob("*.py"):
+        source = path.read_text()
+        for name, annotation in _HANDLER.findall(source):
+            typed[ApiKey[name]] = annotation.split(" | ")[0]
+            if name != "FETCH":
+                expected = f"kio.schema.{name.lower()}.v{APIS[ApiKey[name]].max_version}.request import"
+                assert re.search(rf"{expected} .*\b{ApiKey[name].api_name}Request\b", source), path.name
+    assert typed.keys() == APIS.keys()
+    assert {key for key, annotation in typed.items() if annotation != f"{key.api_name}Request"} == set()
+
+
 def test_the_versions_are_kafka_3_9s_with_kafka_4s_minima() -> None:
     """Clients infer the broker's release from these ranges, so they are those of one release (KIP-896 for the minima).
 
