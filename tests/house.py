@@ -69,17 +69,17 @@ HOME_WORDS: Final = re.compile(r"\b(?:nobody|somebody|whoever|anew|(?:is|are) to
 
 # What a figure may be at most. A ceiling is lowered with its figure; it is raised for new function only, by what that needs.
 CEILINGS: Final[dict[str, int]] = {
-    "files": 364,
+    "files": 361,
     "modules with one importer": 59,
     "modules of the broker in no layer": 0,
     "Callable[": 255,
     "home words": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 60_290,
+    "lines of services/ottla": 60_272,
     "lines of tests": 78_830,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
-    "files on the way of a CreateTopics": 34,
+    "files on the way of a CreateTopics": 32,
 }
 
 
