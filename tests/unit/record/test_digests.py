@@ -60,7 +60,8 @@ def test_a_digest_is_additive_and_does_not_know_of_an_order(
 def test_a_run_is_found_by_its_digest_and_its_length(pairs: list[tuple[int, int]], start: int, count: int) -> None:
     whole, run = identities_of(pairs), pairs[start : start + count]
     found = find_run(whole, digest(identities_of(run)), count)
-    assert (found is None) if len(run) < count else (found is not None and pairs[found : found + count] == run)
+    # A digest knows of no order, so an earlier place with the same messages in another one is as good.
+    assert (found is None) if len(run) < count else (found is not None and sorted(pairs[found : found + count]) == sorted(run))
     assert find_run(whole, digest(identities_of(run)) ^ 1 << 100, count) is None
 
 
