@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -17,6 +18,8 @@ from ottla.testing.zookeeper import ZooKeeperServer, why_unavailable
 # What lasts is no matter of the tests in these folders.
 WITHOUT_SYNC: Final = frozenset({"unit", "scenarios", "simulation"})
 REAL_SYNC: Final = os.fsync, os.fdatasync
+TESTS_A_COLLECTION: Final = 50
+TESTS_RUN: Final = itertools.count(1)
 
 # How long an example takes says more of the machine, and of who else uses it, than of what is tested.
 # A property without a number of its own gets as many examples as keep `make test` under two minutes; `pytest
@@ -60,6 +63,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     What asks for it is looked at all the same, and a test may have it fail or count. Brokers in processes of their own wait.
     """
+    if next(TESTS_RUN) % TESTS_A_COLLECTION == 0:
+        # What Hypothesis, pytest and lazy imports keep grows to a million objects, which each collection would look through.
+        gc.collect()
+        gc.freeze()
     is_synced = item.path.relative_to(Path(__file__).parent).parts[0] not in WITHOUT_SYNC
     os.fsync, os.fdatasync = REAL_SYNC if is_synced else (_fsync, _fsync)
 

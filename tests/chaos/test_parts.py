@@ -116,11 +116,25 @@ def test_the_writer_of_an_offset_is_the_producer_of_its_batch(tmp_path: Path) ->
     assert [writer_of(0, offset) for offset in (0, 4, 5, 8, 9, 12)] == [(7, 0), (7, 0), (8, 3), (8, 3), (7, 1), (7, 1)]
 
 
-@pytest.mark.parametrize("name", SABOTAGES)
-def test_a_sabotage_breaks_what_is_there(name: str) -> None:
+BREAKING = """
+import os, sys
+import ottla.broker.server  # once for all, and each breaks a copy
+from tests.chaos.sabotaged import SABOTAGES
+for name, begin in SABOTAGES.items():
+    if not os.fork():
+        begin()
+        sys.exit()
+    if os.wait()[1]:
+        print(name)
+"""
+
+
+@pytest.mark.parametrize("arguments", [("-c", BREAKING), ("-m", "tests.chaos.sabotaged", "ignores-the-epoch", "--help")], ids=["all", "one"])
+def test_a_sabotage_breaks_what_is_there(arguments: tuple[str, ...]) -> None:
     """It replaces parts by their names, and says so when there is no such part any more. In a process that it may break."""
-    done = subprocess.run([sys.executable, "-m", "tests.chaos.sabotaged", name, "--help"], cwd=REPOSITORY, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, *arguments], cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert arguments[0] == "-m" or not done.stdout, f"{done.stdout}{done.stderr}"
 
 
 def test_every_sabotage_has_faults_that_make_it_felt() -> None:

@@ -87,7 +87,8 @@ def main() -> int:
             for seed in seeds:
                 yield run_seed(seed, keep_all=chosen.all_lines, profile=chosen.profile)
             return
-        context = multiprocessing.get_context("spawn")
+        # Forked, so that everything is imported once; but a process that takes another's place would be a fork of threads.
+        context = multiprocessing.get_context("fork" if len(seeds) <= SEEDS_OF_A_PROCESS else "spawn")
         with context.Pool(chosen.processes, bound_process, maxtasksperchild=SEEDS_OF_A_PROCESS) as pool:
             yield from pool.imap_unordered(partial(run_seed, profile=chosen.profile), seeds)
 

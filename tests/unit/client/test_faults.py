@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
@@ -35,8 +36,21 @@ SECONDS = 120.0
 
 
 @pytest.fixture
-def cluster(own_zookeeper_server: ZooKeeperServer) -> Iterator[EmbeddedCluster]:
-    settings = {"zookeeper.connect": f"{own_zookeeper_server.address}/faults", "zookeeper.session.timeout.ms": "20000"}
+def chroot() -> str:
+    return f"/{uuid4().hex}"
+
+
+@pytest.fixture
+def zookeeper(request: pytest.FixtureRequest, a_zookeeper_to_start: None, chroot: str) -> str:
+    """What brokers and consumers of a test are told: the server that tests share, unless one asks for its own."""
+    name = "own_zookeeper_server" if "own_zookeeper_server" in request.fixturenames else "zookeeper_server"
+    server: ZooKeeperServer = request.getfixturevalue(name)
+    return server.address + chroot
+
+
+@pytest.fixture
+def cluster(zookeeper: str) -> Iterator[EmbeddedCluster]:
+    settings = {"zookeeper.connect": zookeeper, "zookeeper.session.timeout.ms": "20000"}
     with EmbeddedCluster(brokers=2, settings=settings) as running:
         yield running
 
@@ -45,7 +59,7 @@ def settings_of(zookeeper: str, name: str) -> ConsumerSettings:
     return ConsumerSettings(
         group_id="g",
         consumer_id=name,
-        zookeeper_connect=f"{zookeeper}/faults",
+        zookeeper_connect=zookeeper,
         zookeeper_session_timeout_ms=SESSION_MS,
         zookeeper_connection_timeout_ms=30_000,
         rebalance_backoff_ms=100,
@@ -90,14 +104,14 @@ def send(producer: Producer, topic: str) -> None:
 
 
 def test_a_consumer_that_is_cut_off_from_zookeeper_gives_up_before_another_takes_over(
-    cluster: EmbeddedCluster, own_zookeeper_server: ZooKeeperServer
+    cluster: EmbeddedCluster, zookeeper_server: ZooKeeperServer, zookeeper: str, chroot: str
 ) -> None:
     """It still reaches all brokers. When it is back it gets its share again."""
     topic = cluster.create_topic("cut-off", partitions=4)
     with LoopThread("proxy") as loop:
 
         async def started() -> ZooKeeperProxy:
-            proxy = ZooKeeperProxy(own_zookeeper_server.port)
+            proxy = ZooKeeperProxy(zookeeper_server.port)
             await proxy.start()
             return proxy
 
@@ -108,8 +122,8 @@ def test_a_consumer_that_is_cut_off_from_zookeeper_gives_up_before_another_takes
         proxy = loop.call(started(), SECONDS)
         try:
             with (
-                ConsumerConnector(settings_of(f"127.0.0.1:{proxy.port}", "one")) as one,
-                ConsumerConnector(settings_of(own_zookeeper_server.address, "two")) as two,
+                ConsumerConnector(settings_of(f"127.0.0.1:{proxy.port}{chroot}", "one")) as one,
+                ConsumerConnector(settings_of(zookeeper, "two")) as two,
             ):
                 one.create_message_streams({topic: 1})
                 two.create_message_streams({topic: 1})
@@ -140,12 +154,12 @@ with ConsumerConnector(settings_of(sys.argv[1], "stopped")) as connector:
 
 
 def test_a_consumer_that_is_stopped_for_longer_than_its_session_is_replaced_and_comes_back(
-    cluster: EmbeddedCluster, producer: Producer, own_zookeeper_server: ZooKeeperServer
+    cluster: EmbeddedCluster, producer: Producer, zookeeper: str
 ) -> None:
     """SIGSTOP. Whoever takes over reads everything from the group's offset on; the one that wakes up joins again, and loses nothing."""
     topic = cluster.create_topic("stopped", partitions=2)
     send(producer, topic)
-    program = [sys.executable, "-c", PROGRAM, own_zookeeper_server.address, topic]
+    program = [sys.executable, "-c", PROGRAM, zookeeper, topic]
     process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
     rows: list[str] = []
     assert process.stdout is not None
@@ -154,7 +168,7 @@ def test_a_consumer_that_is_stopped_for_longer_than_its_session_is_replaced_and_
     try:
         until(lambda: len(rows) == 10)
         process.send_signal(signal.SIGSTOP)
-        with ConsumerConnector(settings_of(own_zookeeper_server.address, "awake")) as awake:
+        with ConsumerConnector(settings_of(zookeeper, "awake")) as awake:
             (stream,) = awake.create_message_streams({topic: 1})[topic]
             with reading(stream) as seen:
                 until(lambda: len(awake.owned) == 2)
@@ -179,10 +193,10 @@ def everything(count: int) -> set[tuple[int, int]]:
 
 
 def test_nothing_is_lost_while_zookeeper_is_away_for_longer_than_a_session(
-    cluster: EmbeddedCluster, producer: Producer, own_zookeeper_server: ZooKeeperServer
+    own_zookeeper_server: ZooKeeperServer, zookeeper: str, cluster: EmbeddedCluster, producer: Producer
 ) -> None:
     topic = cluster.create_topic("away", partitions=2)
-    with ConsumerConnector(settings_of(own_zookeeper_server.address, "one")) as connector:
+    with ConsumerConnector(settings_of(zookeeper, "one")) as connector:
         (stream,) = connector.create_message_streams({topic: 1})[topic]
         with reading(stream) as seen:
             send(producer, topic)
@@ -195,10 +209,10 @@ def test_nothing_is_lost_while_zookeeper_is_away_for_longer_than_a_session(
 
 
 def test_nothing_is_lost_when_a_leader_goes_and_comes_back(
-    cluster: EmbeddedCluster, producer: Producer, own_zookeeper_server: ZooKeeperServer
+    cluster: EmbeddedCluster, producer: Producer, zookeeper: str
 ) -> None:
     topic = cluster.create_topic("gone", partitions=2, replication_factor=2)
-    with ConsumerConnector(settings_of(own_zookeeper_server.address, "one")) as connector:
+    with ConsumerConnector(settings_of(zookeeper, "one")) as connector:
         (stream,) = connector.create_message_streams({topic: 1})[topic]
         with reading(stream) as seen:
             send(producer, topic)
@@ -213,12 +227,12 @@ def test_nothing_is_lost_when_a_leader_goes_and_comes_back(
 
 
 def test_partitions_that_are_added_are_shared_out_and_read(
-    cluster: EmbeddedCluster, producer: Producer, own_zookeeper_server: ZooKeeperServer
+    cluster: EmbeddedCluster, producer: Producer, zookeeper: str
 ) -> None:
     topic = cluster.create_topic("growing", partitions=1)
     with (
-        ConsumerConnector(settings_of(own_zookeeper_server.address, "one")) as one,
-        ConsumerConnector(settings_of(own_zookeeper_server.address, "two")) as two,
+        ConsumerConnector(settings_of(zookeeper, "one")) as one,
+        ConsumerConnector(settings_of(zookeeper, "two")) as two,
     ):
         (first,) = one.create_message_streams({topic: 1})[topic]
         (second,) = two.create_message_streams({topic: 1})[topic]
@@ -235,10 +249,10 @@ def test_partitions_that_are_added_are_shared_out_and_read(
 
 
 def test_nothing_is_lost_and_all_is_owned_through_a_rolling_restart(
-    cluster: EmbeddedCluster, producer: Producer, own_zookeeper_server: ZooKeeperServer
+    cluster: EmbeddedCluster, producer: Producer, zookeeper: str
 ) -> None:
     topic = cluster.create_topic("rolling", partitions=2, replication_factor=2)
-    with ConsumerConnector(settings_of(own_zookeeper_server.address, "one")) as connector:
+    with ConsumerConnector(settings_of(zookeeper, "one")) as connector:
         (stream,) = connector.create_message_streams({topic: 1})[topic]
         with reading(stream) as seen:
             for round_, broker_id in enumerate((1, 2, 1, 2)):
@@ -253,7 +267,7 @@ def test_nothing_is_lost_and_all_is_owned_through_a_rolling_restart(
 
 @pytest.mark.parametrize("cut", Cut)
 def test_a_consumer_that_is_cut_off_from_brokers_alone_keeps_its_partitions_and_goes_on(
-    own_zookeeper_server: ZooKeeperServer, cut: Cut
+    zookeeper: str, cut: Cut
 ) -> None:
     """Its session lives and it commits, so its claims stay. The proxy before the broker knows who connects: the producer came first."""
     wires, sender = Wires(), _PRODUCER
@@ -266,7 +280,7 @@ def test_a_consumer_that_is_cut_off_from_brokers_alone_keeps_its_partitions_and_
 
         loop.call(proxy.start(), SECONDS)
         settings = {
-            "zookeeper.connect": f"{own_zookeeper_server.address}/faults",
+            "zookeeper.connect": zookeeper,
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}",
         }
         try:
@@ -276,18 +290,18 @@ def test_a_consumer_that_is_cut_off_from_brokers_alone_keeps_its_partitions_and_
                 producer = stack.enter_context(Producer(ProducerSettings(broker_list=cluster.bootstrap_servers)))
                 send(producer, topic)
                 sender = _CONSUMER
-                look = KazooClient(own_zookeeper_server.address)
+                look = KazooClient(zookeeper)
                 look.start(SECONDS)
                 stack.callback(look.stop)
-                one = stack.enter_context(ConsumerConnector(settings_of(own_zookeeper_server.address, "one")))
+                one = stack.enter_context(ConsumerConnector(settings_of(zookeeper, "one")))
                 with reading(one.create_message_streams({topic: 1})[topic][0]) as seen:
                     until(lambda: set(seen) == everything(5))
 
                     def claim() -> int:
-                        return int(look.get(f"/faults/consumers/g/owners/{topic}/0")[1].czxid)
+                        return int(look.get(f"/consumers/g/owners/{topic}/0")[1].czxid)
 
                     def commits() -> int:
-                        return int(look.get(f"/faults/consumers/g/offsets/{topic}/0")[1].version)
+                        return int(look.get(f"/consumers/g/offsets/{topic}/0")[1].version)
 
                     claimed, committed = claim(), commits()
                     loop.call(change(wires.cut), SECONDS)
@@ -308,7 +322,7 @@ def test_nothing_is_lost_when_the_ensemble_loses_its_leader_twice(a_zookeeper_to
         with (
             EmbeddedCluster(brokers=2, settings=settings) as cluster,
             Producer(ProducerSettings(broker_list=cluster.bootstrap_servers)) as producer,
-            ConsumerConnector(settings_of(ensemble.connect, "one")) as connector,
+            ConsumerConnector(settings_of(f"{ensemble.connect}/faults", "one")) as connector,
         ):
             topic = cluster.create_topic("elected", partitions=2)
             (stream,) = connector.create_message_streams({topic: 1})[topic]

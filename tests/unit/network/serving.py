@@ -191,6 +191,7 @@ async def serving(
     send_buffer_bytes: int = -1,
 ) -> AsyncIterator[Server]:
     before = held()
+    gc.freeze()  # what other tests left is not looked through again
     receivers: list[Recorder] = []
 
     def opened(connection: Connection) -> Recorder:

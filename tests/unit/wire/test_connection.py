@@ -50,6 +50,7 @@ def wire(request: pytest.FixtureRequest, stores: TlsSettings) -> Wire:
 async def leader(wire: Wire, serve: Serve) -> AsyncIterator[Endpoint]:
     """A leader on a port of its own; afterwards no socket and no task is left."""
     before = held()
+    gc.freeze()  # what other tests left is not looked through again
     tasks: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
