@@ -64,7 +64,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     What asks for it is looked at all the same, and a test may have it fail or count. Brokers in processes of their own wait.
     """
     if next(TESTS_RUN) % TESTS_A_COLLECTION == 0:
-        # What Hypothesis, pytest and lazy imports keep grows to a million objects, which each collection would look through.
         gc.collect()
         gc.freeze()
     is_synced = item.path.relative_to(Path(__file__).parent).parts[0] not in WITHOUT_SYNC
@@ -79,13 +78,15 @@ def _fsync(fd: Any) -> None:
 def pytest_collection() -> Generator[None, object, object]:
     """Takes the tests themselves out of the garbage collector's sight, and it does not look while they are imported.
 
-    There are millions of objects once all tests are imported, and those that ask for a collection paid 0.3 s for each.
+    There are millions of objects once all tests are imported, and those that ask for a collection paid 0.3 s for each; what pytest
+    and Hypothesis keep of each test comes on top of that, so it is done again from time to time. Between, it looks seldom.
     """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(50_000, 10, 10)
         gc.enable()
 
 

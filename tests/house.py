@@ -94,13 +94,25 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """What a module is parsed to."""
+    return ast.parse(path.read_bytes())
+
+
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """What most rules ask for, found in one walk: imports, calls and attributes."""
+    return tuple(each for each in ast.walk(tree_of(path)) if isinstance(each, (ast.Import, ast.ImportFrom, ast.Call, ast.Attribute)))
+
+
 def importers() -> Counter[str]:
     """By how many modules each module is imported."""
     names = {name_of(path) for path in MODULES}
     counts: Counter[str] = Counter()
     for path in MODULES:
         imported = set()
-        for node in ast.walk(ast.parse(path.read_bytes())):
+        for node in nodes_of(path):
             if isinstance(node, ast.Import):
                 imported |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
