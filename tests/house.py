@@ -70,12 +70,12 @@ HOME_WORDS: Final = re.compile(r"\b(?:nobody|somebody|whoever|anew|(?:is|are) to
 # What a figure may be at most. A ceiling is lowered with its figure; it is raised for new function only, by what that needs.
 CEILINGS: Final[dict[str, int]] = {
     "files": 361,
-    "modules with one importer": 59,
+    "modules with one importer": 57,
     "modules of the broker in no layer": 0,
     "Callable[": 255,
     "home words": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 60_272,
+    "lines of services/ottla": 60_250,
     "lines of tests": 78_852,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
@@ -281,7 +281,7 @@ def rooms() -> str:
         for room in sorted(layer):
             below[room] = set().union(*({other, *below.get(other, ())} for other in needs.get(room, ())))
     for number, layer in enumerate(layers_of("ottla")):
-        lines += [f"  subgraph layer{number}[ ]", "    " + "; ".join(sorted(layer & set(needs))), "  end"]
+        lines.append(f"  subgraph layer{number}[ ]; {'; '.join(sorted(layer & set(needs)))}; end")
     for room in sorted(needs.keys() & below.keys()):
         direct = needs[room] - set().union(*(below.get(other, set()) for other in needs[room]))
         lines += [f"  {room} --> " + " & ".join(sorted(direct))] if direct else []
