@@ -18,7 +18,6 @@ from ottla.testing.zookeeper import ZooKeeperServer, why_unavailable
 # What lasts is no matter of the tests in these folders.
 WITHOUT_SYNC: Final = frozenset({"unit", "scenarios", "simulation"})
 REAL_SYNC: Final = os.fsync, os.fdatasync
-TESTS_A_COLLECTION: Final = 50
 TESTS_RUN: Final = itertools.count(1)
 
 # How long an example takes says more of the machine, and of who else uses it, than of what is tested.
@@ -63,7 +62,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     What asks for it is looked at all the same, and a test may have it fail or count. Brokers in processes of their own wait.
     """
-    if next(TESTS_RUN) % TESTS_A_COLLECTION == 0:
+    if next(TESTS_RUN) % 50 == 0:
         gc.collect()
         gc.freeze()
     is_synced = item.path.relative_to(Path(__file__).parent).parts[0] not in WITHOUT_SYNC

@@ -76,7 +76,7 @@ CEILINGS: Final[dict[str, int]] = {
     "home words": 0,
     "__getattr__": 0,
     "lines of services/ottla": 60_250,
-    "lines of tests": 78_860,
+    "lines of tests": 78_870,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
     "files on the way of a CreateTopics": 32,

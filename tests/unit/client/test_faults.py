@@ -208,9 +208,7 @@ def test_nothing_is_lost_while_zookeeper_is_away_for_longer_than_a_session(
             until(lambda: set(seen) == everything(10))
 
 
-def test_nothing_is_lost_when_a_leader_goes_and_comes_back(
-    cluster: EmbeddedCluster, producer: Producer, zookeeper: str
-) -> None:
+def test_nothing_is_lost_when_a_leader_goes_and_comes_back(cluster: EmbeddedCluster, producer: Producer, zookeeper: str) -> None:
     topic = cluster.create_topic("gone", partitions=2, replication_factor=2)
     with ConsumerConnector(settings_of(zookeeper, "one")) as connector:
         (stream,) = connector.create_message_streams({topic: 1})[topic]
@@ -226,9 +224,7 @@ def test_nothing_is_lost_when_a_leader_goes_and_comes_back(
             until(lambda: set(seen) == everything(15))
 
 
-def test_partitions_that_are_added_are_shared_out_and_read(
-    cluster: EmbeddedCluster, producer: Producer, zookeeper: str
-) -> None:
+def test_partitions_that_are_added_are_shared_out_and_read(cluster: EmbeddedCluster, producer: Producer, zookeeper: str) -> None:
     topic = cluster.create_topic("growing", partitions=1)
     with (
         ConsumerConnector(settings_of(zookeeper, "one")) as one,
@@ -248,9 +244,7 @@ def test_partitions_that_are_added_are_shared_out_and_read(
             until(lambda: len(one.owned) == len(two.owned) == 2)
 
 
-def test_nothing_is_lost_and_all_is_owned_through_a_rolling_restart(
-    cluster: EmbeddedCluster, producer: Producer, zookeeper: str
-) -> None:
+def test_nothing_is_lost_and_all_is_owned_through_a_rolling_restart(cluster: EmbeddedCluster, producer: Producer, zookeeper: str) -> None:
     topic = cluster.create_topic("rolling", partitions=2, replication_factor=2)
     with ConsumerConnector(settings_of(zookeeper, "one")) as connector:
         (stream,) = connector.create_message_streams({topic: 1})[topic]
@@ -266,9 +260,7 @@ def test_nothing_is_lost_and_all_is_owned_through_a_rolling_restart(
 
 
 @pytest.mark.parametrize("cut", Cut)
-def test_a_consumer_that_is_cut_off_from_brokers_alone_keeps_its_partitions_and_goes_on(
-    zookeeper: str, cut: Cut
-) -> None:
+def test_a_consumer_that_is_cut_off_from_brokers_alone_keeps_its_partitions_and_goes_on(zookeeper: str, cut: Cut) -> None:
     """Its session lives and it commits, so its claims stay. The proxy before the broker knows who connects: the producer came first."""
     wires, sender = Wires(), _PRODUCER
     directions = {(_CONSUMER, _BROKER), (_BROKER, _CONSUMER)}
