@@ -51,20 +51,22 @@ logs: ## follow its logs; SERVICE=broker-1
 ps: ## what of it runs
 	@sh deploy/compose.sh ps
 
-images: ## build the images of the cluster
+images: ## build the images of the cluster; PROFILES=spark builds that one too
 	@sh deploy/images.sh
 
 base-image: ## make the image that they stand on from Debian's packages, where none can be pulled (as root, needs mmdebstrap)
 	@sh deploy/base/build.sh
 
 wheels: $(INSTALLED) ## put what the images install from the network into deploy/wheels, for building without one
-	@for each in requirements requirements-registry requirements-build; do $(BIN)/python -m pip download --quiet --disable-pip-version-check --only-binary=:all: \
-		--python-version 3.11 --require-hashes --dest deploy/wheels -r services/$$each.txt || exit 1; done
+	@for each in requirements requirements-registry requirements-spark requirements-build; do $(BIN)/python -m pip download --quiet --disable-pip-version-check \
+		--only-binary=:all: --no-binary=pyspark --no-deps --python-version 3.11 --require-hashes --dest deploy/wheels -r services/$$each.txt || exit 1; done
 
 requirements: $(INSTALLED) ## update the pins, with hashes, of what the images install
 	$(BIN)/uv pip compile --quiet --upgrade $(PINNED) --extra server --extra audit pyproject.toml -o services/requirements.txt
 	$(BIN)/uv pip compile --quiet --upgrade $(PINNED) --extra server --extra audit --extra registry --constraint services/requirements.txt \
 		$$(sed -n 's/^\([a-z0-9-]*\)==.*/--no-emit-package \1/p' services/requirements.txt) pyproject.toml -o services/requirements-registry.txt
+	$(BIN)/uv pip compile --quiet --upgrade $(PINNED) --extra server --extra audit --extra spark --constraint services/requirements.txt \
+		$$(sed -n 's/^\([a-z0-9-]*\)==.*/--no-emit-package \1/p' services/requirements.txt) pyproject.toml -o services/requirements-spark.txt
 	echo 'setuptools>=75' | $(BIN)/uv pip compile --quiet --upgrade $(PINNED) - -o services/requirements-build.txt
 
 test: $(INSTALLED) ## the tests that need nothing but this checkout, in under two minutes

@@ -95,6 +95,14 @@ say_where() {
             printf "$row" 'mirror maker' mirror-maker:9095 "$(address_of mirror-maker 9095)"
             printf "$row" "  metrics and health" mirror-maker:9404 "http://$mirror/metrics"
         fi
+        master=$(address_of spark-master 7077)
+        if [ -n "$master" ]; then
+            printf "$row" 'Spark: master' spark-master:7077 "spark://$master"
+            printf "$row" "  its page" spark-master:8080 "http://$(address_of spark-master 8080)"
+            printf "$row" "  a worker's page" spark-worker:8081 "http://$(address_of spark-worker 8081)"
+            printf "$row" "  a program's page" spark-driver:4040 "http://$(address_of spark-driver 4040)"
+            printf "$row" "  the load: metrics" spark-driver:9404 "http://$(address_of spark-driver 9404)/metrics"
+        fi
         printf "$row" ZooKeeper zookeeper:2181 "$(address_of zookeeper 2181)"
         printf "$row" Prometheus prometheus:9090 "http://$(address_of prometheus 9090)"
         grafana=$(address_of grafana 3000)

@@ -2,9 +2,11 @@
 # Builds the images of the cluster, side by side, upon a base image that this machine has, can pull, or can make from Debian's
 # packages.
 #
-#   deploy/images.sh [--missing] [broker|zookeeper|prometheus|schema-registry|audit-counter|mirror-maker|development …]      all but the last, if none is named
+#   deploy/images.sh [--missing] [broker|zookeeper|prometheus|schema-registry|audit-counter|mirror-maker|spark|development …]
 #
+#   none named   all but the last two
 #   --missing    leave alone what is there
+#   PROFILES     of the compose file, with commas: with `spark` its image belongs to them too, which takes 456 MB from the index
 #   BASE_IMAGE   the base to build upon; otherwise python:3.11-slim-bookworm if it is here or can be pulled, else ottla/base:bookworm
 set -eu
 cd "$(dirname "$0")/.."
@@ -23,10 +25,11 @@ image_of() {
     schema-registry) echo "${OTTLA_SCHEMA_REGISTRY_IMAGE:-ottla/schema-registry:$version}" ;;
     audit-counter) echo "${OTTLA_AUDIT_COUNTER_IMAGE:-ottla/audit-counter:$version}" ;;
     mirror-maker) echo "${OTTLA_MIRROR_MAKER_IMAGE:-ottla/mirror-maker:$version}" ;;
+    spark) echo "${OTTLA_SPARK_IMAGE:-ottla/spark:$version}" ;;
     zookeeper) echo "${OTTLA_ZOOKEEPER_IMAGE:-ottla/zookeeper:3.8.0}" ;;
     prometheus) echo "${OTTLA_PROMETHEUS_IMAGE:-ottla/prometheus:2.42.0}" ;;
     development) echo ottla/development:1 ;; # not of a release: it has nothing of Ottla in it
-    *) echo "images.sh: there is no image '$1'; there are broker, zookeeper, prometheus, schema-registry, audit-counter, mirror-maker and development" >&2; exit 2 ;;
+    *) echo "images.sh: there is no image '$1'; there are broker, zookeeper, prometheus, schema-registry, audit-counter, mirror-maker, spark and development" >&2; exit 2 ;;
     esac
 }
 
@@ -50,7 +53,7 @@ choose_base() {
 build() {
     image=$2
     case $1 in
-    broker | schema-registry | audit-counter | mirror-maker)
+    broker | schema-registry | audit-counter | mirror-maker | spark)
         revision=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
         set -- --file services/Dockerfile --target "$1" --build-arg "VERSION=$version" --build-arg "REVISION=$revision" .
         ;;
@@ -72,7 +75,10 @@ if [ "${1:-}" = --missing ]; then
     only_missing=yes
     shift
 fi
-[ $# -gt 0 ] || set -- broker zookeeper prometheus schema-registry audit-counter mirror-maker
+if [ $# -eq 0 ]; then
+    set -- broker zookeeper prometheus schema-registry audit-counter mirror-maker
+    case ,${PROFILES:-}, in *,spark,*) set -- "$@" spark ;; esac
+fi
 if ! docker version >/dev/null 2>&1; then
     echo "images.sh: there is no Docker daemon to be reached: is it running, and may this user use it?" >&2
     exit 1
@@ -99,7 +105,7 @@ finish_builds() {
 for name; do
     image=$(image_of "$name")
     if [ -n "$only_missing" ] && has "$image"; then
-        case $name in broker | schema-registry | audit-counter | mirror-maker) say_if_older ;; esac
+        case $name in broker | schema-registry | audit-counter | mirror-maker | spark) say_if_older ;; esac
         continue
     fi
     case $image in
@@ -111,7 +117,7 @@ for name; do
     esac
     choose_base
     # Upon the broker's layers, which the older builder would make twice at once.
-    case $name in schema-registry | audit-counter | mirror-maker) finish_builds ;; esac
+    case $name in schema-registry | audit-counter | mirror-maker | spark) finish_builds ;; esac
     echo "Building $image upon $BASE_IMAGE"
     build "$name" "$image" &
     builds="$builds $!:$image"

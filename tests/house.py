@@ -51,7 +51,7 @@ _LATER: Final = """
     chaos/test_connecting compat/test_client_page bench/paper_client unit/schema_registry/ unit/broker/replication/test_schema_ids
     unit/audit_counter/ helm/test_audit_counter unit/broker/auditing/ unit/mirror_maker/ unit/takeover/ security/
     compat/test_schema_registry compat/test_mirror helm/test_mirror_maker integration/test_mirror_maker simulation/mirroring
-    compat/test_audit compat/test_takeover
+    compat/test_audit compat/test_takeover integration/test_spark helm/test_load
 """
 LATER: Final = tuple(_LATER.split())
 
@@ -69,17 +69,17 @@ HOME_WORDS: Final = re.compile(r"\b(?:nobody|somebody|whoever|anew|(?:is|are) to
 
 # What a figure may be at most. A ceiling is lowered with its figure; it is raised for new function only, by what that needs.
 CEILINGS: Final[dict[str, int]] = {
-    "files": 364,
-    "modules with one importer": 59,
+    "files": 361,
+    "modules with one importer": 57,
     "modules of the broker in no layer": 0,
     "Callable[": 255,
     "home words": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 60_290,
-    "lines of tests": 78_805,
+    "lines of services/ottla": 60_250,
+    "lines of tests": 78_855,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
-    "files on the way of a CreateTopics": 34,
+    "files on the way of a CreateTopics": 32,
 }
 
 
@@ -281,7 +281,7 @@ def rooms() -> str:
         for room in sorted(layer):
             below[room] = set().union(*({other, *below.get(other, ())} for other in needs.get(room, ())))
     for number, layer in enumerate(layers_of("ottla")):
-        lines += [f"  subgraph layer{number}[ ]", "    " + "; ".join(sorted(layer & set(needs))), "  end"]
+        lines.append(f"  subgraph layer{number}[ ]; {'; '.join(sorted(layer & set(needs)))}; end")
     for room in sorted(needs.keys() & below.keys()):
         direct = needs[room] - set().union(*(below.get(other, set()) for other in needs[room]))
         lines += [f"  {room} --> " + " & ".join(sorted(direct))] if direct else []

@@ -62,6 +62,8 @@ class Rendered:
         for manifest in self.manifests:
             if manifest["kind"] in ("StatefulSet", "Job", "Deployment"):
                 found[f"{manifest['kind']}/{manifest['metadata']['name']}"] = manifest["spec"]["template"]
+            elif manifest["kind"] == "CronJob":
+                found[f"CronJob/{manifest['metadata']['name']}"] = manifest["spec"]["jobTemplate"]["spec"]["template"]
             elif manifest["kind"] == "Pod":
                 found[f"Pod/{manifest['metadata']['name']}"] = manifest
         return found

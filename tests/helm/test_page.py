@@ -67,15 +67,16 @@ def test_every_value_that_the_page_names_is_there() -> None:
 
 
 MIRROR = {"mirrorMaker.enabled": True, "mirrorMaker.sources": {"far": {"bootstrap.servers": "far:9092"}}}
+LOAD = {"load.enabled": True, "load.topics": ["clicks"], "load.into": "s3://lake/clicks"}
 
 
 def test_every_object_that_the_page_names_is_made() -> None:
     rendered = template(
-        {"externalAccess.enabled": True, "schemaRegistry.enabled": True, "auditCounter.enabled": True, **MIRROR}, "--is-upgrade"
+        {"externalAccess.enabled": True, "schemaRegistry.enabled": True, "auditCounter.enabled": True, **MIRROR, **LOAD}, "--is-upgrade"
     )
     made = {each["metadata"]["name"] for each in rendered}
     table = PAGE.partition("## Who is who")[2].partition("| probe |")[0]
-    for kinds, name in re.findall(r"^\| (StatefulSet|Service|Services|Deployment) `([a-z0-9-]+)`", table, re.MULTILINE):
+    for kinds, name in re.findall(r"^\| (StatefulSet|Service|Services|Deployment|CronJob) `([a-z0-9-]+)`", table, re.MULTILINE):
         assert name in made, f"{kinds} {name}"
     assert "mine-ottla-scale-down-check" in PAGE
     assert "mine-ottla-scale-down-check" in made

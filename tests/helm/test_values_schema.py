@@ -133,6 +133,8 @@ def test_the_chart_has_the_version_of_the_project() -> None:
         ({"mirrorMaker.settings": {"topcis": "clicks"}}, "Additional property topcis is not allowed"),
         ({"mirrorMaker.sources": {"far": {"bootstrap.server": "far:9092"}}}, "Additional property bootstrap.server is not allowed"),
         ({"mirrorMaker.sources": {"f.a.r": {}}}, "mirrorMaker.sources"),
+        ({"load.schedule": "every minute"}, "load.schedule"),
+        ({"load.master": "yarn"}, "load.master"),
         ({"broker.persistence.size": "20GB"}, "broker.persistence.size"),
         ({"broker.persistence.accessModes": ["ReadWriteMany"]}, "broker.persistence.accessModes"),
         ({"broker.antiAffinity": "strict"}, "broker.antiAffinity"),

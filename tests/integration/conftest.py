@@ -46,7 +46,7 @@ def images() -> None:
     reason = why_unavailable()
     if reason is not None:
         pytest.exit(f"the integration tests need Docker: {reason}", returncode=1)
-    build_images(["broker", "zookeeper", "prometheus", "schema-registry", "audit-counter", "mirror-maker"])
+    build_images(["broker", "zookeeper", "prometheus", "schema-registry", "audit-counter", "mirror-maker", "spark"])
     try:
         docker("image", "inspect", SIDECAR_IMAGE)
     except DockerFailed:

@@ -203,7 +203,7 @@ def of_kafka(selector: str) -> str:
 def test_targets_beside_the_brokers_have_their_place(containers: Containers) -> None:
     """A file there is read without a restart; what is in the repository is only how (targets/README.md)."""
     listed = containers.execute("prometheus", "ls", "/etc/prometheus/targets").split()
-    assert listed == ["README.md", "audit-counter.yml", "mirror", "registries", "schema-registry.yml"]
+    assert listed == ["README.md", "audit-counter.yml", "mirror", "registries", "schema-registry.yml", "spark"]
     text = (ROOT / "deploy" / "prometheus" / "targets" / "README.md").read_text(encoding="utf-8")
     example = "\n".join(line[4:] for line in text.splitlines() if line.startswith("    "))
     (target,) = yaml.safe_load(example)

@@ -31,8 +31,7 @@ from ottla.broker.handlers.registry import APIS
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
 from ottla.protocol.primitives import compact_string
-from ottla.protocol.schema_fields import SchemaField, schema_fields
-from ottla.protocol.schema_writer import struct_writer
+from ottla.protocol.schemas import SchemaField, schema_fields, struct_writer
 from ottla.record.batch import batches, crc_of
 from ottla.record.records import read_records
 

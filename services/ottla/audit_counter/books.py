@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.audit_counter.windows import SessionStanding
-from ottla.record.audit_records import NO_PARTITION, Tally
+from ottla.record.audit_records import NO_OFFSETS, NO_PARTITION, Tally
+from ottla.record.digests import OffsetSums
 
 PRODUCER: Final = "producer"
 BROKER: Final = "broker"
@@ -37,6 +38,15 @@ def is_writer(tier: str) -> bool:
     return tier == PRODUCER or is_mirrored(tier)
 
 
+class Moved(NamedTuple):
+    """What the headers of batches whose times go back say of a window too much: messages that its log does not have, less those that
+    they say of other windows.
+    """
+
+    messages: int = 0
+    offsets: OffsetSums = NO_OFFSETS
+
+
 @dataclass(slots=True)
 class Books:
     """One window of one topic.
@@ -48,6 +58,7 @@ class Books:
         beginnings: of each tier, the first offset that it counted, by partition.
         reporting: tiers that ever said something of the topic.
         repeated: how many records of the log had the content of another one; None unless the log was read.
+        moved: of each partition whose log was read and where it is something.
     """
 
     topic: str
@@ -59,6 +70,7 @@ class Books:
     beginnings: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     reporting: frozenset[str] = frozenset()
     repeated: int | None = None
+    moved: Mapping[int, Moved] = field(default_factory=dict)
 
     @property
     def end_ms(self) -> int:
@@ -120,6 +132,9 @@ class Books:
     def joined(self) -> dict[str, dict[int, Tally]]:
         """Each tier's counts by partition, with what another tier knows of the same messages."""
         found = {tier: self.by_partition(tier) for tier in self.tallies}
+        for tier in self.reporting if self.moved else ():
+            if is_of_ranges(tier) or is_mirrored(tier):
+                found[tier] = found.get(tier, {}) | dict(self._by_records(found.get(tier, {}), found.get(LOG, {})))
         brokers = found.get(BROKER, {})
         for partition, tally in brokers.items():
             for tier in (PRODUCER, LOG):  # the nearer to the application first: the log may be what is wrong
@@ -127,6 +142,15 @@ class Books:
                 if tally.placed is None and other is not None and other.placed is not None and has_same_offsets(tally, other):
                     tally = brokers[partition] = dataclasses.replace(tally, placed=other.placed, sketch=other.sketch)
         return found
+
+    def _by_records(self, by_headers: Mapping[int, Tally], in_log: Mapping[int, Tally]) -> Iterator[tuple[int, Tally]]:
+        """What a tier that counts by headers has as its log tells it by records, where it has just what the log's headers say."""
+        for partition, moved in self.moved.items():
+            tally, log = by_headers.get(partition, Tally()), in_log.get(partition, Tally())
+            same = log.offsets is not None and tally.offsets == log.offsets.plus(moved.offsets)
+            if same and tally.count == log.count + moved.messages:
+                first, last = log.first_offset, log.last_offset
+                yield partition, dataclasses.replace(tally, count=log.count, offsets=log.offsets, first_offset=first, last_offset=last)
 
 
 def has_same_offsets(one: Tally, another: Tally) -> bool:

@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from ottla.audit_counter.books import LOG, PRODUCER, Books
+from ottla.audit_counter.books import LOG, PRODUCER, Books, Moved
 from ottla.audit_counter.store import Read, Store, Window
 from ottla.audit_counter.verdicts import NOT_KNOWN, WRONG, EdgeVerdict, Runs, Verdict, judge
 from ottla.audit_counter.windows import SessionStanding, watermark_of
@@ -30,13 +30,14 @@ from ottla.lifecycle import Offload
 from ottla.metrics.cells import Histogram
 from ottla.model import TopicPartition
 from ottla.protocol.list_offsets_client import EARLIEST, LATEST
-from ottla.record.audit_records import TOPIC, VERDICTS_TOPIC, Tally, decode, tally_columns
+from ottla.record.audit_records import NO_OFFSETS, TOPIC, VERDICTS_TOPIC, Tally, decode, tally_columns
+from ottla.record.batch import LOG_APPEND_TIME
 from ottla.record.columnar import Columns, read_columns
-from ottla.record.digests import Identities, contents_of_columns, find_run, place_of, placed
+from ottla.record.digests import Identities, OffsetSums, by_window, contents_of_columns, find_run, place_of, placed
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import NewTopic, create_topics
 from ottla.wire.cluster import Cluster
-from ottla.wire.fetching import Fetched, Fetcher, FetchSettings
+from ottla.wire.fetching import Fetched, Fetcher, FetchSettings, visible_batches
 from ottla.wire.offsets import list_offsets
 from ottla.wire.producing import BatchProducer
 
@@ -390,7 +391,7 @@ class AuditCounter:
                         known[:] = min(known[0], tally.first_offset), max(known[1], tally.last_offset + 1)
         counts, ends = await self._count_log(topic, set(starts), starts[0], starts[-1] + width, bounds)
         repeated = await self._beside(counts.repeated)
-        await self._in_store(self._store.put_log, topic, counts.windows, ends, repeated)
+        await self._in_store(self._store.put_log, topic, counts.windows, ends, repeated, counts.moved)
         self.progress.logs_read += 1
         await self._judge({(topic, start_ms) for start_ms in starts}, counts)
 
@@ -607,21 +608,46 @@ class _LogCount:
         self._starts = starts
         self._window_ms = window_ms
         self.windows: dict[int, dict[int, Tally]] = {start_ms: {} for start_ms in starts}
+        self.moved: dict[int, dict[int, Moved]] = {start_ms: {} for start_ms in starts}
         self._placed: dict[int, list[Identities]] = {}
 
     def take(self, fetched: Fetched, stop: int) -> int:
         """Counts what was fetched below an offset, and gives how many records that are."""
         count = 0
+        goes_back = False
         aborted = [(transaction.producer_id, transaction.first_offset) for transaction in fetched.aborted]
         for columns in read_columns(fetched.records, start_offset=fetched.offset, end_offset=stop, aborted=aborted):
             count += len(columns)
+            windows = columns.timestamps // self._window_ms
+            goes_back = goes_back or bool((windows[1:] < windows[:-1]).any())
             tallies: dict[int, Tally] = {}
             tally_columns(tallies, columns, fetched.partition.partition, self._window_ms)
             for start_ms, tally in tallies.items():
                 if start_ms in self._starts:
                     self.windows[start_ms].setdefault(fetched.partition.partition, Tally()).merge(tally)
             self._remember(columns, fetched.partition.partition)
+        if goes_back:
+            self._note_moved(fetched, stop)
         return count
+
+    def _note_moved(self, fetched: Fetched, stop: int) -> None:
+        """Looks for records in windows that their batch's header, by its first and its highest time, does not say."""
+        for position, header in visible_batches(fetched.records, fetched.aborted):
+            said = header.base_timestamp - header.base_timestamp % self._window_ms
+            if header.timestamp_type == LOG_APPEND_TIME or not said <= header.max_timestamp < said + self._window_ms:
+                continue
+            batch = fetched.records[position : position + header.size]
+            for columns in read_columns(batch, start_offset=fetched.offset, end_offset=stop, check_crcs=False):
+                for start_ms, mask in by_window(columns.timestamps, self._window_ms):
+                    if start_ms != said:
+                        offsets = columns.offsets if mask is None else columns.offsets[mask]
+                        self._move(said, fetched.partition.partition, len(offsets), OffsetSums.of(offsets))
+                        self._move(start_ms, fetched.partition.partition, -len(offsets), NO_OFFSETS.minus(OffsetSums.of(offsets)))
+
+    def _move(self, start_ms: int, partition: int, count: int, offsets: OffsetSums) -> None:
+        if start_ms in self._starts:
+            known = self.moved[start_ms].get(partition, Moved())
+            self.moved[start_ms][partition] = Moved(known.messages + count, known.offsets.plus(offsets))
 
     def _remember(self, columns: Columns, partition: int) -> None:
         identities = placed(contents_of_columns(columns), partition, columns.offsets)

@@ -20,11 +20,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ottla.audit_counter.books import BROKER, LOG, Books, is_of_ranges, is_writer
+from ottla.audit_counter.books import BROKER, LOG, Books, Moved, is_of_ranges, is_writer
 from ottla.audit_counter.verdicts import NOT_KNOWN, WRONG, EdgeVerdict, Named, Verdict
 from ottla.audit_counter.windows import Gap, SessionStanding, is_countable
 from ottla.errors import OttlaError
 from ottla.record.audit_records import AuditRecord, Tally, fields_of, tally_of
+from ottla.record.digests import OffsetSums
 
 log: Final = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ CREATE TABLE counts (
     attempted INTEGER, acknowledged INTEGER, failed INTEGER, count INTEGER, size INTEGER, first_offset INTEGER, last_offset INTEGER,
     offsets BLOB, content BLOB, placed BLOB, sketch BLOB, latencies TEXT,
     PRIMARY KEY (topic, start_ms, tier, partition, host, range_offset));
-CREATE TABLE repeated (topic TEXT, start_ms INTEGER, count INTEGER, PRIMARY KEY (topic, start_ms)) WITHOUT ROWID;
+CREATE TABLE repeated (topic TEXT, start_ms INTEGER, count INTEGER, moved TEXT, PRIMARY KEY (topic, start_ms)) WITHOUT ROWID;
 CREATE TABLE verdicts (
     topic TEXT, start_ms INTEGER, upstream TEXT, downstream TEXT, verdict TEXT, upstream_count INTEGER, downstream_count INTEGER,
     missing INTEGER, surplus INTEGER, revision INTEGER, details TEXT,
@@ -74,6 +75,8 @@ _COUNTS: Final = (
 _PUT_COUNTS: Final = f"INSERT OR REPLACE INTO counts VALUES ({', '.join('?' * (6 + len(_COUNTS)))})"
 _GET_COUNTS: Final = f"SELECT {', '.join(_COUNTS)} FROM counts"
 _KEY: Final = "topic = ? AND start_ms = ? AND tier = ? AND partition = ? AND host = ? AND range_offset = ?"
+
+_NOTHING_MOVED: Final[Mapping[int, Mapping[int, Moved]]] = {}
 
 Window = tuple[str, int]
 _CountKey = tuple[str, int, str, int, str, int]
@@ -222,7 +225,12 @@ class Store:
         self._in_log = {(topic, start_ms) for start_ms in starts}
 
     def put_log(
-        self, topic: str, counted: Mapping[int, Mapping[int, Tally]], next_offsets: Mapping[int, int], repeated: Mapping[int, int]
+        self,
+        topic: str,
+        counted: Mapping[int, Mapping[int, Tally]],
+        next_offsets: Mapping[int, int],
+        repeated: Mapping[int, int],
+        moved: Mapping[int, Mapping[int, Moved]] = _NOTHING_MOVED,
     ) -> None:
         """Takes in what the log says of windows, in place of what it said before; not of those that were written to since `begin_log`.
 
@@ -230,6 +238,7 @@ class Store:
             counted: by window and partition.
             next_offsets: up to where it was read, by partition.
             repeated: of each window, how many records had the content of another one.
+            moved: by window and partition.
         """
         counted = {start_ms: tallies for start_ms, tallies in counted.items() if (topic, start_ms) in self._in_log}
         for key in [key for key in self._recent.counts if key[2] == LOG]:
@@ -239,8 +248,8 @@ class Store:
                 connection.execute("DELETE FROM counts WHERE topic = ? AND start_ms = ? AND tier = ?", (topic, start_ms, LOG))
                 rows = [(topic, start_ms, LOG, partition, "", 0, *_values(tally)) for partition, tally in tallies.items()]
                 connection.executemany(_PUT_COUNTS, rows)
-            rows = [(topic, start_ms, repeated[start_ms]) for start_ms in counted]
-            connection.executemany("INSERT OR REPLACE INTO repeated VALUES (?, ?, ?)", rows)
+            rows = [(topic, start_ms, repeated[start_ms], json.dumps(moved.get(start_ms, {}))) for start_ms in counted]
+            connection.executemany("INSERT OR REPLACE INTO repeated VALUES (?, ?, ?, ?)", rows)
             connection.executemany(_PUT_POSITION, [(topic, LOG, *pair, 0, -1) for pair in next_offsets.items()])
             connection.executemany(_PUT_UNJUDGED, [(topic, start_ms) for start_ms in repeated])
 
@@ -283,8 +292,12 @@ class Store:
             sessions[standing.tier] = (*sessions.get(standing.tier, ()), standing)
         books.positions, books.beginnings, books.sessions = positions, beginnings, sessions
         books.reporting = frozenset(sessions) | frozenset(positions)
-        row = connection.execute(f"SELECT count FROM repeated {where}", (topic, start_ms)).fetchone()
-        books.repeated = None if row is None else int(row[0])
+        row = connection.execute(f"SELECT count, moved FROM repeated {where}", (topic, start_ms)).fetchone()
+        if row is not None:
+            books.repeated = int(row[0])
+            books.moved = {
+                int(partition): Moved(count, OffsetSums(*sums)) for partition, (count, sums) in json.loads(row[1] or "{}").items()
+            }
         return books
 
     def put_verdicts(self, topic: str, start_ms: int, verdicts: Sequence[EdgeVerdict]) -> None:
@@ -683,6 +696,8 @@ def _connected(path: Path) -> sqlite3.Connection:
         connection.execute(_UNJUDGED)
         if "leader_epoch" not in {row[1] for row in connection.execute("PRAGMA table_info(positions)")}:
             connection.execute("ALTER TABLE positions ADD COLUMN leader_epoch INTEGER DEFAULT -1")
+        if "moved" not in {row[1] for row in connection.execute("PRAGMA table_info(repeated)")}:
+            connection.execute("ALTER TABLE repeated ADD COLUMN moved TEXT")
     except BaseException:
         connection.close()
         raise

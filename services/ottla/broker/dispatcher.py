@@ -32,7 +32,7 @@ from ottla.protocol.api import ApiKey, is_flexible
 from ottla.protocol.fetch import is_follower_fetch
 from ottla.protocol.primitives import REQUEST_HEADER, RequestHeader, decode_request_header
 from ottla.protocol.produce import RepeatedRequest
-from ottla.protocol.schema_fields import error_codes
+from ottla.protocol.schemas import error_codes
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,7 @@ from ottla.errors import InvalidRequest
 from ottla.protocol.api import ApiKey, is_flexible, max_elements, response_header_size
 from ottla.protocol.fetch_client import MalformedResponse
 from ottla.protocol.primitives import REQUEST_HEADER, skip_tagged_fields
-from ottla.protocol.schema_fields import schema_fields
-from ottla.protocol.schema_reader import message_reader
-from ottla.protocol.schema_writer import Writer, struct_writer
+from ottla.protocol.schemas import Writer, message_reader, schema_fields, struct_writer
 
 # Letters of an error's message, which may have what a client sent in it; older versions have 16 bits for its length.
 MAX_MESSAGE: Final = 1_000
@@ -47,7 +45,7 @@ def request_reader(api_key: int, version: int, read_as: int | None = None) -> Ca
         api_key: which API.
         version: of the body.
         read_as: a later version, whose class the request is read into, so that what handles it has one class for all versions;
-            see `schema_reader.message_reader`.
+            see `schemas.message_reader`.
 
     Raises:
         LookupError: Kafka has no such API or version.

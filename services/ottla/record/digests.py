@@ -158,11 +158,14 @@ class OffsetSums(NamedTuple):
             (self.first + other.first) & MASK_64, (self.second + other.second) & MASK_64, (self.third + other.third) & MASK_64
         )
 
+    def minus(self, other: OffsetSums) -> OffsetSums:
+        """Of this multiset without the other."""
+        return OffsetSums(*((mine - theirs) & MASK_64 for mine, theirs in zip(self, other, strict=True)))
+
     @classmethod
     def of_range(cls, first: int, last: int) -> OffsetSums:
         """Of all offsets in [first, last]."""
-        sums = [_power_sums(last), _power_sums(first - 1)]
-        return cls(*((upper - lower) & MASK_64 for upper, lower in zip(*sums, strict=True)))
+        return cls(*_power_sums(last)).minus(cls(*_power_sums(first - 1)))
 
     @classmethod
     def of(cls, offsets: Integers) -> OffsetSums:

@@ -9,7 +9,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from tests.unit.audit_counter.pipelines import WAIT_SECONDS, Pipeline, in_a_loop, pipeline
+from tests.unit.audit_counter.pipelines import MINUTE, WAIT_SECONDS, Pipeline, in_a_loop, pipeline
 from tests.unit.wire.clusters import create_topic, servers
 
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, Verdict
@@ -119,6 +119,30 @@ async def test_the_next_leader_counts_what_the_killed_one_had_not_said(tmp_path:
         ranges = {(record.host, record.first_offset) for record in await said_by_brokers(running) if record.windows}
         assert len({host for host, _ in ranges}) == 2
         assert len([first for _, first in ranges if first == 0]) == 2, "the second leader began at the block's first offset"
+
+
+@in_a_loop
+async def test_a_batch_whose_times_go_back_over_a_windows_edge_is_no_loss(tmp_path: Path) -> None:
+    """By its header all of it lies in the later window, where the clients do not have it all; the log that is read for it tells."""
+    async with pipeline(tmp_path, expected=EXPECTED, partitions=1, **AUDITING) as running:
+        await running.produce(20, partitions=1)
+        edge = running.start_ms + MINUTE
+        async with BatchProducer(running.cluster) as producer:
+            for times in ([edge, edge - 1000, edge + 1], [edge, edge - 2 * MINUTE], [edge - 1, edge, edge - 2]):
+                records = [Record(index, time, b"key", b"%d" % time) for index, time in enumerate(times)]
+                attempts = [running.producer.attempted("clicks", record.key, record.value, record.timestamp) for record in records]
+                offset = await producer.send(TopicPartition("clicks", 0), build_batch(records))
+                for index, attempt in enumerate(attempts):
+                    running.producer.acknowledged(attempt, 0, offset + index)
+        await running.consume()
+        await running.say_final()
+        summary = await running.summary(0.05)
+        consumed: list[EdgeVerdict] = []
+        async with asyncio.timeout(WAIT_SECONDS):
+            while summary.exit_code or sum(said.upstream_count for said in consumed) < 28:
+                summary = await running.summary(0.05)
+                consumed = [said for _, said in summary.verdicts if said.edge == "broker->consumer:billing"]
+        assert {(said.downstream_count == said.upstream_count, said.evidence) for said in consumed} == {(True, "placed")}
 
 
 @in_a_loop

@@ -20,6 +20,8 @@ from ottla.cli.quick import NotPlain, arguments_for
         (["--port=9093"], {"port": 9093}),
         (["-p", "9093", "-d", "x"], {"port": 9093, "data_dir": Path("x")}),
         (["-X", "a=1", "--property", "b=2", "--property=c=3"], {"properties": ["a=1", "b=2", "c=3"]}),
+        (["--port", "1", "--port", "2"], {"port": 2}),
+        (["-p9093"], {"port": 9093}),
         (["--pid-file", "p", "--partitions", "6"], {"pid_file": Path("p"), "partitions": 6}),
     ],
 )
@@ -52,8 +54,6 @@ def test_plain_words_are_read_as_typer_reads_them(words: list[str], arguments: d
         ["--port", "many"],
         ["--port", "70000"],
         ["--port", "-1"],
-        ["--port", "1", "--port", "2"],
-        ["-p9093"],
         ["-p=9093"],
         ["--ephemeral=yes"],
         ["--partitions", "0"],

@@ -17,7 +17,7 @@ from ottla.config.registry import RegistrySettings
 ROOT = Path(__file__).parents[3]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-WITHOUT_DATA = {"mirror-maker"}
+DATA = {"mirror-maker": [], "spark-master": [], "spark-worker": ["spark-worker", "spark-tables"], "spark-driver": ["spark-tables"]}
 BROKERS = ("broker-1", "broker-2", "broker-3")
 REMOTE_BROKERS = ("remote-broker-1", "remote-broker-2")
 
@@ -45,8 +45,8 @@ def test_a_port_is_published_where_its_variable_says_and_else_to_this_machine_al
 def test_data_lies_on_a_volume_that_is_declared(name: str) -> None:
     mounted = [each.partition(":")[0] for each in SERVICES[name].get("volumes", ())]
     named = [each for each in mounted if not each.startswith(".")]
-    assert named == ([] if name in WITHOUT_DATA else [name])
-    assert (name in COMPOSE["volumes"]) is (name not in WITHOUT_DATA)
+    assert named == DATA.get(name, [name])
+    assert set(named) <= set(COMPOSE["volumes"])
 
 
 @pytest.mark.parametrize("name", BROKERS)
@@ -91,6 +91,21 @@ def test_the_mirror_maker_copies_from_a_second_cluster_and_only_with_its_profile
         assert remote.zookeeper_connect == "zookeeper:2181/remote"
         assert f"remote-broker-{remote.broker_id}" == name
         assert remote.offsets_topic_replication_factor == remote.default_replication_factor == len(REMOTE_BROKERS)
+
+
+def test_spark_comes_with_its_profile_and_the_driver_finds_the_tables_where_the_worker_writes_them() -> None:
+    """And what the driver asks for, the worker has: else an application waits for ever for an executor."""
+    trio = [SERVICES[name] for name in ("spark-master", "spark-worker", "spark-driver")]
+    assert all(each["profiles"] == ["spark"] and each["image"] == trio[0]["image"] for each in trio)
+    _, worker, driver = trio
+    assert worker["command"][-1] == "spark://spark-master:7077"
+    assert {"--master=spark://spark-master:7077", "--into=/var/lib/ottla/tables/topics"} <= set(driver["command"])
+    assert [each for each in worker["volumes"] if each in driver["volumes"]] == ["spark-tables:/var/lib/ottla/tables"]
+    assert f"--bootstrap-server={','.join(f'{broker}:9092' for broker in BROKERS)}" in driver["command"]
+    defaults = dict(re.findall(r"^(spark\.[\w.]+) +(\S+)$", (ROOT / "services/spark/spark-defaults.conf").read_text("utf-8"), re.MULTILINE))
+    offered = worker["environment"]
+    assert int(defaults["spark.cores.max"]) * 2 <= int(offered["SPARK_WORKER_CORES"]), "the load and one program beside it"
+    assert (defaults["spark.executor.memory"], offered["SPARK_WORKER_MEMORY"]) == ("512m", "1g")
 
 
 def test_brokers_differ_in_nothing_but_who_they_are() -> None:

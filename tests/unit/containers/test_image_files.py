@@ -15,8 +15,9 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[3]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-SERVICES = sorted({*PROJECT["dependencies"], *EXTRAS["server"], *EXTRAS["registry"]})
-TARGETS = {"audit-counter", "broker", "mirror-maker", "schema-registry"}
+SERVICES = sorted({*PROJECT["dependencies"], *EXTRAS["server"], *EXTRAS["registry"], *EXTRAS["spark"]} - {"ottla[columns]"})
+TARGETS = {"audit-counter", "broker", "mirror-maker", "schema-registry", "spark"}
+FILES = ["requirements.txt", "requirements-registry.txt", "requirements-spark.txt"]
 
 
 def pinned(name: str) -> dict[str, tuple[Version, int]]:
@@ -30,17 +31,20 @@ def pinned(name: str) -> dict[str, tuple[Version, int]]:
 def test_the_image_installs_what_the_project_asks_for(declared: str) -> None:
     """Anyone who changes a dependency runs `make requirements`."""
     requirement = Requirement(declared)
-    file = "requirements-registry.txt" if declared in EXTRAS["registry"] else "requirements.txt"
-    found = pinned(file).get(canonicalize_name(requirement.name))
-    assert found is not None, f"services/{file} does not have {requirement.name}: make requirements"
-    assert requirement.specifier.contains(found[0]), f"services/{file} has {requirement.name} {found[0]}: make requirements"
+    extra = "registry" if declared in EXTRAS["registry"] else "spark"
+    files = [pinned("requirements.txt")] + [pinned(f"requirements-{extra}.txt")] * (declared in EXTRAS[extra])
+    found = next((each for file in files if (each := file.get(canonicalize_name(requirement.name)))), None)
+    assert found is not None, f"nothing pins {requirement.name}: make requirements"
+    assert requirement.specifier.contains(found[0]), f"{requirement.name} is {found[0]}: make requirements"
 
 
 def test_no_distribution_is_installed_twice() -> None:
-    assert not set(pinned("requirements.txt")) & set(pinned("requirements-registry.txt"))
+    """The registry's image and Spark's stand upon what every service has, each with one more."""
+    every, *more = FILES
+    assert not [name for file in more for name in pinned(file) if name in pinned(every)]
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-registry.txt", "requirements-build.txt"])
+@pytest.mark.parametrize("name", [*FILES, "requirements-build.txt"])
 def test_everything_is_pinned_with_hashes(name: str) -> None:
     text = (ROOT / "services" / name).read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]

@@ -57,7 +57,7 @@ def test_without_a_word_it_is_what_the_file_says_but_for_the_paths(places: dict[
 
 @pytest.mark.parametrize(
     ("profiles", "folders"),
-    [("", []), ("mirror", ["mirror"]), ("ensemble,mirror", ["mirror"]), ("ensemble", []), ("observability", []), ("*", ["*"])],
+    [("", []), ("mirror", ["mirror"]), ("ensemble,mirror", ["mirror"]), ("spark", ["spark"]), ("observability", []), ("*", ["*"])],
 )
 def test_of_a_profile_there_are_targets_only_with_the_profile(places: dict[str, str], profiles: str, folders: list[str]) -> None:
     used = configuration(places, OTTLA_PROFILES=profiles)["scrape_configs"]

@@ -27,7 +27,7 @@ from ottla.protocol import messages
 from ottla.protocol.api import ApiKey, is_flexible, response_header_size
 from ottla.protocol.fetch_client import MalformedResponse
 from ottla.protocol.primitives import decode_request_header, uvarint
-from ottla.protocol.schema_fields import NOT_TAGGED, SchemaField, schema_fields
+from ottla.protocol.schemas import NOT_TAGGED, SchemaField, schema_fields
 
 # Produce and Fetch are read and written by hand.
 KEYS = [key for key in ApiKey if key not in (ApiKey.PRODUCE, ApiKey.FETCH)]

@@ -372,8 +372,8 @@ def offsets_of_rows(table: Table, source: SourceSettings) -> dict[TopicPartition
 def _bounds(settings: LoadSettings, reader: ClusterReader, remembered: Offsets | None) -> tuple[Offsets, Offsets]:
     """Where to go on, and up to where. Partitions that are new since are read from their beginning."""
     partitions = reader.partitions()
-    if not partitions:
-        raise ConfigurationError(f"there is no topic to load: {', '.join(settings.source.subscribe) or 'none matches'}")
+    if not partitions and settings.source.subscribe_pattern is None:  # what a pattern matches may be created yet
+        raise ConfigurationError(f"there is no topic to load: {', '.join(settings.source.subscribe)}")
     if remembered is None:
         start: dict[TopicPartition, int] = reader.resolve(settings.source.starting, partitions, is_start=True)
     else:

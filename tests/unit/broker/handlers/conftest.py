@@ -49,7 +49,7 @@ from ottla.lifecycle import offload_nothing
 from ottla.model import ANONYMOUS, BrokerId, BrokerRegistration, Endpoint, Principal
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey, response_header_size
-from ottla.protocol.schema_fields import schema_fields
+from ottla.protocol.schemas import schema_fields
 from ottla.record.records import Record, build_batch
 from ottla.storage.batch_opener import BatchOpener
 from ottla.storage.log_manager import LogManager

@@ -13,7 +13,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from ottla.broker import handlers
 from ottla.broker.handlers.registry import APIS
 from ottla.protocol.api import ApiKey
-from ottla.protocol.schema_fields import schema_fields
+from ottla.protocol.schemas import schema_fields
 
 handlers.load()
 BUILT_WITH_A_SCHEMA = [
