@@ -85,7 +85,7 @@ def test_a_disk_that_fills_after_the_commit_is_no_other_driver(tmp_path: Path) -
         table.commit([], "others", table.version + 1)
     ended = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=False, timeout=120)
     assert (ended.returncode, ended.stdout) == (0, "99\n"), ended.stderr
-    assert "version 99 of full is committed; what the log does after it failed" in ended.stderr
+    assert "version 99 of full is committed, and what the log does after it failed" in ended.stderr
     found = Table.open(str(tmp_path))
     assert found.application_version("full") == 99
     found.commit([], "full", 100)
