@@ -96,4 +96,9 @@ REGRESSIONS: Final = (
         " come late, and led no more.",
         "tests/unit/broker/replication/test_roles.py",
     ),
+    Regression(
+        2949574,
+        "A broker of a cluster taken over from Kafka did not start again: the logs of a topic that was being deleted were missing.",
+        "tests/unit/takeover/test_findings.py",
+    ),
 )

@@ -255,7 +255,7 @@ def _unfinished(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> Iterat
     if moving or cluster.reassignment:
         where = [znodes.REASSIGNMENT.path()] if cluster.reassignment else []
         yield _change("reassignment", f"an unfinished reassignment continues: {named(moving) or 'it has not begun'}", where)
-    may_delete = all(broker.settings.delete_topic_enable for broker in brokers)
+    may_delete = _may_delete(brokers)
     for name in cluster.deletions:
         where = [znodes.DELETE_TOPIC.path(name)]
         is_lost = name not in cluster.topics and znodes.TOPIC.path(name) in cluster.damaged
@@ -286,6 +286,10 @@ def _damage(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> Iterator[F
                     "bring it back from a copy, or remove it and have its logs read through",
                     True,
                 )
+
+
+def _may_delete(brokers: Sequence[FoundBroker]) -> bool:
+    return all(broker.settings.delete_topic_enable for broker in brokers)
 
 
 def _logs(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> Iterator[Finding]:
@@ -333,10 +337,11 @@ def _logs_of(cluster: FoundCluster, directory: FoundDirectory) -> Iterator[Findi
 def _missing(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> Iterator[Finding]:
     """Partitions whose records are in no directory any more that was looked at, while no other directory has all of them."""
     looked = {broker.broker_id: broker.logs for broker in brokers if not any(directory.failure for directory in broker.directories)}
+    deleted = cluster.deletions if _may_delete(brokers) else ()  # whose logs may be gone everywhere before their znodes are
     lost: list[str] = []
     for name, topic in cluster.topics.items():
         for index, state in enumerate(topic.states):
-            if state is None or not state.isr or not all(replica in looked for replica in state.isr):
+            if name in deleted or state is None or not state.isr or not all(replica in looked for replica in state.isr):
                 continue
             if not any(TopicPartition(name, index) in looked[replica] for replica in state.isr):
                 lost.append(znodes.PARTITION_STATE.path(name, index))

@@ -107,6 +107,14 @@ def test_a_log_that_is_missing_is_copied_when_another_in_sync_has_it() -> None:
     assert judged(CLUSTER, *neither) == {"missing-logs": Severity.STOPS}
 
 
+def test_a_topic_that_is_being_deleted_may_have_lost_its_logs_already() -> None:
+    """Its brokers delete them first; the znodes go when all have answered."""
+    cluster = replace(CLUSTER, topics={"clicks": topic((ONE,))}, deletions=("clicks",))
+    assert judged(cluster, broker(directory(None))) == {"deletion": Severity.CHANGES}
+    kept = judged(cluster, broker(directory(None), delete_topic_enable="false"))
+    assert kept == {"deletion": Severity.CHANGES, "missing-logs": Severity.STOPS}
+
+
 def test_what_changes_is_said() -> None:
     moving = FoundTopic(TopicAssignment(None, ((ONE, TWO),), {0: (TWO,)}, {}), (None,))
     cluster = replace(CLUSTER, topics={"moving": moving}, deletions=("moving",))
