@@ -18,7 +18,7 @@ export PROFILES
 # Where an environment keeps Python from writing bytecode, each of some hundred processes of the tests would compile everything.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install quickstart stop test test-zookeeper compat chaos chaos-sabotage sim sim-sabotage bench attack fuzz sbom golden docs house rules dashboards helm-test k8s-test proto lint format clean base-image images requirements wheels up down logs ps demo integration spark-test spark-demo
+.PHONY: help install quickstart stop test test-zookeeper compat chaos chaos-sabotage sim sim-sabotage bench attack fuzz sbom golden docs house rules dashboards helm-test k8s-test proto lint format clean base-image images requirements wheels up down logs ps demo integration spark-test spark-kills spark-demo
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,10 @@ SPARK := $(BIN)/python -c 'import pyspark, deltalake, polars, duckdb, pandas, ma
 spark-test: $(INSTALLED) ## real Spark sessions: the source, loads into Delta tables; installs pyspark, and needs Java 17
 	@$(SPARK)
 	$(BIN)/python -m pytest tests/spark
+
+spark-kills: $(INSTALLED) ## loads and streams of Spark whose processes are killed, and faults around them; SEED=n, COUNT=m of each kind, 50 if none is given
+	@$(SPARK)
+	OTTLA_KILLS_SEED=$(or $(SEED),19) OTTLA_KILLS_COUNT=$(or $(COUNT),50) $(BIN)/python -m pytest -o timeout=0 tests/spark/test_kills.py tests/spark/test_faults.py
 
 spark-demo: $(INSTALLED) ## the quickstart, and its flights by Spark into a Delta table and a plot of their delays; installs as spark-test does
 	@$(SPARK)

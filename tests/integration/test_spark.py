@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from tests.integration.compose import BASE, ComposeCluster
 from tests.integration.containers import Containers, wait_until
-from tests.integration.docker import DockerFailed, docker
+from tests.integration.docker import ROOT, DockerFailed, docker
 from tests.integration.prometheus import Prometheus
 
 from ottla.cli import flights
@@ -23,7 +23,7 @@ SPARK: Final = ("spark-master", "spark-worker", "spark-driver")
 MASTER: Final = "spark://spark-master:7077"
 BROKERS: Final = "broker-1:9092,broker-2:9092,broker-3:9092"
 TABLES: Final = "/var/lib/ottla/tables"
-RECORDS: Final = 60_000
+RECORDS: Final = 50_000
 OF_A_COMMIT: Final = 3_000  # so that there are enough commits for a kill between two, and in one
 LOAD_SECONDS: Final = 400.0
 # Of the topic and of the table what each carrier has: how many, how many kinds of key, the sum of its delays.
@@ -51,7 +51,8 @@ def events() -> list[flights.Flight]:
 @pytest.fixture(scope="module")
 def with_spark(new_cluster: Callable[..., ComposeCluster], events: list[flights.Flight]) -> Iterator[Containers]:
     """The driver's own load is of the topic `pages`, which is not there yet; the flights are."""
-    made = new_cluster("spark", {"COMPOSE_PROFILES": "spark", "OTTLA_LOAD_PATTERN": "pages", "OTTLA_LOAD_EVERY": "1s"})
+    environment = {"COMPOSE_PROFILES": "spark", "OTTLA_LOAD_PATTERN": "pages", "OTTLA_LOAD_EVERY": "1s"}
+    made = new_cluster("spark", environment, [ROOT / "tests" / "integration" / "spark.yml"])
     made.up(*BASE, "prometheus", *SPARK)
     create_topic(made.containers.addresses(), replace=False)
     publish(made.containers.addresses(), events, lambda count: None)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.spark.killing import Killing
 
 from ottla.testing import EmbeddedCluster
 
@@ -58,10 +59,16 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="session")
-def spark(a_spark_to_start: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def killing(tmp_path_factory: pytest.TempPathFactory) -> Killing:
+    """Plans of deaths in the Python processes of `spark`."""
+    return Killing(tmp_path_factory.mktemp("killing"))
+
+
+@pytest.fixture(scope="session")
+def spark(a_spark_to_start: None, tmp_path_factory: pytest.TempPathFactory, killing: Killing) -> Iterator[SparkSession]:
     """`local[2]`, with this Python for its workers, which find the source by its package's name."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "services"), str(ROOT)])
+    os.environ.update(killing.environment)
     from ottla.spark.session import session
 
     directory = tmp_path_factory.mktemp("spark")

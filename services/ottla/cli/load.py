@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _RANGES_SHOWN: Final = 8
 RUN: Final = "run"
 
@@ -376,8 +377,11 @@ def _loader(settings: LoadSettings, master: str, stack: ExitStack, *, is_quiet: 
         executor = SparkExecutor(lambda: stack.enter_context(session(f"ottla load {settings.job}", master, {"spark.ui.enabled": "false"})))
 
     def load_once() -> LoadOutcome:
-        with _progress(is_quiet) as shown:
-            return load(settings, executor, progress=shown)
+        try:
+            with _progress(is_quiet) as shown:
+                return load(settings, executor, progress=shown)
+        except OSError as error:  # a full disk, a storage that does not answer: `deltalake` tells it in colours, on several lines
+            raise CommandFailed(f"{settings.table}: {' '.join(_COLOURS.sub('', str(error)).split())}; run the load again") from error
 
     return load_once
 

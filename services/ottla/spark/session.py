@@ -7,6 +7,7 @@ The only module beside `source` that imports pyspark, and it does so when a sess
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -26,6 +29,7 @@ def session(name: str, master: str = "local[*]", configuration: Mapping[str, str
         master: `local[*]`, `local[2]`, `spark://host:7077`.
         configuration: Spark's own.
     """
+    from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -36,4 +40,7 @@ def session(name: str, master: str = "local[*]", configuration: Mapping[str, str
     try:
         yield started
     finally:
-        started.stop()
+        try:
+            started.stop()
+        except (Py4JError, OSError) as error:  # what was done in it is done, and what was not has failed before
+            log.warning("the JVM of %s had ended before its session: %s", name, error)

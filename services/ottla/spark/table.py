@@ -12,6 +12,7 @@ It is imported when a table is opened. No file of a table is ever changed here, 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,8 @@ from ottla.errors import OttlaError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
 
 # What a commit remembers for us, in its custom metadata: JSON with `application`, `version` and what the application adds.
 METADATA: Final = "ottla"
@@ -92,8 +95,8 @@ class Table:
         Raises:
             TableUnusable
         """
-        from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
+        from deltalake import CommitProperties, DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
             delta = DeltaTable(uri)
@@ -102,9 +105,13 @@ class Table:
                 raise TableUnusable(f"there is no Delta table at {uri}") from error
             if "://" not in uri:
                 Path(uri).mkdir(parents=True, exist_ok=True)
-            # Who makes it at the same moment has made it for both.
-            delta = DeltaTable.create(uri, schema, mode="ignore", partition_by=list(partition_by))
-            delta.update_incremental()
+            # Tried once: a second try would be commit 1, which makes the same table again and refuses commits from the first.
+            once = CommitProperties(max_commit_retries=0)
+            try:
+                delta = DeltaTable.create(uri, schema, mode="ignore", partition_by=list(partition_by), commit_properties=once)
+                delta.update_incremental()
+            except DeltaError:  # who made it at the same moment has made it for both
+                delta = DeltaTable(uri)
         if schema is not None and list(delta.metadata().partition_columns) != list(partition_by):
             raise TableUnusable(f"{uri} is partitioned by {delta.metadata().partition_columns}, not by {list(partition_by)}")
         if schema is not None:
@@ -177,11 +184,15 @@ class Table:
     def commit(self, files: Sequence[NewFile], application: str, version: int, remember: Mapping[str, Any] | None = None) -> int:
         """Makes files part of the table, and the application's version what is given, in one.
 
+        A storage that fails may have taken the commit all the same: the log fails after it where its checkpoint finds no room, and an
+        answer may be lost. So the log is read again, and what names this very commit is it.
+
         Returns:
             The number of the new snapshot.
 
         Raises:
             TableConflict: with who was first.
+            DeltaError, OSError: nothing was committed, or the storage cannot be read either.
         """
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import DeltaError
@@ -206,7 +217,8 @@ class Table:
             )
             for file in files
         ]
-        remembered = {"application": application, "version": version, **(remember or {})}
+        mark = secrets.token_hex(8)
+        remembered = {"application": application, "version": version, "mark": mark, **(remember or {})}
         try:
             self.delta.create_write_transaction(
                 actions,
@@ -218,16 +230,19 @@ class Table:
                     app_transactions=[Transaction(application, version, now_ms)],
                 ),
             )
-        except DeltaError as error:
+        except (DeltaError, OSError) as error:
             found = type(self).open(self.uri)
             reached = found.application_version(application)
-            if reached is not None and reached >= version:
-                first = found.remembered(application) or {}
-                who = first.get("by", "another driver")
+            if reached is None or reached < version:
+                raise
+            if all(commit.get("mark") != mark for commit in found.commits(_RECENT)):
+                who = (found.remembered(application) or {}).get("by", "another driver")
                 raise TableConflict(
                     f"{application} has reached {reached} in {self.uri}, by {who}; version {version} was not committed"
                 ) from error
-            raise
+            log.warning(
+                "%s: version %d of %s is committed, and what the log does after it failed: %s", self.uri, version, application, error
+            )
         self.delta.update_incremental()
         return self.version
 
@@ -301,9 +316,11 @@ class ParquetFile:
 
     def close(self) -> None:
         """Writes the footer, and waits until all of it is on the disk."""
-        self._writer.close()
-        self.size = self._stream.tell()
-        self._stream.close()
+        try:
+            self._writer.close()
+            self.size = self._stream.tell()
+        finally:
+            self._stream.close()
         if self._local is not None:
             descriptor = os.open(self._local, os.O_RDONLY)
             try:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 import logging
 import os
+import re
 import secrets
 import socket
 from collections import Counter
@@ -143,6 +144,10 @@ class Executor(Protocol):
         ...
 
 
+class TasksFailed(OttlaError):
+    """Spark gave a task up, or is gone itself; nothing is committed. The message says what the last attempt died of."""
+
+
 class LocalExecutor:
     """Runs tasks in this process, without Spark."""
 
@@ -163,6 +168,8 @@ class SparkExecutor:
 
     Args:
         start: gives the session; called once.
+
+    `run` raises TasksFailed.
     """
 
     def __init__(self, start: Callable[[], Any]) -> None:
@@ -170,7 +177,16 @@ class SparkExecutor:
         self._session: Any = None
 
     def run(self, tasks: Sequence[WriteTask], done: Callable[[int], None]) -> list[RangeFacts]:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
         self._session = self._session or self._start()
+        try:
+            return self._run(tasks, done)
+        except (Py4JError, PySparkException, OSError) as error:
+            raise TasksFailed(f"the tasks of a load failed, and nothing was committed: {_cause(str(error))}") from error
+
+    def _run(self, tasks: Sequence[WriteTask], done: Callable[[int], None]) -> list[RangeFacts]:
         context = self._session.sparkContext
         group = f"ottla-load-{secrets.token_hex(4)}"  # of this run alone, whose tasks are counted
 
@@ -189,6 +205,14 @@ class SparkExecutor:
                     continue
         done(len(tasks))
         return [facts for of_task in waiting.result() for facts in of_task]
+
+
+def _cause(told: str) -> str:
+    """What a task died of, as one line of what Spark says of it: the error of its Python, or Spark's own of it."""
+    before_java = re.split(r"\n\s+at [\w.$]+", told.rpartition("Traceback (most recent call last):\n")[2], maxsplit=1)[0]
+    lines = [line for line in before_java.splitlines() if line.strip()]
+    raised = [line for line in lines if re.match(r"[\w.]+: ", line) and not line.startswith("py4j.")]
+    return (raised or [line.strip() for line in lines[-1:]] or ["it does not answer"])[0]
 
 
 def _tasks_done(tracker: Any, group: str) -> int:

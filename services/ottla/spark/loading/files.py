@@ -236,9 +236,9 @@ class _Written:
         return found
 
     def close(self) -> None:
-        """Closes the files that are open."""
-        self.files += [found.close(self.range.partition) for found in self._open.values()]
-        self._open.clear()
+        """Closes the files that are open. One that cannot be closed is not tried again: the error says why."""
+        while self._open:
+            self.files.append(self._open.pop(next(iter(self._open))).close(self.range.partition))
 
 
 def _filtered(batch: Any, mask: Any) -> Any:

@@ -1,0 +1,250 @@
+"""Loads and streams that are killed, really: SIGKILL at steps that are drawn by a seed, and then what is in the table, or in the topic.
+
+`make spark-kills SEED=n COUNT=m` draws others, and more. What needs no process to die (an exception that nothing catches, at each step)
+is in `test_load` and in `tests/unit/spark/test_exactly_once.py`, by hundreds.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.spark.killing import DRIVER, DRIVERS_STEPS, JAVA, SELF, SINKS_STEPS, SINKS_TASK_STEPS, TASKS_STEPS, Killing
+from tests.spark.test_load import rows_of
+from tests.unit.spark.test_reading import consumed, delete_before, fill
+
+from ottla.model import TopicPartition
+from ottla.testing import EmbeddedCluster
+
+pytest.importorskip("deltalake")
+
+from ottla.spark.loading import inspection
+from ottla.spark.loading.driver import LoadSettings, SparkExecutor, Step, TasksFailed, load
+from ottla.spark.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+pytestmark = pytest.mark.timeout(1200)
+
+SEED = int(os.environ.get("OTTLA_KILLS_SEED", "19"))
+COUNT = int(os.environ.get("OTTLA_KILLS_COUNT", "0"))  # of each kind; 0 is what each test has for itself
+SECONDS = 300  # for what hangs
+AFTER_TASKS = ("the tasks are over", "the files are checked", "the commit begins", "the commit is done", "the group knows")
+
+
+def read(cluster: EmbeddedCluster, topic: str, partitions: int, isolation: str = "read_committed") -> list[tuple[Any, ...]]:
+    """Partition, offset, key and value of everything that librdkafka finds in a topic."""
+    return [
+        (number, offset, key, value)
+        for number in range(partitions)
+        for offset, key, value, *_ in consumed(cluster, TopicPartition(topic, number), 1 << 60, isolation)
+    ]
+
+
+def loaded(table: Path) -> list[tuple[Any, ...]]:
+    return rows_of(table, ("partition", "offset", "key", "value")) if (table / "_delta_log").exists() else []
+
+
+def run(command: Sequence[str], killing: Killing) -> subprocess.CompletedProcess[str]:
+    """A program in a process group of its own, of which nothing is left when this returns."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=killing.environment, start_new_session=True
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=SECONDS)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+def load_command(cluster: EmbeddedCluster, topic: str, table: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "ottla.cli", "load", topic, "--into", str(table), "-b", cluster.bootstrap_servers, *more]
+
+
+def tell(capsys: pytest.CaptureFixture[str], killing: Killing, runs: int) -> None:
+    """Where deaths came, for who reads along."""
+    found = ", ".join(f"{step} ({victim}) {count}" for (step, victim), count in sorted(Counter(killing.deaths).items()))
+    with capsys.disabled():
+        print(f"\n{len(killing.deaths)} deaths in {runs} runs: {found}")  # noqa: T201
+    killing.deaths.clear()
+
+
+def drawn(random: Random, steps: Sequence[str]) -> Iterator[str]:
+    """All of them in an order that is drawn, again and again."""
+    while True:
+        yield from random.sample(steps, len(steps))
+
+
+def test_a_load_that_is_killed_at_any_step_is_run_again_and_has_every_row_once(
+    cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command in one process, without Spark, of some commits a run; records come in between. A third dies between two steps."""
+    random = Random(SEED)
+    killing = Killing(tmp_path / "killing")
+    topic, table = cluster.create_topic("killed-commands", partitions=3), tmp_path / "table"
+    command = load_command(cluster, topic, table, "--master", "none", "--max-records", "30", "--group", "killed-commands")
+    runs = 0
+    for step in drawn(random, [*DRIVERS_STEPS, *TASKS_STEPS]):
+        for number in range(3):
+            fill(cluster, topic, random.randrange(30), "zstd", number)
+        delay = random.random() * 0.03 if random.random() < 0.33 else 0.0
+        killing.next(step, random.choice((1, 1, 2, 4)), delay=delay)
+        runs += 1
+        ended = run(command, killing)
+        assert ended.returncode in ((-signal.SIGKILL, -signal.SIGALRM, 0) if killing.struck() else (0,)), ended.stderr
+        there = [row[:2] for row in loaded(table)]
+        assert there == [(number, offset) for number, count in sorted(Counter(row[0] for row in there).items()) for offset in range(count)]
+        if len(killing.deaths) >= (COUNT or 10):
+            break
+    assert run(command, killing).returncode == 0
+    assert loaded(table) == read(cluster, topic, 3)
+    assert not inspection.verify(Table.open(str(table))).wrong
+    tell(capsys, killing, runs)
+
+
+def test_a_load_whose_tasks_are_killed_commits_nothing_until_all_are_there(
+    spark: SparkSession, killing: Killing, cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One session: what dies is a Python process of Spark's, in the middle of a file and after it; a task is not tried again there."""
+    random = Random(SEED)
+    topic = cluster.create_topic("killed-tasks", partitions=2)
+    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic}
+    settings = LoadSettings.of(options, str(tmp_path), "job", max_records_per_file=20)
+    runs = 0
+    for step in drawn(random, TASKS_STEPS):
+        fill(cluster, topic, random.randrange(50), "lz4", random.randrange(2))
+        before = len(loaded(tmp_path))
+        killing.next(step, random.choice((1, 2)))
+        runs += 1
+        try:
+            load(settings, SparkExecutor(lambda: spark))
+        except TasksFailed as error:
+            assert "Python worker exited unexpectedly" in str(error)
+            assert killing.struck()
+            assert len(loaded(tmp_path)) == before
+        else:  # unless it was a task that the run before had left behind
+            killing.struck()
+        if len(killing.deaths) >= (COUNT or 8):
+            break
+    load(settings, SparkExecutor(lambda: spark))
+    assert loaded(tmp_path) == read(cluster, topic, 2)
+    tell(capsys, killing, runs)
+
+    # What a task says of its failure is what the load says.
+    fill(cluster, topic, 30)
+    end = len([row for row in loaded(tmp_path) if row[0] == 0]) + 30
+
+    def delete(step: Step) -> None:
+        if step is Step.PLANNED:
+            delete_before(cluster, TopicPartition(topic, 0), end - 10)
+
+    with pytest.raises(TasksFailed, match=rf"nothing was committed: ottla\.spark\.reading\.DataLost: {topic}-0: offsets .* are gone"):
+        load(settings, SparkExecutor(lambda: spark), at=delete)
+
+
+def start(spark: SparkSession, servers: str, source: str, sink: str, checkpoint: str) -> StreamingQuery:
+    """A query that copies what a topic has, some records a batch, exactly once."""
+    options = {"kafka.bootstrap.servers": servers}
+    stream = spark.readStream.format("ottla").options(**options, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="25")
+    writer = stream.load().select("key", "value").writeStream.format("ottla").options(**options, topic=sink)
+    return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+
+
+def contents(rows: list[tuple[Any, ...]]) -> Counter[Any]:
+    return Counter(row[2:] for row in rows)
+
+
+def test_a_stream_that_is_killed_at_any_step_has_every_row_once_for_readers_of_committed_records(
+    spark: SparkSession, killing: Killing, cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One session: what dies is a Python process that writes, or that decides; the query fails, and is started from its checkpoint."""
+    from pyspark.errors import StreamingQueryException
+
+    random = Random(SEED)
+    source, sink = cluster.create_topic("killed-from", partitions=3), cluster.create_topic("killed-to", partitions=2)
+    runs = 0
+    for step in drawn(random, [*SINKS_STEPS, *SINKS_TASK_STEPS]):
+        for number in range(3):
+            fill(cluster, source, random.randrange(20), "zstd", number)
+        killing.next(step, random.choice((1, 1, 2)))
+        runs += 1
+        try:
+            assert start(spark, cluster.bootstrap_servers, source, sink, str(tmp_path)).awaitTermination(SECONDS)
+        except StreamingQueryException:
+            assert killing.struck()
+        else:
+            killing.struck()
+        assert not contents(read(cluster, sink, 2)) - contents(read(cluster, source, 3))
+        if len(killing.deaths) >= (COUNT or 10):
+            break
+    assert start(spark, cluster.bootstrap_servers, source, sink, str(tmp_path)).awaitTermination(SECONDS)
+    assert contents(read(cluster, sink, 2)) == contents(read(cluster, source, 3))
+    tell(capsys, killing, runs)
+
+
+def test_a_load_of_which_driver_machine_or_task_is_killed_has_every_row_once(
+    a_spark_to_start: None, cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command with a Spark of its own, which tries a task again."""
+    random = Random(SEED)
+    killing = Killing(tmp_path / "killing")
+    topic, table = cluster.create_topic("killed-spark", partitions=2), tmp_path / "table"
+    more = ["--master", "local[2,3]", "--group", "killed-spark"]
+    for number in range(2):
+        fill(cluster, topic, 500, "zstd", number)
+    wanted = [(random.choice(TASKS_STEPS), DRIVER), (random.choice(TASKS_STEPS), JAVA), (random.choice(TASKS_STEPS), SELF)]
+    wanted += [(random.choice([*TASKS_STEPS, *AFTER_TASKS]), random.choice((SELF, JAVA))) for _ in range(COUNT - len(wanted))]
+    for step, victim in wanted:
+        killing.next(step, victim=victim)
+        ended = run(load_command(cluster, topic, table, *more), killing)
+        assert killing.struck(), ended.stderr
+        is_over = victim == SELF or step in AFTER_TASKS
+        assert ended.returncode == (-signal.SIGKILL if victim == DRIVER or (victim, step in AFTER_TASKS) == (SELF, True) else not is_over)
+        if victim != DRIVER and not is_over:
+            assert "ottla: the tasks of a load failed, and nothing was committed: " in ended.stderr.splitlines()[-1]
+        fill(cluster, topic, 5)
+    assert run(load_command(cluster, topic, table, "--master", "none"), killing).returncode == 0
+    assert loaded(table) == read(cluster, topic, 2)
+    tell(capsys, killing, len(wanted) + 1)
+
+
+def test_a_stream_of_which_driver_or_machine_is_killed_has_every_row_once(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program with a Spark of its own; the last start from its checkpoint is here."""
+    random = Random(SEED)
+    killing = Killing(tmp_path / "killing")
+    source, sink = cluster.create_topic("killed-program", partitions=2), cluster.create_topic("killed-program-to", partitions=2)
+    wanted = [("decided", JAVA), ("a transaction is prepared", DRIVER)]
+    wanted += [(random.choice([*SINKS_STEPS, *SINKS_TASK_STEPS]), random.choice((DRIVER, JAVA))) for _ in range(COUNT - len(wanted))]
+    arguments = [cluster.bootstrap_servers, source, sink, str(tmp_path / "checkpoint")]
+    for step, victim in wanted:
+        for number in range(2):
+            fill(cluster, source, 40, "zstd", number)
+        killing.next(step, victim=victim)
+        ended = run([sys.executable, "-m", "tests.spark.test_kills", *arguments], killing)
+        assert killing.struck(), ended.stderr
+        assert not contents(read(cluster, sink, 2)) - contents(read(cluster, source, 2))
+    assert start(spark, *arguments).awaitTermination(SECONDS)
+    assert contents(read(cluster, sink, 2)) == contents(read(cluster, source, 2))
+    tell(capsys, killing, len(wanted) + 1)
+
+
+if __name__ == "__main__":
+    from tests.spark.conftest import SETTINGS
+
+    from ottla.spark.session import session
+
+    with session("killed", "local[2]", SETTINGS) as started:
+        start(started, *sys.argv[1:]).awaitTermination(SECONDS)
