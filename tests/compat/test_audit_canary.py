@@ -17,12 +17,11 @@ from tests.unit.wire.clusters import brokers, cluster_of, servers
 from ottla.audit_counter.canary.runner import Canary, CanarySchedule
 from ottla.audit_counter.server import AuditServer
 from ottla.audit_counter.service import Summary
-from ottla.audit_counter.verdicts import WRONG
 from ottla.broker.in_process import InProcessBrokers
 from ottla.cli.main import run
 from ottla.clock import SystemClock
 from ottla.model import BrokerId, TopicPartition
-from ottla.record.audit_records import CANARY_TOPIC
+from ottla.record.audit_records import CANARY_TOPIC, WRONG
 from ottla.rpc.v1 import audit_pb2 as messages
 from ottla.wire.cluster import Cluster
 from ottla.wire.groups import committed_offsets

@@ -27,13 +27,14 @@ from tests.unit.mirror_maker.mirrors import (
 from tests.unit.mirror_maker.test_server import worker
 
 from ottla.audit_counter.service import AuditCounter, CounterSettings
-from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, Verdict
+from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict
 from ottla.clock import SystemClock
 from ottla.errors import RequestTimedOut
 from ottla.mirror_maker.merge import auditing
 from ottla.mirror_maker.merge.batches import SMALL_RECORDS
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.model import TopicPartition
+from ottla.record.audit_records import Verdict
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import delete_records
 from ottla.wire.producing import BatchProducer

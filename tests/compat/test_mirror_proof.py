@@ -31,8 +31,9 @@ from tests.compat.test_mirror import Worker
 from tests.unit.audit_counter.pipelines import running_counter
 
 from ottla.audit_counter.service import CounterSettings
-from ottla.audit_counter.verdicts import EdgeVerdict, Verdict
+from ottla.audit_counter.verdicts import EdgeVerdict
 from ottla.model import TopicPartition
+from ottla.record.audit_records import Verdict
 from ottla.record.batch import crc_of, read_header
 from ottla.record.records import CRC_POSITION, Record, build_batch, read_records
 from ottla.testing.zookeeper import ZooKeeperServer, why_unavailable

@@ -24,7 +24,8 @@ pytest.importorskip("deltalake")
 
 from deltalake import write_deltalake
 
-from ottla.spark.audit import CounterUnavailable, PartitionVerdict, Verdict, reconcile
+from ottla.record.audit_records import Verdict
+from ottla.spark.audit import CounterUnavailable, PartitionVerdict, reconcile
 from ottla.spark.loading.driver import LoadSettings, LocalExecutor, load
 from ottla.spark.table import Table
 

@@ -19,7 +19,7 @@ from ottla.audit_counter.canary.runner import Canary, CanarySchedule
 from ottla.audit_counter.rpc import SERVICE, AuditServicer
 from ottla.audit_counter.service import AuditCounter, CounterSettings, Standing
 from ottla.audit_counter.store import Store, StoreFailed
-from ottla.audit_counter.verdicts import NOT_KNOWN, Verdict
+from ottla.audit_counter.verdicts import NOT_KNOWN
 from ottla.clock import Clock, SystemClock
 from ottla.config.audit import AuditSettings
 from ottla.coordination.election import Election, Office, Term
@@ -31,6 +31,7 @@ from ottla.lifecycle import ThreadOffload
 from ottla.metrics import audit as metrics
 from ottla.metrics.family import Family, Pause, single
 from ottla.network.tls import cluster_context
+from ottla.record.audit_records import Verdict
 from ottla.rpc.health import THE_SERVER
 from ottla.rpc.server import RpcServer, RpcService
 from ottla.rpc.v1 import audit_pb2_grpc as services

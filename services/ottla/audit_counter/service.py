@@ -22,7 +22,7 @@ import numpy as np
 
 from ottla.audit_counter.books import LOG, PRODUCER, Books, Moved
 from ottla.audit_counter.store import Read, Store, Window
-from ottla.audit_counter.verdicts import NOT_KNOWN, WRONG, EdgeVerdict, Runs, Verdict, judge
+from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, Runs, judge
 from ottla.audit_counter.windows import SessionStanding, watermark_of
 from ottla.clock import Clock
 from ottla.errors import ApiError, InvalidRecord, OttlaError, TopicAlreadyExists, UnknownTopicOrPartition
@@ -30,9 +30,9 @@ from ottla.lifecycle import Offload
 from ottla.metrics.cells import Histogram
 from ottla.model import TopicPartition
 from ottla.protocol.list_offsets_client import EARLIEST, LATEST
-from ottla.record.audit_records import NO_OFFSETS, TOPIC, VERDICTS_TOPIC, Tally, decode, tally_columns
+from ottla.record.audit_records import NO_OFFSETS, TOPIC, VERDICTS_TOPIC, WRONG, Tally, Verdict, decode, tally_columns
 from ottla.record.batch import LOG_APPEND_TIME
-from ottla.record.columnar import Columns, read_columns
+from ottla.record.columnar import Columns, Integers, read_columns
 from ottla.record.digests import Identities, OffsetSums, by_window, contents_of_columns, find_run, place_of, placed
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import NewTopic, create_topics
@@ -618,14 +618,14 @@ class _LogCount:
         aborted = [(transaction.producer_id, transaction.first_offset) for transaction in fetched.aborted]
         for columns in read_columns(fetched.records, start_offset=fetched.offset, end_offset=stop, aborted=aborted):
             count += len(columns)
-            windows = columns.timestamps // self._window_ms
-            goes_back = goes_back or bool((windows[1:] < windows[:-1]).any())
+            starts = columns.timestamps - columns.timestamps % self._window_ms
+            goes_back = goes_back or bool((starts[1:] < starts[:-1]).any())
             tallies: dict[int, Tally] = {}
             tally_columns(tallies, columns, fetched.partition.partition, self._window_ms)
             for start_ms, tally in tallies.items():
                 if start_ms in self._starts:
                     self.windows[start_ms].setdefault(fetched.partition.partition, Tally()).merge(tally)
-            self._remember(columns, fetched.partition.partition)
+            self._remember(columns, starts, fetched.partition.partition)
         if goes_back:
             self._note_moved(fetched, stop)
         return count
@@ -649,9 +649,8 @@ class _LogCount:
             known = self.moved[start_ms].get(partition, Moved())
             self.moved[start_ms][partition] = Moved(known.messages + count, known.offsets.plus(offsets))
 
-    def _remember(self, columns: Columns, partition: int) -> None:
+    def _remember(self, columns: Columns, starts: Integers, partition: int) -> None:
         identities = placed(contents_of_columns(columns), partition, columns.offsets)
-        starts = columns.timestamps - columns.timestamps % self._window_ms
         for start_ms in np.unique(starts).tolist():
             if start_ms in self._starts:
                 self._placed.setdefault(start_ms, []).append(identities.select(starts == start_ms))

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ottla.audit_counter.books import BROKER, LOG, Books, Moved, is_of_ranges, is_writer
-from ottla.audit_counter.verdicts import NOT_KNOWN, WRONG, EdgeVerdict, Named, Verdict
+from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, Named
 from ottla.audit_counter.windows import Gap, SessionStanding, is_countable
 from ottla.errors import OttlaError
-from ottla.record.audit_records import AuditRecord, Tally, fields_of, tally_of
+from ottla.record.audit_records import WRONG, AuditRecord, Tally, Verdict, fields_of, tally_of
 from ottla.record.digests import OffsetSums
 
 log: Final = logging.getLogger(__name__)

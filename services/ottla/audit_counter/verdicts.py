@@ -19,30 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Final, Protocol
 
 from ottla.audit_counter.books import BROKER, LOG, PRODUCER, Books, is_mirrored, is_writer, last_offsets
 from ottla.audit_counter.windows import has_come_to, is_in_doubt, lacks_audit_data, watermark_of
-from ottla.record.audit_records import NO_PARTITION, Tally
+from ottla.record.audit_records import NO_PARTITION, WRONG, Tally, Verdict
 from ottla.record.digests import MASK_128, Difference, place_of
 
-
-class Verdict(StrEnum):
-    """What is said of an edge."""
-
-    COMPLETE = "COMPLETE"
-    LATE = "LATE"
-    IN_DOUBT = "IN_DOUBT"
-    PENDING = "PENDING"
-    UNAUDITED = "UNAUDITED"
-    DUPLICATE = "DUPLICATE"
-    COMPENSATED = "COMPENSATED"
-    LOSS = "LOSS"
-
-
-# What a pipeline's owner is called for; the rest is either well or not known yet.
-WRONG: Final = frozenset({Verdict.LOSS, Verdict.DUPLICATE, Verdict.COMPENSATED})
 NOT_KNOWN: Final = frozenset({Verdict.PENDING, Verdict.UNAUDITED, Verdict.IN_DOUBT})
 
 

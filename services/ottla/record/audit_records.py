@@ -14,6 +14,7 @@ import io
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -62,6 +63,23 @@ _WIDTHS: Final = (_SUMS.size, 16, 16)  # a sketch has none
 _MAXIMUM_OFFSET: Final = MASK_64 >> 1
 _counts_of: Final = itemgetter(*_COUNTS)
 _wide_of: Final = itemgetter(*_WIDE)
+
+
+class Verdict(StrEnum):
+    """What is said of an edge, and of a day of a loaded table; the later, the worse."""
+
+    COMPLETE = "COMPLETE"
+    LATE = "LATE"
+    IN_DOUBT = "IN_DOUBT"
+    PENDING = "PENDING"
+    UNAUDITED = "UNAUDITED"
+    DUPLICATE = "DUPLICATE"
+    COMPENSATED = "COMPENSATED"
+    LOSS = "LOSS"
+
+
+# What a pipeline's owner is called for; the rest is either well or not known yet.
+WRONG: Final = frozenset({Verdict.LOSS, Verdict.DUPLICATE, Verdict.COMPENSATED})
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@
 
 The counter has of each partition how many messages the brokers appended, their first and last offset and the sums of their offsets'
 powers (`record.digests.OffsetSums`), which one missing offset changes; where a producer or a log was hashed, a digest of contents too.
-The table's own offsets then say which are missing: those that it lacks, if their sums are what the brokers have beyond the table's.
+The table's own offsets then say which are missing: those that are not in it, if their sums are what the brokers have beyond the table's.
 
 A day is of message time, in UTC, in the counter's windows. `judge` is pure; the rest reads the table and asks the counter, and writes
 nothing. Needs the extra `audit`.
@@ -17,7 +17,6 @@ import datetime
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -29,6 +28,7 @@ from ottla.clock import Clock, SystemClock
 from ottla.errors import ConfigurationError, OttlaError
 from ottla.model import TopicPartition
 from ottla.network.registry_http import ask_registry
+from ottla.record.audit_records import WRONG, Verdict
 from ottla.record.digests import MASK_64, MASK_128, Identities, OffsetSums, contents, digest, digest_of, placed
 from ottla.spark.loading.decoding import SCHEMA_ID
 from ottla.spark.loading.inspection import committed_by_loads
@@ -52,20 +52,6 @@ Range = tuple[int, int]  # [start, end)
 
 class CounterUnavailable(OttlaError):
     """No audit counter answers, or not with what was asked for."""
-
-
-class Verdict(StrEnum):
-    """What is said of a partition's day; words of the audit counter."""
-
-    COMPLETE = "COMPLETE"
-    PENDING = "PENDING"
-    UNAUDITED = "UNAUDITED"
-    DUPLICATE = "DUPLICATE"
-    COMPENSATED = "COMPENSATED"
-    LOSS = "LOSS"
-
-
-_WRONG: Final = frozenset({Verdict.DUPLICATE, Verdict.COMPENSATED, Verdict.LOSS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +90,7 @@ class Known:
     Attributes:
         begin: the first offset that was to be loaded; None: the log does not go back so far.
         end: where its job is.
-        filled: ranges with as many rows as offsets are accounted for: what lacks there was never a message.
+        filled: ranges with as many rows as offsets are accounted for: what is not there was never a message.
     """
 
     begin: int | None = None
@@ -161,7 +147,7 @@ class Reconciliation:
     @property
     def exit_code(self) -> int:
         """As `ottla audit verify`: 0 the table has everything once, 1 something is lost, doubled or another, 3 not known."""
-        return 1 if self.verdict in _WRONG else 0 if self.verdict is Verdict.COMPLETE else 3
+        return 1 if self.verdict in WRONG else 0 if self.verdict is Verdict.COMPLETE else 3
 
 
 # What is decided.

@@ -548,7 +548,7 @@ class _Lane:
             if known is not None and self._places.get(known.partition) is known and known.offset == offsets[known.partition]:
                 self._take(known, answer, nodes)
         now = asyncio.get_running_loop().time()
-        for place in asked.values():  # a session answers with what has news only
+        for place in asked.values():  # a session answers with the partitions that changed only
             if not place.refusals and self._places.get(place.partition) is place:
                 place.read_at = now
 

@@ -21,12 +21,12 @@ from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 
 from ottla.audit_counter.server import FILE, AuditServer
 from ottla.audit_counter.store import StoreFailed
-from ottla.audit_counter.verdicts import NOT_KNOWN, Verdict
+from ottla.audit_counter.verdicts import NOT_KNOWN
 from ottla.client.auditing import ProducerAudit, new_session
 from ottla.clock import SystemClock
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.model import BrokerId, TopicPartition
-from ottla.record.audit_records import TOPIC
+from ottla.record.audit_records import TOPIC, Verdict
 from ottla.record.records import Record, build_batch
 from ottla.wire.producing import BatchProducer
 

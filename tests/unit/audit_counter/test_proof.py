@@ -15,9 +15,10 @@ from tests.unit.audit_counter.pipelines import WAIT_SECONDS, Message, Pipeline, 
 from tests.unit.wire.clusters import cluster_of
 
 from ottla.audit_counter.service import AuditCounter
-from ottla.audit_counter.verdicts import EdgeVerdict, Verdict
+from ottla.audit_counter.verdicts import EdgeVerdict
 from ottla.errors import LeaderNotAvailable
 from ottla.model import TopicPartition
+from ottla.record.audit_records import Verdict
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import create_partitions
 from ottla.wire.producing import BatchProducer

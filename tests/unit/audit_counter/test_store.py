@@ -17,8 +17,8 @@ from tests.unit.audit_counter.records import MINUTE, NOW, START, appended, consu
 from tests.unit.audit_counter.test_verdicts import headers, tally
 
 from ottla.audit_counter.store import Read, Store, StoreFailed
-from ottla.audit_counter.verdicts import EdgeVerdict, Named, Verdict, judge
-from ottla.record.audit_records import AuditRecord, Tally
+from ottla.audit_counter.verdicts import EdgeVerdict, Named, judge
+from ottla.record.audit_records import AuditRecord, Tally, Verdict
 
 HOUR = 3_600_000
 END = START + MINUTE

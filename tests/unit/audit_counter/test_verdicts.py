@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.audit_counter.books import BROKER, LOG, PRODUCER, Books
-from ottla.audit_counter.verdicts import EdgeVerdict, Named, Verdict, judge, revised
+from ottla.audit_counter.verdicts import EdgeVerdict, Named, judge, revised
 from ottla.audit_counter.windows import Gap, SessionStanding
-from ottla.record.audit_records import NO_PARTITION, Tally
+from ottla.record.audit_records import NO_PARTITION, Tally, Verdict
 from ottla.record.digests import Identities, OffsetSums
 
 CONSUMER: Final = "consumer:billing"

@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("xxhash")
 
 from ottla.model import TopicPartition
+from ottla.record.audit_records import Verdict
 from ottla.record.digests import OffsetSums
-from ottla.spark.audit import Known, PartitionVerdict, Rows, Said, Verdict, judge, united
+from ottla.spark.audit import Known, PartitionVerdict, Rows, Said, judge, united
 
 PLACE = TopicPartition("t", 0)
 

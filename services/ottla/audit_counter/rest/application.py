@@ -127,7 +127,7 @@ class AuditApplication:
                 "bytes": tally.size,
                 "first_offset": tally.first_offset,
                 "last_offset": tally.last_offset,
-                "offsets": None if tally.offsets is None else [str(each) for each in tally.offsets],
+                "offsets": None if tally.offsets is None else [str(total) for total in tally.offsets],
                 "placed": None if tally.placed is None else f"{tally.placed:032x}",
             }
             for tier, partition, tally in await self._counter.partitions(topic, *self._between(request))
