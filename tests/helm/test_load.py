@@ -1,4 +1,4 @@
-"""The chart's loads: a CronJob that runs `ottla load` with what the command takes, off unless somebody asks for it."""
+"""The chart's loads: a CronJob that runs `ottla load` with what the command takes, off by default."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parsed(arguments: list[str]) -> dict[str, Any]:
     return found
 
 
-def test_nobody_has_a_load_who_asked_for_none() -> None:
+def test_a_load_is_off_by_default() -> None:
     assert not template().all("CronJob")
 
 
@@ -62,7 +62,7 @@ def test_the_command_takes_what_it_is_given() -> None:
 
 
 def test_where_another_spark_runs_the_tasks_it_finds_the_driver() -> None:
-    """In a pod of its own the driver listens for nobody else."""
+    """In a pod of its own the driver listens for no one else."""
     [alone] = pod_of(template(TO_STORAGE).one("CronJob", "load"))["containers"]
     assert alone["env"] == [{"name": "SPARK_LOCAL_IP", "value": "127.0.0.1"}]
     [driver] = pod_of(template({**TO_STORAGE, "load.master": "spark://spark:7077"}).one("CronJob", "load"))["containers"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -24,6 +25,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parent.parent.parent
+
+
+def submit(*words: str, directory: Path) -> str:
+    """What `ottla spark submit` prints, by a session of its own; it must succeed."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "ottla.cli", "spark", "submit", "--master", "local[2]", "--conf", "spark.log.level=ERROR", *words],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "services")},
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return ended.stdout
 
 
 def why_unavailable() -> str | None:

@@ -3,7 +3,7 @@
     plan = Killing(tmp_path)                            # its `environment` is what the processes that may die are started with
     plan.next("a file is closed", nth=3, victim="java")
     ... run the program ...
-    plan.struck()                                       # whether somebody came so far
+    plan.struck()                                       # whether a process came so far
 
 Nothing of Ottla knows of this. A `sitecustomize` of the tests' own, which Python imports at its start wherever PYTHONPATH leads to it,
 wraps the functions in `_POINTS` when their modules are imported: in a driver as in the Python processes of Spark's executors. `nth`
@@ -60,7 +60,7 @@ _POINTS: Final[Mapping[str, tuple[tuple[str, str | None, str | None], ...]]] = {
         ("StreamWriter.commit", "all is prepared", "the batch is over"),
     ),
 }
-# What the sink says of itself, to whoever is given as its `at`; see `commits.Step`.
+# What the sink says of itself, to what is given as its `at`; see `commits.Step`.
 _SINK: Final = "ottla.spark.exactly_once", "SinkCommits.__init__"
 
 DRIVERS_STEPS: Final = tuple(
@@ -124,11 +124,11 @@ class Killing:
         return {**os.environ, "PYTHONPATH": path, _VARIABLE: str(self._directory)}
 
     def next(self, step: str, nth: int = 1, victim: str = SELF, delay: float = 0.0) -> None:
-        """Plans a death; one that nobody came to is forgotten.
+        """Plans a death; one that no process came to is forgotten.
 
         Args:
             victim: SELF, the process that comes to the step; JAVA, the machine that it works for or has started; DRIVER, who started
-                that; DISK kills nobody: from then on no file of the process may grow, which is what it finds on a full disk.
+                that; DISK kills no process: from then on no file of the process may grow, which is what it finds on a full disk.
         """
         for name in ("struck", "count"):
             (self._directory / name).unlink(missing_ok=True)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -14,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
-from tests.spark.conftest import ROOT
+from tests.spark.conftest import submit
 from tests.unit.spark.test_reading import consumed
 
 from ottla.cli.flights import Flight, data_directory, in_order, read
@@ -179,17 +176,7 @@ def test_a_shipped_job_is_submitted_and_makes_a_topic_by_another_key(
 ) -> None:
     """All of a carrier are in one partition, in the order in which they were sent."""
     other = cluster.create_topic("flights-by-carrier", partitions=4)
-    command = [sys.executable, "-m", "ottla.cli", "spark", "submit", "--master", "local[2]", "--conf", "spark.log.level=ERROR", "flights"]
-    ended = subprocess.run(
-        [*command, "by-carrier", "-b", cluster.bootstrap_servers, "--topic", topic, "--into", other],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "services")},
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    submit("flights", "by-carrier", "-b", cluster.bootstrap_servers, "--topic", topic, "--into", other, directory=tmp_path)
     found: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)
     for partition in range(4):
         for _, key, value, *_ in consumed(cluster, TopicPartition(other, partition), 1 << 60, "read_committed"):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import datetime
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.conftest import ROOT
+from tests.spark.conftest import submit
 from tests.unit.spark.test_reading import fill
 
 from ottla.testing import EmbeddedCluster
@@ -90,15 +87,4 @@ def test_a_program_is_submitted_and_finds_the_format_by_its_name(a_spark_to_star
     topic = cluster.create_topic("submitted")
     fill(cluster, topic, 9)
     (tmp_path / "job.py").write_text(JOB)
-    command = [sys.executable, "-m", "ottla.cli", "spark", "submit", "--master", "local[2]", "--conf", "spark.log.level=ERROR"]
-    ended = subprocess.run(
-        [*command, str(tmp_path / "job.py"), cluster.bootstrap_servers, topic],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "services")},
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    assert "counted 9 local[2]" in ended.stdout
+    assert "counted 9 local[2]" in submit(str(tmp_path / "job.py"), cluster.bootstrap_servers, topic, directory=tmp_path)

@@ -37,7 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Url = Annotated[str, typer.Option("--counter", "-c", metavar="URL", envvar="OTTLA_AUDIT_COUNTER", help="Where the counter answers.")]
+Url = Annotated[str, typer.Option("--counter", "-c", metavar="URL", envvar="OTTLA_AUDIT_COUNTER", help="Where the audit counter answers.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Topic = Annotated[str, typer.Option("--topic", "-t", help="The topic.")]
 From = Annotated[str, typer.Option("--from", help="ISO 8601, milliseconds, or `15m` ago.")]

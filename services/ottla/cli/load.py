@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 from typer.core import TyperGroup
 
+from ottla.cli.audit import DEFAULT_URL as DEFAULT_COUNTER
+from ottla.cli.audit import MessagesDiffer, NotKnown
+from ottla.cli.audit import Url as CounterUrl
 from ottla.cli.connection import BootstrapServer, pairs
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import bytes_of, count_of, note, say, say_json, table
@@ -219,9 +222,7 @@ def reconcile(
     path: TablePath,
     day: Annotated[str, typer.Option("--day", metavar="DAY", help="Of message time, in UTC: 2026-11-22, or yesterday.")] = "yesterday",
     topics: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this one; may be repeated.")] = None,
-    counter: Annotated[
-        str, typer.Option("--counter", "-c", metavar="URL", envvar="OTTLA_AUDIT_COUNTER", help="Where the audit counter answers.")
-    ] = "http://127.0.0.1:8090",
+    counter: CounterUrl = DEFAULT_COUNTER,
     master: Annotated[str, typer.Option("--master", help="Spark's: local[2], spark://host:7077; or `none`, in this process.")] = "local[*]",
     as_json: AsJson = False,
 ) -> None:
@@ -234,7 +235,6 @@ def reconcile(
     - `ottla load reconcile /data/clicks --day 2026-11-22`
     """
     _needs_spark(*(() if master == "none" else ("pyspark",)), extra="xxhash")
-    from ottla.cli.audit import MessagesDiffer, NotKnown
     from ottla.spark import audit
 
     with ExitStack() as stack:
