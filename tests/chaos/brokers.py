@@ -24,6 +24,7 @@ from tests.chaos.mortal import mortal
 # A broker that starts waits for ZooKeeper, which may restart and be frozen meanwhile, and then for its own former session.
 READY_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 60.0
+FREE_LOOKS, FREE_SECONDS = 10, 0.01
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 
 
@@ -175,15 +176,20 @@ class BrokerProcess:
         """Ends `fill_disk`."""
         self._limit(resource.RLIMIT_FSIZE, None)
 
-    def refuse_files(self) -> None:
+    async def refuse_files(self) -> None:
         """From now on the broker can open nothing more (EMFILE), while the files that it has open can be written to.
 
         So batches go on into the segments that are open, and nothing that is written by name does: checkpoints, snapshots,
         indexes of rolled segments, the segments that follow.
         """
-        if (process_id := self.process_id) is not None:
-            used = {int(path.name) for path in Path(f"/proc/{process_id}/fd").iterdir()}
-            self._limit(resource.RLIMIT_NOFILE, next(number for number in count() if number not in used))
+        free: list[int] = []
+        for _ in range(FREE_LOOKS):  # a file that is open at one look alone would leave room for one at a time, for ever
+            if (process_id := self.process_id) is None:
+                return
+            used = {int(path.name) for path in Path(f"/proc/{process_id}/fd").iterdir()}  # noqa: ASYNC240 - it is no disk
+            free.append(next(number for number in count() if number not in used))
+            await asyncio.sleep(FREE_SECONDS)
+        self._limit(resource.RLIMIT_NOFILE, min(free))
 
     def allow_files(self) -> None:
         """Ends `refuse_files`."""

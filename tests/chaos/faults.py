@@ -138,7 +138,7 @@ class Faults:
             case Kind.NO_MORE_FILES:
                 assert broker is not None
                 broker.may_end = True
-                broker.refuse_files()
+                await broker.refuse_files()
                 yield
                 broker.allow_files()
                 await _up(broker)

@@ -171,7 +171,7 @@ with open(f"{sys.argv[3]}.open", "ab", buffering=0) as opened:
             await broker.launch()
             await broker.ready()
             await until(lambda: last(broker) == ["opened"])
-            broker.refuse_files()
+            await broker.refuse_files()
             await until(lambda: last(broker) == ["refused", str(errno.EMFILE)])
             written = tmp_path / "broker" / "server.properties.open"
             size = written.stat().st_size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,25 +26,18 @@ def publish(cluster: EmbeddedCluster, topic: str, value: bytes, timestamp: int =
 def read_one(cluster: EmbeddedCluster, topic: str) -> bytes | None:
     import confluent_kafka
 
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused"})
-    try:
+    with closing(confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused"})) as consumer:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
         message = consumer.poll(20)
         assert message is not None and message.error() is None
         return message.value()
-    finally:
-        consumer.close()
 
 
 def earliest(cluster: EmbeddedCluster, topic: str) -> int:
     import confluent_kafka
 
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused"})
-    try:
-        low, _ = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=20)
-        return int(low)
-    finally:
-        consumer.close()
+    with closing(confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused"})) as consumer:
+        return int(consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=20)[0])
 
 
 def test_a_message_goes_in_and_comes_out() -> None:
