@@ -50,7 +50,8 @@ class HistogramSnapshot:
                 if index == len(BOUNDS):
                     return BOUNDS[-1]
                 lower = BOUNDS[index - 1] if index else 0.0
-                return lower + (BOUNDS[index] - lower) * max(0.0, rank - below) / count
+                # Rounded, the whole width of the bucket may lie behind its end.
+                return min(BOUNDS[index], lower + (BOUNDS[index] - lower) * max(0.0, rank - below) / count)
             below += count
         return 0.0
 
