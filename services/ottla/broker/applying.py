@@ -258,9 +258,7 @@ class ControlApplier(BrokerControl):
         if own is not None and request.broker_epoch > own.broker_epoch:
             registered = await self.confirmed.registration_of(self._broker_id)
             if registered is None or request.broker_epoch > registered.broker_epoch:
-                raise StaleBrokerEpoch(
-                    f"broker {self._broker_id}: the request names broker epoch {request.broker_epoch}, which it never had"
-                )
+                raise StaleBrokerEpoch(f"broker {self._broker_id}: request for broker epoch {request.broker_epoch}, which it never had")
 
     def _take(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest) -> None:
         """Refuses what is out of date, by its epochs or by its number, and notes what was taken."""
@@ -277,27 +275,19 @@ class ControlApplier(BrokerControl):
         self._last_taken = (*sender, request.request_number)
 
     def _is_for(self, broker_epoch: int) -> bool:
-        """Whether a request is for the registration that stands, or for one that is made and not read back yet.
-
-        An epoch is a zxid of ZooKeeper's, and one that was restored from a copy gives smaller ones again.
-        """
-        registration = self._registration()
-        if registration is None:
+        """Whether that is the registration that stands, or a later one that is not read back yet. Epochs go back with ZooKeeper's zxids."""
+        own, ended = self._registration(), self._ended
+        if own is None or broker_epoch < own.broker_epoch:
             return False
-        if broker_epoch == registration.broker_epoch:
-            return registration is not self._ended
-        return broker_epoch > registration.broker_epoch and (self._ended is None or broker_epoch != self._ended.broker_epoch)
+        return own is not ended if broker_epoch == own.broker_epoch else ended is None or broker_epoch != ended.broker_epoch
 
     def _check(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest | LogEndsRequest) -> None:
         """Refuses what is out of date, and takes in who is the controller."""
         if self._is_closed:
             raise BrokerNotAvailable(f"broker {self._broker_id} stops")
         if not self._is_for(request.broker_epoch):
-            own = self._registration()
-            own_epoch = NOT_REGISTERED if own is None else own.broker_epoch
-            raise StaleBrokerEpoch(
-                f"broker {self._broker_id}: the request names broker epoch {request.broker_epoch}, the current one is {own_epoch}"
-            )
+            own = NOT_REGISTERED if (registered := self._registration()) is None else registered.broker_epoch
+            raise StaleBrokerEpoch(f"broker {self._broker_id}: request for broker epoch {request.broker_epoch}, the current one is {own}")
         if request.controller_epoch < self._controller_epoch:
             raise StaleControllerEpoch(
                 f"broker {self._broker_id}: request of controller {request.controller_id} with the stale epoch "

@@ -322,7 +322,7 @@ def test_a_controller_that_is_known_otherwise_puts_an_end_to_the_one_before() ->
 @pytest.mark.parametrize("epoch", [-1, 10])
 def test_what_is_meant_for_a_former_life_is_refused(request_of: Callable[..., Any], epoch: int) -> None:
     world = World()
-    with pytest.raises(StaleBrokerEpoch, match=f"names broker epoch {epoch}, the current one is 11"):
+    with pytest.raises(StaleBrokerEpoch, match=f"request for broker epoch {epoch}, the current one is 11"):
         asyncio.run(tell(world, request_of(broker_epoch=epoch)))
     assert world.told.events == []
 
