@@ -464,3 +464,25 @@ def test_a_paused_partition_waits_and_goes_on_where_it_was(tmp_path: Path) -> No
                 await until(lambda: CLICKS not in one.statuses)
 
     asyncio.run(main())
+
+
+def test_a_throttle_has_what_comes_next_wait_for_what_was_copied(tmp_path: Path) -> None:
+    """`throttle.bytes.per.second`: 900 kB at 500 kB a second."""
+
+    async def main() -> None:
+        async with two_sides(tmp_path) as (a, b):
+            await create_both(a, b, "clicks")
+            await create_map(b)
+            loop = asyncio.get_running_loop()
+            one = copier(a, b, bytes_per_second=500_000)
+            one.want(same(1, "clicks"))
+            async with BatchProducer(a.cluster) as producer:
+                await producer.send(CLICKS, batch(bytes(900_000)))
+                began = loop.time()
+                async with running(one):
+                    await caught_up(one, {CLICKS: 1})
+                    await producer.send(CLICKS, batch(b"next"))
+                    await caught_up(one, {CLICKS: 2})
+                    assert loop.time() - began > 900_000 / 500_000
+
+    asyncio.run(main())
