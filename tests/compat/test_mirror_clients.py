@@ -53,7 +53,7 @@ def by_kafka_python(address: str, topic: str, count: int) -> list[bytes]:
         consumer_timeout_ms=60_000,
         max_poll_records=1,
     )
-    found = []
+    found: list[bytes] = []
     try:
         while len(found) < count:
             found.append(next(consumer).value)
@@ -74,7 +74,7 @@ def by_aiokafka(address: str, topic: str, count: int) -> list[bytes]:
             isolation_level="read_committed",
         )
         await consumer.start()
-        found = []
+        found: list[bytes] = []
         try:
             async with asyncio.timeout(SECONDS):
                 while len(found) < count:

@@ -57,7 +57,7 @@ class BrokersWithServices:
         self._brokers = InProcessBrokers(settings, settings.__getitem__, directory / "coordination")
         self._directory = directory
         self._addresses = addresses
-        self._makers = {
+        self._makers: dict[str, Callable[[str, str, Path, str], Service]] = {
             SCHEMA_REGISTRY: _schema_registry,
             AUDIT_COUNTER: _audit_counter,
             MIRROR_MAKER: partial(_mirror_maker, mirror_from),

@@ -23,6 +23,7 @@ from ottla.coordination.errors import CoordinationError
 from ottla.coordination.interface import Coordination
 from ottla.errors import ApiError, InvalidRequest, InvalidTopic, OttlaError
 from ottla.lifecycle import Offload, ThreadOffload
+from ottla.metrics.cells import Histogram, HistogramSnapshot
 from ottla.mirror_maker.assignment import slot_of, to_release, to_take
 from ottla.mirror_maker.membership import ALL, Alone, Members, Membership, Shared
 from ottla.mirror_maker.merge.map_topic import Origins
@@ -123,6 +124,7 @@ class Link:
         self._emitter: BatchProducer | None = None
         self._measured: dict[int, tuple[float, int]] = {}
         self._past = Counts()  # of slots that are held no more
+        self._past_ages = Histogram()
         self._schemas = schemas
         self._schemas_offload = ThreadOffload(1, "ottla-mirror-schemas")  # its thread begins with the first question
         self._copying_schemas: asyncio.Future[int] | None = None
@@ -332,6 +334,7 @@ class Link:
     def _keep_counts(self, copier: SlotCopier) -> None:
         for name in Counts.__slots__:
             setattr(self._past, name, getattr(self._past, name) + getattr(copier.counts, name))
+        self._past_ages.add(copier.record_ages)
 
     def _rates(self) -> dict[int, float]:
         now = self._clock.monotonic()
@@ -509,6 +512,14 @@ class Link:
         """Of all slots that were held here."""
         copiers = [self._past, *(copier.counts for copier in self.slots.values())]
         return Counts(*(sum(getattr(counts, name) for counts in copiers) for name in Counts.__slots__))
+
+    @property
+    def record_ages(self) -> HistogramSnapshot:
+        """Of all slots that were held here."""
+        ages = Histogram()
+        for found in [self._past_ages, *(copier.record_ages for copier in self.slots.values())]:
+            ages.add(found)
+        return ages.snapshot()
 
     @property
     def gaps(self) -> list[tuple[TopicPartition, Gap]]:

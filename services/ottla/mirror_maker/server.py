@@ -428,6 +428,7 @@ class Collector:
             metrics.LAG_SECONDS,
             [((name,), max((status.lag_seconds(now_ms) for status in found), default=0.0)) for name, found in statuses.items()],
         )
+        yield Family(metrics.RECORD_AGE, [((name,), link.record_ages) for name, link in links])
         yield Family(metrics.LAG_BYTES, [((name,), lag * counts[name].bytes / max(counts[name].records, 1)) for name, lag in lags.items()])
         yield Family(metrics.SLOTS, [((name,), float(sum(copier.is_open for copier in link.slots.values()))) for name, link in links])
         yield Family(metrics.LINK_SLOTS, [((name,), float(link.settings.slots)) for name, link in links])

@@ -133,6 +133,17 @@ async def committed(
     return found
 
 
+async def in_sync(one: Side, replicas: int) -> None:
+    """Waits until each partition has so many replicas in sync: a leader that dies is to have a successor."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            await one.cluster.refresh(None)
+            topics = one.cluster.metadata.topics.values()
+            if all(len(partition.isr) == replicas for topic in topics for partition in topic.partitions.values()):
+                return
+            await asyncio.sleep(0.05)
+
+
 def batch(*values: bytes, begin: int = 0, **fields: object) -> bytes:
     records = [Record(begin + index, 1_700_000_000_000 + index, b"k%d" % index, value) for index, value in enumerate(values)]
     return build_batch(records, base_offset=begin, **fields)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from tests.unit.mirror_maker.mirrors import (
     create_map,
     ended,
     ends_of,
+    in_sync,
     reached,
     running,
     same,
@@ -123,6 +124,7 @@ def test_each_record_is_there_once_and_in_order_whatever_is_killed(tmp_path: Pat
             for number in range(6):
                 await work(1 + number % 2)
             for one in (a, b):
+                await in_sync(one, 2)
                 await one.brokers.kill(BrokerId(1))
                 await work(1)
                 await one.brokers.start_broker(BrokerId(1))
@@ -484,5 +486,6 @@ def test_a_throttle_has_what_comes_next_wait_for_what_was_copied(tmp_path: Path)
                     await producer.send(CLICKS, batch(b"next"))
                     await caught_up(one, {CLICKS: 2})
                     assert loop.time() - began > 900_000 / 500_000
+                    assert one.record_ages.snapshot().buckets[-1] == 2, "their records are of 2023"
 
     asyncio.run(main())

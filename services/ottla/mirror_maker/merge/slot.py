@@ -42,6 +42,7 @@ from ottla.errors import (
     UnsupportedCompressionType,
 )
 from ottla.lifecycle import Offload
+from ottla.metrics.cells import Histogram
 from ottla.mirror_maker.merge.batches import JOINED_BYTES, Copy, PartitionBy, Rules, is_small, joined, must_be_opened, opened, unopened
 from ottla.mirror_maker.merge.map_topic import Origins, read_map
 from ottla.mirror_maker.offset_map import Gap, MapContents, MapRecord, PartitionMap, Range, gap_record, link_record, writer_record
@@ -233,6 +234,7 @@ class SlotCopier:
     ) -> None:
         self.slot: Final = slot
         self.counts: Final = Counts()
+        self.record_ages: Final = Histogram()
         self.maps: dict[TopicPartition, PartitionMap] = {}
         self.gaps: list[tuple[TopicPartition, Gap]] = []
         self.is_open = False
@@ -607,6 +609,9 @@ class SlotCopier:
         counts.opened_batches += round_.opened_batches
         counts.joined_batches += round_.joined_batches
         counts.cut_batches += round_.cut_batches
+        now_ms = self._clock.time_ms()
+        for timestamp in round_.timestamps.values():
+            self.record_ages.observe(max(now_ms - timestamp, 0) / 1000)
         for partition, (next_offset, _, end) in round_.positions.items():
             self.maps[partition].commit()
             self._is_answered(partition)
