@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -295,6 +296,16 @@ def test_a_group_reads_a_topic_that_was_deleted_and_made_again_from_its_start(cl
         again.more(1)
     few = again.acknowledged[:5]
     assert grouped(cluster, "readers", len(few)) == few
+
+
+def test_what_cannot_be_handed_over_is_not_asked_for_again_where_all_stop(caplog: pytest.LogCaptureFixture) -> None:
+    """Of each two of the three one stops before the other, which then leads what they had. It would ask three times, 5 s apart."""
+    caplog.set_level(logging.INFO, "ottla.broker.controller")
+    with EmbeddedCluster(brokers=3) as cluster:
+        cluster.create_topic("pairs", partitions=3, replication_factor=2)
+    asked = [each.args for each in caplog.records if each.getMessage().endswith(": controlled shutdown")]
+    assert len(asked) == len(set(asked)) == 2
+    assert "that no other replica can lead" in caplog.text
 
 
 def test_a_cluster_of_none_is_refused() -> None:
