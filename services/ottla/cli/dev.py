@@ -19,7 +19,7 @@ import typer
 from ottla.cli.connection import pairs
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
-from ottla.cli.output import say
+from ottla.cli.output import note, say
 
 DEFAULT_PORT: Final = 9092
 # What `--with` takes, and the port of each.
@@ -62,6 +62,16 @@ def dev_properties(
         **overrides,
         **_own_http_listener(overrides, broker_id),
     }
+
+
+def _from_environment() -> Mapping[str, str]:
+    """What variables `OTTLA_SETTING_…` say, as they do for `ottla broker`."""
+    if not any(name.startswith("OTTLA_SETTING_") for name in os.environ):
+        return {}  # without the import
+    from ottla.config.broker import BrokerSettings
+    from ottla.config.environment import from_environment
+
+    return from_environment(BrokerSettings, os.environ)
 
 
 def _is_free(address: str) -> bool:
@@ -133,7 +143,13 @@ def dev(
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-dev-", ignore_cleanup_errors=True)))
         else:
             directory = (data_dir or default_data_directory()).expanduser().absolute()
-        overrides = {**({"audit.enable": "true"} if "audit-counter" in (services or ()) else {}), **pairs(properties, "-X")}
+        audited = {"audit.enable": "true"} if "audit-counter" in (services or ()) else {}
+        overrides = {**audited, **_from_environment(), **pairs(properties, "-X")}
+        if former := [number for number in range(brokers + 1, 100) if (directory / f"broker-{number}").exists()]:
+            note(
+                f"ottla: {directory} was used with {former[-1]} brokers: partitions without a replica on those that run stay offline; "
+                f"--brokers {former[-1]} runs all of them"
+            )
         each = {number: dev_properties(directory, host, port, partitions, overrides, number, brokers) for number in range(1, brokers + 1)}
         with ends_told(set_up(log_level, log_format, default_level="warning")):
             addresses = {name: f"{host}:{SERVICE_PORTS[name] if port else 0}" for name in services or ()}
