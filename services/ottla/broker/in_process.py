@@ -59,10 +59,7 @@ class InProcessBrokers:
             raise
 
     async def stop(self) -> None:
-        """Stops all of them cleanly, one after the other, and then what they share.
-
-        Each hands over once: what none of the others can lead then, none can later, as they stop as well. To the last none is left.
-        """
+        """Stops all cleanly, one by one, and then what they share. Each hands over once: what no other can lead now, none can later."""
         async with AsyncExitStack() as stack:
             if self._zookeeper is not None:
                 stack.push_async_callback(self._zookeeper.close)

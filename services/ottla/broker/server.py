@@ -167,8 +167,7 @@ class Broker:
         """Stops cleanly: leaderships handed over, waiting requests answered, logs flushed and checkpointed. Again it does nothing.
 
         Args:
-            handover_attempts: how often others are asked to lead first, if `controlled.shutdown.enable` says so too; none is as often as
-                `controlled.shutdown.max.retries` says.
+            handover_attempts: how often to have others lead first, if `controlled.shutdown.enable` says so; by default as its retries say.
         """
         self._handover_attempts = handover_attempts
         with speaking(self._settings.broker_id):
@@ -400,14 +399,13 @@ class Broker:
 
     async def _hand_over(self) -> None:
         settings = self._settings
-        attempts = self._handover_attempts
-        if attempts == 0 or self._is_killed or not settings.controlled_shutdown_enable:
+        if self._handover_attempts == 0 or self._is_killed or not settings.controlled_shutdown_enable:
             return
         await self._observation.health.enter(Phase.DRAINING)
         pauses = settings.controlled_shutdown_max_retries * settings.controlled_shutdown_retry_backoff_ms / 1000
         try:
             async with asyncio.timeout(max(HAND_OVER_SECONDS, pauses)):
-                await self._service.controlled_shutdown(attempts)
+                await self._service.controlled_shutdown(self._handover_attempts)
         except TimeoutError:
             log.warning("broker %d stops without controlled shutdown: no controller answers", self.broker_id)
         await self._observation.health.enter(Phase.STOPPING)

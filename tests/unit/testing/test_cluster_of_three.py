@@ -21,6 +21,7 @@ from ottla.testing.zookeeper import ZooKeeperServer
 from .clients import QUIET, Publisher, assert_nothing_lost, read_all, until
 
 ALL = [1, 2, 3]
+LONG = pytest.mark.long
 SETTINGS = {
     "min.insync.replicas": "2",
     "controlled.shutdown.retry.backoff.ms": "100",
@@ -76,6 +77,7 @@ def test_the_leader_dies_and_nothing_is_lost(cluster: EmbeddedCluster) -> None:
     assert first == second == third
 
 
+@LONG
 def test_each_leader_dies_in_turn(cluster: EmbeddedCluster) -> None:
     """Every one of them has led and followed, been truncated and caught up again."""
     with Publisher(cluster, "events") as publisher:
@@ -109,7 +111,7 @@ def broker_epoch(cluster: EmbeddedCluster, broker_id: int) -> int:
     return cluster._broker(broker_id)._service.registered_epoch
 
 
-@pytest.mark.parametrize("whose", ["the leader", "the controller", "every broker"])
+@pytest.mark.parametrize("whose", [pytest.param("the leader", marks=LONG), pytest.param("the controller", marks=LONG), "every broker"])
 def test_sessions_that_time_out_lose_nothing(cluster: EmbeddedCluster, whose: str) -> None:
     """A broker without a session stops leading at once, as others lead by then, and joins again; its process lives on."""
     with Publisher(cluster, "events") as publisher:
@@ -136,6 +138,7 @@ def test_sessions_that_time_out_lose_nothing(cluster: EmbeddedCluster, whose: st
     assert first == second == third
 
 
+@LONG
 def test_a_rolling_restart_is_not_noticed(cluster: EmbeddedCluster) -> None:
     """One after the other stops cleanly, hands over before, and is back in sync before the next one goes."""
     with Publisher(cluster, "events") as publisher:
@@ -243,7 +246,7 @@ def created(cluster: EmbeddedCluster) -> bool:
     return True
 
 
-@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("stops", [False, pytest.param(True, marks=LONG)])
 def test_a_first_group_and_a_first_transaction_come_after_a_broker_has_gone(cluster: EmbeddedCluster, stops: bool) -> None:
     """Their topics take three brokers, so they are made before the first one goes."""
     with Publisher(cluster, "events") as publisher:
@@ -276,7 +279,7 @@ def test_the_internal_topics_are_both_there_though_a_broker_is_late_to_know_the_
     assert cluster.isr("__consumer_offsets") and cluster.isr("__transaction_state")
 
 
-@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("restarts", [False, pytest.param(True, marks=LONG)])
 def test_a_group_reads_a_topic_that_was_deleted_and_made_again_from_its_start(cluster: EmbeddedCluster, restarts: bool) -> None:
     """Also where no coordinator that had the offsets in memory is left when the topic is back."""
     with Publisher(cluster, "events") as publisher:
