@@ -82,6 +82,7 @@ def test_batches_are_copied_with_their_records_untouched_and_the_map_says_where(
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_each_record_is_there_once_and_in_order_whatever_is_killed(tmp_path: Path) -> None:
     """Workers lose their slot in the middle of a transaction, and a leader and coordinator is killed on both sides; to the last record."""
     partitions, records_each = 3, 5
