@@ -556,26 +556,23 @@ class _Sender:
             self._enqueue(ready, delivery)
 
     def _enqueue(self, ready: list[ProducerRecord], delivery: Delivery) -> None:
-        timeout_ms = self._settings.queue_enqueue_timeout_ms
+        size, timeout_ms = self._settings.queue_size, self._settings.queue_enqueue_timeout_ms
         begin = 0
         while begin < len(ready):
             with self._changed:
-                waited = None if timeout_ms < 0 else timeout_ms / 1000
-                has_room = self._changed.wait_for(lambda: len(self._queue) < self._settings.queue_size, waited)
-                end = begin + self._settings.queue_size - len(self._queue) if has_room else begin + 1
-                some = ready[begin:end]
+                has_room = self._changed.wait_for(lambda: len(self._queue) < size, None if timeout_ms < 0 else timeout_ms / 1000)
+                former = len(self._queue)
+                some = ready[begin : begin + size - former] if has_room else ready[begin:]
                 if has_room:
-                    former = len(self._queue)
                     self._queue += zip(some, repeat(delivery))
                     if not former or former < self._settings.batch_size <= len(self._queue):
                         self._changed.notify_all()
-            after = self._callbacks.after_enqueue
             for record in some:
-                after(record, has_room)
+                self._callbacks.after_enqueue(record, has_room)
             if not has_room:
-                delivery.dropped(len(ready) - begin)
-                raise QueueFull(f"the queue has {self._settings.queue_size} messages, for {timeout_ms} ms by now")
-            begin = end
+                delivery.dropped(len(some))
+                raise QueueFull(f"the queue has {size} messages, for {timeout_ms} ms by now")
+            begin += len(some)
 
     def flush(self, timeout_seconds: float) -> None:
         """Waits until the queue is empty. Raises TimeoutError."""

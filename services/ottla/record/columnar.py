@@ -465,10 +465,9 @@ def _record_starts(data: bytes | memoryview, octets: Bytes, begins: Integers, en
 def _guess_sizes(
     octets: Bytes, begins: Integers, ends: Integers, firsts: Integers, counts: Integers, numbers: Integers
 ) -> NDArray[np.bool_]:
-    """Notes the starts of records where all of a batch have the size of its first; of which batches."""
+    """Notes the starts of records where all of a batch have the size of its first; of which batches. Large ones it leaves: it takes vectors."""
     lengths = _pairs(octets)
     sizes = _STEPS.take(lengths[np.minimum(begins, len(lengths) - 1)]) if len(lengths) else np.zeros_like(begins)
-    # A batch of more is followed without as many vectors.
     is_alike: NDArray[np.bool_] = (counts > 0) & (counts <= CHUNK_RECORDS) & (sizes * counts == ends - begins)
     if not is_alike.any():
         return is_alike
@@ -555,15 +554,13 @@ def _behind_lengths(data: Bytes, position: Integers) -> Integers:
     """Where the length at each position ends. Raises as `_read_varints`."""
     is_longer = data.take(position, mode="clip") > 0x7F
     behind = position + 1
-    for _ in range(1, _LENGTH_BYTES):
+    for _ in range(_LENGTH_BYTES):
         if not is_longer.any():
             return behind
         is_long_too = data.take(behind, mode="clip") > 0x7F
         behind += is_longer
         is_longer &= is_long_too
-    if is_longer.any():
-        raise _UnusualError
-    return behind
+    raise _UnusualError
 
 
 def _read_varints(data: Bytes, position: Integers, longest: int) -> tuple[Integers, Integers]:
