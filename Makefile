@@ -6,7 +6,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # One more than there are cores, for many tests wait for processes and sockets more than they compute; four at the most.
-WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); if [ $$n -lt 4 ]; then echo $$((n + 1)); else echo 4; fi)
+ifndef WORKERS
+WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); if [ $$n -lt 4 ]; then echo $$((n + 1)); else echo 4; fi)
+# Few of these start a program that computes beside them.
+test test-long: WORKERS := $(shell echo $$(($(WORKERS) + 1)))
+endif
 TESTED := tests/unit tests/scenarios tests/chaos tests/simulation tests/security tests/paper
 PROTOS := $(sort $(wildcard proto/ottla/rpc/v1/*.proto))
 PROTO_INTO ?= services
