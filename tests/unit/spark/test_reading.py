@@ -19,6 +19,7 @@ from ottla.spark.offsets import OffsetRange
 from ottla.spark.reading import ClusterReader, DataLost, ReadFailed, TopicFacts, arrow_schema, read_ranges, record_batch
 from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
 from ottla.testing import EmbeddedCluster, ManualClock
+from ottla.testing.certificates import Authority
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 KEPT = {
@@ -248,6 +249,48 @@ def test_a_record_of_100_mb_is_written_and_read(cluster: EmbeddedCluster) -> Non
     found = rows(settings(cluster, subscribe=topic), [OffsetRange(TopicPartition(topic, 0), 0, 2)])
     assert [(row["offset"], len(row["value"])) for row in found] == [(0, 99_999_744), (1, 5)]
     assert found[0]["value"] == value
+
+
+def test_a_listener_with_mutual_tls_is_read_by_the_names_of_javas_options(tmp_path: Path) -> None:
+    authority = Authority("Test Authority")
+    keystore, truststore = authority.write(tmp_path, "localhost")
+    (tmp_path / "client.pem").write_bytes(authority.issue("a client"))
+    tls = {"ssl.keystore.location": keystore, "ssl.truststore.location": truststore, "ssl.client.auth": "required"}
+    pem = {"ssl.keystore.type": "PEM", "ssl.truststore.type": "PEM"}
+    listeners = {"listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0"}
+    with EmbeddedCluster(settings={**KEPT, **tls, **pem, **listeners}) as encrypted:
+        topic = encrypted.create_topic("encrypted")
+        fill(encrypted, topic, 9)
+        given = {
+            "kafka.bootstrap.servers": encrypted.address("SSL"),
+            "kafka.security.protocol": "SSL",
+            "kafka.ssl.truststore.location": truststore,
+            "kafka.ssl.keystore.location": str(tmp_path / "client.pem"),
+            **{f"kafka.{name}": value for name, value in pem.items()},
+        }
+        found = settings(encrypted, subscribe=topic, **given)
+        with ClusterReader(found) as reader:
+            ends = reader.latest(reader.partitions())
+        assert len(rows(found, [OffsetRange(partition, 0, end) for partition, end in ends.items()])) == 9
+        without = {name: value for name, value in given.items() if "keystore" not in name}
+        quick = {"fetchOffset.numRetries": "0", "kafka.default.api.timeout.ms": "3000"}
+        with (
+            ClusterReader(settings(encrypted, subscribe=topic, **without, **quick)) as reader,
+            pytest.raises(ReadFailed, match="cannot be asked"),
+        ):
+            reader.partitions()
+
+
+def test_a_sink_appends_and_does_nothing_else() -> None:
+    """Spark's own sink has the sentence; a stream in complete mode comes as an overwrite."""
+    types = pytest.importorskip("pyspark.sql.types")
+    from ottla.spark.source import OttlaDataSource
+
+    source = OttlaDataSource({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"})
+    schema = types.StructType([types.StructField("value", types.StringType())])
+    for make in (source.writer, source.streamWriter):
+        with pytest.raises(OptionRefused, match="Save mode overwrite not allowed for Kafka"):
+            make(schema, True)
 
 
 def test_boundaries_are_resolved_by_offset_by_time_and_by_name(cluster: EmbeddedCluster) -> None:
