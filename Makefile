@@ -97,7 +97,7 @@ spark-test: $(INSTALLED) ## real Spark sessions: the source, loads into Delta ta
 
 spark-kills: $(INSTALLED) ## loads and streams of Spark whose processes are killed, and faults around them; SEED=n, COUNT=m of each kind, 50 if none is given
 	@$(SPARK)
-	OTTLA_KILLS_SEED=$(or $(SEED),19) OTTLA_KILLS_COUNT=$(or $(COUNT),50) $(BIN)/python -m pytest -o timeout=0 tests/spark/test_kills.py tests/spark/test_faults.py
+	OTTLA_KILLS_SEED=$(or $(SEED),19) OTTLA_KILLS_COUNT=$(or $(COUNT),50) $(BIN)/python -m pytest tests/spark/test_kills.py tests/spark/test_faults.py
 
 spark-demo: $(INSTALLED) ## the quickstart, and its flights by Spark into a Delta table and a plot of their delays; installs as spark-test does
 	@$(SPARK)
