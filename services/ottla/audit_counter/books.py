@@ -59,6 +59,7 @@ class Books:
         reporting: tiers that ever said something of the topic.
         repeated: how many records of the log had the content of another one; None unless the log was read.
         moved: of each partition whose log was read and where it is something.
+        is_log_gone: the log cannot be read any more, or not all of it.
     """
 
     topic: str
@@ -71,6 +72,7 @@ class Books:
     reporting: frozenset[str] = frozenset()
     repeated: int | None = None
     moved: Mapping[int, Moved] = field(default_factory=dict)
+    is_log_gone: bool = False
 
     @property
     def end_ms(self) -> int:
