@@ -18,6 +18,7 @@ from ottla.record.digests import OffsetSums
 PRODUCER: Final = "producer"
 BROKER: Final = "broker"
 LOG: Final = "log"
+CONSUMER: Final = "consumer:"  # before the name of a group
 # Before the name of a link: what a mirror has read, in the cluster that it reads; and what it has written, in the other one.
 _MIRROR: Final = "mirror:"
 _MIRRORED: Final = "mirrored:"

@@ -6,7 +6,8 @@
     LOSS         acknowledged messages that the tier behind does not have
     COMPENSATED  as many messages, and others
     DUPLICATE    more messages than were attempted
-    IN_DOUBT     attempted, not acknowledged; or a session that died before its final word
+    IN_DOUBT     attempted, not acknowledged; or a session that died before its final word: a producer's, or a consumer's that may have had
+                 what is missing
     LATE         all is there, and some of it came after the window was known
     COMPLETE     the same multiset
 
@@ -22,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
-from ottla.audit_counter.books import BROKER, LOG, PRODUCER, Books, has_same_offsets, is_mirrored, is_writer, last_offsets
+from ottla.audit_counter.books import BROKER, CONSUMER, LOG, PRODUCER, Books, has_same_offsets, is_mirrored, is_writer, last_offsets
 from ottla.audit_counter.windows import has_come_to, is_in_doubt, lacks_audit_data, watermark_of
 from ottla.record.audit_records import NO_PARTITION, WRONG, Tally, Verdict
 from ottla.record.digests import MASK_64, MASK_128, Difference, place_of
@@ -229,6 +230,10 @@ def _judge_edge(books: Books, joined: Mapping[str, Mapping[int, Tally]], log: Lo
     sessions = (*books.sessions.get(upstream, ()), *books.sessions.get(downstream, ()))
     if said.verdict in WRONG | {Verdict.UNAUDITED} and lacks_audit_data(sessions, books.start_ms, books.end_ms):
         return replace(said, verdict=Verdict.UNAUDITED, reason="audit data is missing, which may be all that differs")
+    has_died = downstream.startswith(CONSUMER) and is_in_doubt(books.sessions.get(downstream, ()), books.end_ms)
+    if said.verdict in (Verdict.LOSS, Verdict.COMPENSATED) and has_died:
+        reason = f"a session of {downstream} ended without a final word, and may have had what is missing"
+        return replace(said, verdict=Verdict.IN_DOUBT, reason=reason)
     if said.verdict is Verdict.COMPLETE and upstream == PRODUCER and is_in_doubt(books.sessions.get(upstream, ()), books.end_ms):
         return replace(said, verdict=Verdict.IN_DOUBT, reason="a session ended without a final word")
     return said

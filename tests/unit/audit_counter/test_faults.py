@@ -290,3 +290,50 @@ async def test_a_killed_producer_leaves_a_window_in_doubt_and_never_complete(tmp
         await running.counter.wait_read(WAIT_SECONDS)
         await until(partial(said_of, running, PRODUCED))
         assert await said_of(running, PRODUCED) == {Verdict.IN_DOUBT if reports else Verdict.UNAUDITED}
+
+
+# Reads fifty messages, reports thirty of them when it is told to, commits all fifty, and is killed.
+READER = """
+import sys, time
+import confluent_kafka
+from ottla.client import audited
+options = {"ottla.audit.report.interval.ms": 300_000, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+consumer = audited(confluent_kafka.Consumer)({"bootstrap.servers": sys.argv[1], "group.id": "billing", **options})
+consumer.subscribe(["clicks"])
+for number in range(50):
+    while (message := consumer.poll(1)) is None or message.error() is not None:
+        pass
+    if number == 29:
+        reporter = consumer.audit_reporter
+        reporter._report(is_final=False)
+        while len(reporter._producer):
+            reporter._producer.poll(0.05)
+consumer.commit(message=message, asynchronous=False)
+print("committed", flush=True)
+time.sleep(600)
+"""
+
+
+@in_a_loop
+async def test_a_killed_consumer_leaves_in_doubt_what_it_had_not_said(tmp_path: Path) -> None:
+    """The next one of its group begins where it had committed: what lies between was consumed, and nobody says so."""
+    async with pipeline(tmp_path, partitions=1, session_timeout_ms=3_000) as running:
+        await running.produce(100, partitions=1)
+        arguments = [sys.executable, "-c", READER, servers(running.running)]
+        with await beside(lambda: subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)) as process:
+            try:
+                assert await beside(process.stdout.readline) == "committed\n"
+            finally:
+                process.send_signal(signal.SIGKILL)
+        await running.say_final()
+
+        async def is_dead() -> bool:
+            return any(session.is_dead for session in await running.counter.sessions())
+
+        await until(is_dead)
+        await running.consume(lambda messages: [message for message in messages if message[1] >= 50])
+        await running.counter.wait_read(WAIT_SECONDS)
+        await until_said(running, CONSUMED, Verdict.IN_DOUBT)
+        (found,) = [verdict for _, verdict in (await running.summary(0)).verdicts if verdict.edge == CONSUMED]
+        assert (found.missing, found.downstream_count, "final word" in found.reason) == (20, 80, True)
+        assert await said_of(running, PRODUCED) == {Verdict.COMPLETE}

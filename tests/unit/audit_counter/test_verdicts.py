@@ -195,6 +195,20 @@ def test_a_producer_that_ended_without_a_final_word_leaves_its_last_windows_in_d
     assert verdicts(books_of(tallies, sessions=ended))["producer->broker"].verdict is Verdict.COMPLETE
 
 
+def test_what_a_killed_consumer_may_have_had_is_in_doubt_and_not_lost() -> None:
+    """It had committed offsets of messages that it had not said yet. What it was through with is known, and so is what came twice."""
+    tallies = {PRODUCER: {0: tally(ALL)}, BROKER: {0: headers(ALL)}, CONSUMER: {0: tally(ALL[:60])}}
+    edge, living = f"broker->{CONSUMER}", {PRODUCER: (session(PRODUCER),), BROKER: (session(BROKER),)}
+    for watermark_ms, has_died, verdict in (
+        (30_000, True, Verdict.IN_DOUBT), (MINUTE, True, Verdict.LOSS), (30_000, False, Verdict.LOSS),
+    ):  # fmt: skip
+        sessions = {**living, CONSUMER: (session(CONSUMER, watermark_ms, is_dead=has_died), session(CONSUMER))}
+        assert verdicts(books_of(tallies, sessions=sessions))[edge].verdict is verdict
+    tallies[CONSUMER] = {0: tally([*ALL, 5])}
+    sessions = {**living, CONSUMER: (session(CONSUMER, 30_000, is_dead=True),)}
+    assert verdicts(books_of(tallies, sessions=sessions))[edge].verdict is Verdict.DUPLICATE
+
+
 def test_messages_of_producers_that_do_not_report_are_no_duplicates_once_the_log_was_read() -> None:
     arrived = [*ALL, 100, 101]
     tallies = {PRODUCER: {0: tally(ALL)}, BROKER: {0: headers(arrived)}, LOG: {0: tally(arrived)}}
