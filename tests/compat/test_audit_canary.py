@@ -212,8 +212,8 @@ def test_a_canary_can_be_asked_for_and_goes_on_from_where_it_had_reported(tmp_pa
 def test_a_canary_sends_and_reads_over_tls(tmp_path: Path) -> None:
     """Brokers that speak TLS alone, with each other too: messages, commits and the audit of them."""
     keystore, truststore = (str(path) for path in Authority("tests").write(tmp_path, "broker"))
-    own = {"ssl_keystore_location": keystore, "ssl_keystore_type": "PEM", "listeners": "SSL://127.0.0.1:0"}
-    others = {"ssl_truststore_location": truststore, "ssl_truststore_type": "PEM", "security_inter_broker_protocol": "SSL"}
+    own: dict[str, Any] = {"ssl_keystore_location": keystore, "ssl_keystore_type": "PEM", "listeners": "SSL://127.0.0.1:0"}
+    others: dict[str, Any] = {"ssl_truststore_location": truststore, "ssl_truststore_type": "PEM", "security_inter_broker_protocol": "SSL"}
 
     async def scene() -> None:
         async with brokers(tmp_path, audit_enable="true", audit_report_interval_ms="1000", **own, **others) as running:

@@ -293,7 +293,12 @@ async def test_more_losses_than_a_sketch_can_name_are_named_by_what_was_reported
         await running.produce(400, spacing_ms=10)
         hosts = [ConsumerAudit(new_session("consumer:billing", host=host)) for host in ("bill-1", "bill-2")]
         messages: list[Message] = []
-        await running.consume(lambda found: messages.extend(found) or [], final=False)
+
+        def take(found: list[Message]) -> Iterable[Message]:
+            messages.extend(found)
+            return ()
+
+        await running.consume(take, final=False)
         lost = {(partition, offset) for partition, offset, *_ in messages if offset % 4 == 1}
         for first in range(0, 200, 25):
             audit = hosts[first // 100]
