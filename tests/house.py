@@ -51,7 +51,7 @@ _LATER: Final = """
     chaos/test_connecting compat/test_client_page bench/paper_client unit/schema_registry/ unit/broker/replication/test_schema_ids
     unit/audit_counter/ helm/test_audit_counter unit/broker/auditing/ unit/mirror_maker/ unit/takeover/ security/
     compat/test_schema_registry compat/test_mirror helm/test_mirror_maker integration/test_mirror_maker simulation/mirroring
-    compat/test_audit compat/test_takeover integration/test_spark integration/test_audit_counter helm/test_load
+    compat/test_audit chaos/auditing chaos/test_auditing compat/test_takeover integration/test_spark integration/test_audit_counter helm/test_load
 """
 LATER: Final = tuple(_LATER.split())
 
