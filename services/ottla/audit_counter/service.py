@@ -351,7 +351,7 @@ class AuditCounter:
             if new or not known:
                 store.put_verdicts(topic, start_ms, said, books.window_ms // self.settings.window_ms)
                 events += [Event(topic, start_ms, verdict) for verdict in new]
-            if any(verdict.verdict is Verdict.PENDING for verdict in said) or self._waits_for_producers(books):
+            if any(verdict.is_open for verdict in said) or self._waits_for_producers(books):
                 open_windows.add(start_ms)
             else:
                 open_windows.discard(start_ms)

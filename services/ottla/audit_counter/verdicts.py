@@ -85,6 +85,11 @@ class EdgeVerdict:
         return self.verdict is Verdict.PENDING and self.reason in (_LOG_IS_TO_COME, _LOG_IS_OLD)
 
     @property
+    def is_open(self) -> bool:
+        """Whether what sessions still say of other windows may make it known."""
+        return self.verdict is Verdict.PENDING or self.reason.endswith(_BEHIND)
+
+    @property
     def is_unnamed(self) -> bool:
         """Whether messages differ that sketches could not name."""
         return self.verdict in WRONG and not _is_whole(self.named, self.missing, self.surplus)
@@ -130,6 +135,7 @@ class Log(Protocol):
 
 _NOTHING: Final = Tally()
 _LOG_IS_TO_COME: Final = "something differs, and the log is still to be read"
+_BEHIND: Final = "has not come so far"
 _LOG_IS_OLD: Final = "the log is read again"
 _MOST_RUNS: Final = 10
 _ALL: Final = MASK_64 >> 1
@@ -193,6 +199,9 @@ def _judge_edge(books: Books, joined: Mapping[str, Mapping[int, Tally]], log: Lo
     if books.is_log_gone and books.repeated is None and LOG in (upstream, downstream):
         return replace(said, verdict=Verdict.UNAUDITED, reason="the log is gone, or a part of it, and was not read before")
     waiting = _unknown(books, above, below, upstream, downstream)
+    sessions = (*books.sessions.get(upstream, ()), *books.sessions.get(downstream, ()))
+    if waiting.endswith(_BEHIND) and lacks_audit_data(sessions, books.start_ms, books.end_ms):
+        return replace(said, verdict=Verdict.UNAUDITED, reason=f"audit data is missing, and {waiting}")
     if waiting:
         return replace(said, verdict=Verdict.PENDING, reason=waiting)
     beginnings = books.beginnings.get(downstream, {}) if downstream != LOG else {}
@@ -227,7 +236,6 @@ def _judge_edge(books: Books, joined: Mapping[str, Mapping[int, Tally]], log: Lo
     said = _named_verdict(said, books, compared, outstanding, failed)
     if said.verdict in WRONG and (runs := _runs_text(compared)):
         said = replace(said, reason=runs)
-    sessions = (*books.sessions.get(upstream, ()), *books.sessions.get(downstream, ()))
     if said.verdict in WRONG | {Verdict.UNAUDITED} and lacks_audit_data(sessions, books.start_ms, books.end_ms):
         return replace(said, verdict=Verdict.UNAUDITED, reason="audit data is missing, which may be all that differs")
     has_died = downstream.startswith(CONSUMER) and is_in_doubt(books.sessions.get(downstream, ()), books.end_ms)
@@ -270,11 +278,11 @@ def _unknown(books: Books, above: Mapping[int, Tally], below: Mapping[int, Tally
     if downstream == BROKER and books.repeated is not None:
         last = _in_the_log(books, last)
     if downstream != LOG and not has_come_to(books.positions.get(downstream, {}), last):
-        return f"{downstream} has not come so far"
+        return f"{downstream} {_BEHIND}"
     # A broker that died was read from before it could say what it had; the next leader counts that again.
     position = _positions_of_mirrors(books, last_offsets(above)) if is_writer(upstream) else books.positions.get(upstream, {})
     if upstream != LOG and position is not None and not has_come_to(position, last_offsets(below)):
-        return f"{upstream} has not come so far"
+        return f"{upstream} {_BEHIND}"
     return ""
 
 

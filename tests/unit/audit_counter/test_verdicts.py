@@ -183,6 +183,13 @@ def test_missing_audit_data_is_never_called_loss() -> None:
     said = verdicts(books_of(lossy, sessions=sessions))["producer->broker"]
     assert said.verdict is Verdict.UNAUDITED
     assert "audit data is missing" in said.reason
+    # What a broker has said and __audit has lost is not waited for; it is known all the same once a leader has counted it again.
+    behind = {BROKER: {0: 99}}
+    said = verdicts(books_of(lossy, sessions=sessions, positions=behind))["producer->broker"]
+    assert (said.verdict, said.is_open) == (Verdict.UNAUDITED, True)
+    assert said.reason == "audit data is missing, and broker has not come so far"
+    again = {PRODUCER: {0: tally(ALL)}, BROKER: {0: headers(ALL)}}
+    assert verdicts(books_of(again, sessions=sessions, positions={BROKER: {0: 100}}))["producer->broker"].verdict is Verdict.COMPLETE
     elsewhere = {PRODUCER: (session(PRODUCER),), BROKER: (session(BROKER, gaps=(Gap(3, 4, MINUTE, 2 * MINUTE),)),)}
     assert verdicts(books_of(lossy, sessions=elsewhere))["producer->broker"].verdict is Verdict.LOSS
 
