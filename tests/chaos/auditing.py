@@ -1,8 +1,9 @@
 """The audit beside a run: a counter that knows nothing of the faults, and whether it says what the judge says.
 
-Producers, brokers and the reader that reads everything in the end report to it. A message that was acknowledged and is nowhere has to be
-wrong at some edge of the audit, and of a sound run no edge may be. What the audit does not know (a leader that died before it reported, a
-producer that could not say its final word) is told and is no disagreement, but once all have ended nothing may be PENDING.
+Producers, brokers and the reader that reads everything in the end report to it. Where messages were acknowledged and are nowhere, or are
+there twice, not every window may be COMPLETE, and of a sound run no edge may be wrong. It need not be wrong where something is: brokers
+that lose messages lose audit records too (UNAUDITED), and among as many attempts that have failed a message that is there twice is
+IN_DOUBT. That is no disagreement, but once all have ended nothing may be PENDING.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def disagreements(said: Iterable[Said], judged: Judged) -> list[str]:
     if not said:
         found.append("the audit says nothing at all")
     of_the_log = sum(judged.counts[anomaly] for anomaly in _OF_THE_LOG)
-    if of_the_log and not wrong:
-        found.append(f"the audit finds nothing wrong, and the judge {of_the_log} messages lost or doubled")
+    if of_the_log and {one.verdict for one in said} <= {Verdict.COMPLETE, Verdict.LATE}:
+        found.append(f"the audit says that all is there, and the judge that {of_the_log} messages are lost or doubled")
     if not of_the_log:
         # What a client sent again under a new epoch is twice in the log, and the audit says so; how often, the judge counts.
         again = sum(one.surplus for one in wrong if one.verdict is Verdict.DUPLICATE)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.chaos.__main__ import DIRECTORY, run_until_told
+from tests.chaos.auditing import disagreements
 from tests.chaos.checker import Verdict
 from tests.chaos.incarnations import IncarnationVerdict
 from tests.chaos.report import make_console, print_tables, write_json
@@ -23,7 +24,6 @@ from tests.chaos.sabotaged_transactions import SABOTAGES as OF_TRANSACTIONS
 from tests.chaos.schedule import Fault, Kind
 from tests.chaos.transaction_checker import TransactionVerdict
 
-from ottla.record.audit_records import WRONG
 from ottla.testing.zookeeper import why_unavailable
 
 # Broker 1 goes on taking messages that its followers do not get, and is then gone for good as a leader.
@@ -89,7 +89,7 @@ def main() -> int:
         write_json(options.directory / "result.json", options, result, {})
         if _verdict(name, result).is_sound:
             unnoticed.append(name)
-        if options.audit and not any(said.verdict in WRONG for said in result.audit):
+        if options.audit and disagreements(result.audit, result.verdict):
             unnoticed.append(f"{name}, by the audit")
     console.rule()
     for name in (*names, *(f"{name}, by the audit" for name in names if name in OF_REPLICATION)):
