@@ -221,6 +221,9 @@ def test_a_source_that_becomes_another_cluster_stops_its_link_and_nothing_of_the
                 assert mirror.status()[1]["reason"] == link.failure
                 await until(lambda: not any(copier.is_open for copier in link.slots.values()))
                 assert link.gaps == []
+                beats = await values_of(b, TopicPartition("heartbeats", 0))
+                await asyncio.sleep(2.5)  # a link that copies nothing says nothing of its life
+                assert len(await values_of(b, TopicPartition("heartbeats", 0))) <= len(beats) + 1
                 assert await values_of(b, copied) == [b"of a"]
                 said = [record.message for record in caplog.records if record.levelno == logging.ERROR and record.message == link.failure]
                 assert len(said) == 1
