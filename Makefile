@@ -6,7 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # One more than there are cores, for many tests wait for processes and sockets more than they compute; four at the most.
-WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); if [ $$n -lt 4 ]; then echo $$((n + 1)); else echo 4; fi)
+ifndef WORKERS
+WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); if [ $$n -lt 4 ]; then echo $$((n + 1)); else echo 4; fi)
+# Few of these start a program that computes beside them.
+test test-long: WORKERS := $(shell echo $$(($(WORKERS) + 1)))
+endif
+TESTED := tests/unit tests/scenarios tests/chaos tests/simulation tests/security tests/paper
 PROTOS := $(sort $(wildcard proto/ottla/rpc/v1/*.proto))
 PROTO_INTO ?= services
 PINNED := --generate-hashes --python-version 3.11 --python-platform linux --custom-compile-command 'make requirements'
@@ -18,7 +23,7 @@ export PROFILES
 # Where an environment keeps Python from writing bytecode, each of some hundred processes of the tests would compile everything.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install quickstart stop test test-zookeeper compat chaos chaos-sabotage sim sim-sabotage bench attack fuzz sbom golden docs house rules dashboards helm-test k8s-test proto lint format clean base-image images requirements wheels up down logs ps demo integration spark-test spark-kills spark-demo
+.PHONY: help install quickstart stop test test-long test-zookeeper compat chaos chaos-sabotage sim sim-sabotage bench attack fuzz sbom golden docs house rules dashboards helm-test k8s-test proto lint format clean base-image images requirements wheels up down logs ps demo integration spark-test spark-kills spark-demo
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,11 +74,15 @@ requirements: $(INSTALLED) ## update the pins, with hashes, of what the images i
 		$$(sed -n 's/^\([a-z0-9-]*\)==.*/--no-emit-package \1/p' services/requirements.txt) pyproject.toml -o services/requirements-spark.txt
 	echo 'setuptools>=75' | $(BIN)/uv pip compile --quiet --upgrade $(PINNED) - -o services/requirements-build.txt
 
+# A worker takes whole stretches of tests, so that most files are run by one, which imports and parses once what they need.
 test: $(INSTALLED) ## the tests that need nothing but this checkout, in under two minutes
-	$(BIN)/python -m pytest -n $(WORKERS) tests/unit tests/scenarios tests/chaos tests/simulation tests/security tests/paper tests/test_tidy.py
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not long' $(TESTED) tests/test_tidy.py
+
+test-long: $(INSTALLED) ## proofs at length that `make test` leaves out, and every property with more examples than it has there
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'long or hypothesis' --hypothesis-profile long $(TESTED)
 
 test-zookeeper: $(INSTALLED) ## those of them that start a real ZooKeeper, which without Java are left out
-	$(BIN)/python -m pytest -n $(WORKERS) -m zookeeper tests/unit tests/scenarios tests/chaos tests/simulation tests/security tests/paper
+	$(BIN)/python -m pytest -n $(WORKERS) -m zookeeper $(TESTED)
 
 compat: $(INSTALLED) ## real clients against a real broker: librdkafka, kafka-python, aiokafka, kcat
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/compat
@@ -88,7 +97,7 @@ spark-test: $(INSTALLED) ## real Spark sessions: the source, loads into Delta ta
 
 spark-kills: $(INSTALLED) ## loads and streams of Spark whose processes are killed, and faults around them; SEED=n, COUNT=m of each kind, 50 if none is given
 	@$(SPARK)
-	OTTLA_KILLS_SEED=$(or $(SEED),19) OTTLA_KILLS_COUNT=$(or $(COUNT),50) $(BIN)/python -m pytest -o timeout=0 tests/spark/test_kills.py tests/spark/test_faults.py
+	OTTLA_KILLS_SEED=$(or $(SEED),19) OTTLA_KILLS_COUNT=$(or $(COUNT),50) $(BIN)/python -m pytest tests/spark/test_kills.py tests/spark/test_faults.py
 
 spark-demo: $(INSTALLED) ## the quickstart, and its flights by Spark into a Delta table and a plot of their delays; installs as spark-test does
 	@$(SPARK)
@@ -106,8 +115,8 @@ demo integration:
 	@sh deploy/development/run.sh make VENV=.development/venv $@
 endif
 
-chaos: $(INSTALLED) ## three brokers and a real ZooKeeper under faults, judged by what clients saw; SEED=n MINUTES=m
-	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+chaos: $(INSTALLED) ## three brokers and a real ZooKeeper under faults, judged by what clients saw; SEED=n MINUTES=m AUDIT=1
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(AUDIT),--audit)
 
 chaos-sabotage: $(INSTALLED) ## the same with brokers that are broken on purpose: each must be found out
 	$(BIN)/python -m tests.chaos.sabotage
