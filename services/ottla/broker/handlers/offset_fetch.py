@@ -125,4 +125,4 @@ async def _topics(found: Found, schema: MessageSchema, topic_class: str, partiti
                 error_code=error_code,
             )
         )
-    return [schema(topic_class, name=name, partitions=partitions) for name, partitions in by_topic.items()]
+    return [schema(topic_class, name=name, partitions=partitions) async for name, partitions in in_slices(by_topic.items())]
