@@ -142,7 +142,7 @@ class Collections:
         longest_seconds: how long there may be none at all, whoever asks for it.
     """
 
-    def __init__(self, quiet_seconds: float = 2.0, longest_seconds: float = 30.0) -> None:
+    def __init__(self, quiet_seconds: float = 10.0, longest_seconds: float = 60.0) -> None:
         self._quiet_seconds = quiet_seconds
         self._longest_seconds = longest_seconds
         self._since = self._until = 0.0
