@@ -209,7 +209,7 @@ def _served(victim: Victim, topic: str, partition: int, known: set[bytes]) -> It
     for _ in range(10_000):
         part = struct.pack(">iiqiqi", partition, -1, offset, -1, -1, 1 << 20) + b"\0"
         limits = struct.pack(">iiiib", -1, 0, 0, 1 << 20, 0) + struct.pack(">ii", 0, -1)
-        answer = victim.ask(request(ApiKey.FETCH, 12, limits + array([compact_string(topic) + array([part]) + b"\0"]) + b"\1\1\0"), 20)
+        answer = victim.ask(request(ApiKey.FETCH, 12, limits + array([compact_string(topic) + array([part]) + b"\0"]) + b"\1\1\0"))
         must(answer is not None, f"a fetch of {topic}-{partition} at {offset} is not answered")
         assert answer is not None
         records = _records_in(answer, topic)
