@@ -139,7 +139,7 @@ class Collections:
 
     Args:
         quiet_seconds: how long there is none after `put_off`.
-        longest_seconds: how long there may be none at all, whoever asks for it.
+        longest_seconds: how long there may be none at all, also when it is put off again.
     """
 
     def __init__(self, quiet_seconds: float = 10.0, longest_seconds: float = 60.0) -> None:

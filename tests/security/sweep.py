@@ -108,7 +108,9 @@ class _Filler:
         if case.kind != "text":
             least = len(self._body(2))
             each = max(1.0, (len(self._body(66)) - least) / 64)
-            self._count = max(1, min(int((case.size - least) / each), max_elements(case.key) - 8))
+            # What is within an element counts, too.
+            lists = sum(path[: len(case.path)] == case.path for path in _paths(self._schema, lambda field: field.is_array))
+            self._count = max(1, min(int((case.size - least) / each), (max_elements(case.key) - 8) // lists))
         return request(case.key, case.version, self._body(self._count), client_id=b"sweep")
 
     def _body(self, count: int) -> bytes:

@@ -107,9 +107,9 @@ def has_more_elements_than(count: int, response: Any) -> bool:
     """Whether all the arrays of a response have more than so many elements together; looks no further than needed."""
     found = 0
     structs = [response]
-    for each in structs:  # which grows
-        for name, is_array in _looked_into(type(each)):
-            value = getattr(each, name)
+    for looked_into in structs:  # which grows
+        for name, is_array in _looked_into(looked_into.__class__):
+            value = getattr(looked_into, name)
             if not value:
                 continue
             if not is_array:
@@ -118,7 +118,7 @@ def has_more_elements_than(count: int, response: Any) -> bool:
             found += len(value)
             if found > count:
                 return True
-            if _looked_into(type(value[0])):
+            if _looked_into(value[0].__class__):
                 structs.extend(value)
     return False
 

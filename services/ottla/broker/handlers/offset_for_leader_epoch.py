@@ -43,7 +43,7 @@ def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, context: Reque
         answer = schema("EpochEndOffset", error_code=error_code, partition=requested.partition, leader_epoch=epoch, end_offset=end_offset)
         answers.setdefault(name, []).append(answer)
     topics = []
-    for name, partitions in answers.items():
+    for topic, partitions in answers.items():
         yield
-        topics.append(schema("OffsetForLeaderTopicResult", topic=name, partitions=partitions))
+        topics.append(schema("OffsetForLeaderTopicResult", topic=topic, partitions=partitions))
     return schema("OffsetForLeaderEpochResponse", throttle_time=0, topics=topics)
