@@ -115,8 +115,8 @@ demo integration:
 	@sh deploy/development/run.sh make VENV=.development/venv $@
 endif
 
-chaos: $(INSTALLED) ## three brokers and a real ZooKeeper under faults, judged by what clients saw; SEED=n MINUTES=m
-	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+chaos: $(INSTALLED) ## three brokers and a real ZooKeeper under faults, judged by what clients saw; SEED=n MINUTES=m AUDIT=1
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(AUDIT),--audit)
 
 chaos-sabotage: $(INSTALLED) ## the same with brokers that are broken on purpose: each must be found out
 	$(BIN)/python -m tests.chaos.sabotage
