@@ -6,7 +6,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # One more than there are cores, for many tests wait for processes and sockets more than they compute; four at the most.
-WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); if [ $$n -lt 4 ]; then echo $$((n + 1)); else echo 4; fi)
+ifndef WORKERS
+WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); if [ $$n -lt 4 ]; then echo $$((n + 1)); else echo 4; fi)
+# Few of these start a program that computes beside them.
+test test-long: WORKERS := $(shell echo $$(($(WORKERS) + 1)))
+endif
 TESTED := tests/unit tests/scenarios tests/chaos tests/simulation tests/security tests/paper
 PROTOS := $(sort $(wildcard proto/ottla/rpc/v1/*.proto))
 PROTO_INTO ?= services
@@ -111,8 +115,8 @@ demo integration:
 	@sh deploy/development/run.sh make VENV=.development/venv $@
 endif
 
-chaos: $(INSTALLED) ## three brokers and a real ZooKeeper under faults, judged by what clients saw; SEED=n MINUTES=m
-	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+chaos: $(INSTALLED) ## three brokers and a real ZooKeeper under faults, judged by what clients saw; SEED=n MINUTES=m AUDIT=1
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(AUDIT),--audit)
 
 chaos-sabotage: $(INSTALLED) ## the same with brokers that are broken on purpose: each must be found out
 	$(BIN)/python -m tests.chaos.sabotage

@@ -336,6 +336,9 @@ class ReplicaManager:
         opened = self._logs.get(key)
         if opened is None:
             opened = self._logs.create(key, assignment.topic_id, is_new=assignment.is_new)
+        elif opened.topic_id is None and assignment.topic_id != ZERO_TOPIC_ID and not (opened.is_offline or opened.log_end_offset):
+            # A crash came between its directory and the file: before there are records the file must be there.
+            raise KafkaStorageError(f"{key}: the id of its topic cannot be written to {opened.directory}")
         partition = Partition(
             key, assignment.topic_id, self._broker_id, opened, self._logs.topic_settings(key.topic), moved=self._check_fetches
         )
