@@ -289,10 +289,10 @@ class Broker:
             self._clock,
             offload,
             metadata,
-            producer_ids.next_id,
-            transport.broker,
-            self._transaction_ended,
-            lambda: service.settings.transaction_partition_verification_enable,
+            producer_ids,
+            transport,
+            groups,
+            service,
         )
         applier.confirmed = service
         applier.transactions, self._transactions = transactions.calls, transactions.coordinator
@@ -427,11 +427,6 @@ class Broker:
             coordinator.resign(key.partition)
         else:
             coordinator.lead(key.partition, leader_epoch)
-
-    def _transaction_ended(self, key: TopicPartition, producer_id: int, is_commit: bool) -> None:
-        """Offsets that were committed in a transaction count, or do not, once its end is known in their partition."""
-        if key.topic == OFFSETS_TOPIC:
-            self._groups.transaction_ended(key.partition, producer_id, is_commit)
 
     def _directory_failed(self, directory: Path, reason: str) -> None:
         """A log directory has failed: others are to lead what was in it. With the last of them nothing is left to serve."""

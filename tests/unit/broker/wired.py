@@ -11,6 +11,7 @@ import io
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -266,6 +267,13 @@ def topic_id(name: str) -> UUID:
     return uuid5(_TOPIC_IDS, name)
 
 
+@dataclass
+class Unchanging:
+    """Where settings are as they were given."""
+
+    settings: BrokerSettings
+
+
 @asynccontextmanager
 async def wired(
     directory: Path,
@@ -291,10 +299,10 @@ async def wired(
         clock,
         offload,
         metadata,
-        ProducerIds(_block_of_producer_ids).next_id,
+        ProducerIds(_block_of_producer_ids),
         cast("Any", None),
-        lambda key, producer_id, is_commit: groups.transaction_ended(key.partition, producer_id, is_commit),
-        lambda: settings.transaction_partition_verification_enable,
+        groups,
+        Unchanging(settings),
     )
     replicas.leads_internal = internal_leaderships(groups, transactions.coordinator)
     parts = BrokerParts(

@@ -42,7 +42,8 @@ class GroupCoordinator:
         internal: appends to and reads the offsets topic.
         clock, unique: for groups.
         offload: decodes beside the loop.
-        partition_count: of the offsets topic: as it is, or as it would be made.
+        metadata: how many partitions the offsets topic has.
+        partition_count: how many it would be created with.
         check_interval_seconds: `offsets.retention.check.interval.ms`.
         topics: the cluster's, for consumer groups.
     """
@@ -54,7 +55,8 @@ class GroupCoordinator:
         unique: Callable[[], UUID],
         offload: Offload,
         settings: ShardSettings,
-        partition_count: Callable[[], int],
+        metadata: MetadataCache,
+        partition_count: int,
         check_interval_seconds: float,
         topics: Topics,
     ) -> None:
@@ -64,7 +66,7 @@ class GroupCoordinator:
         def make(key: TopicPartition, leader_epoch: int) -> OffsetsPartition:
             return OffsetsPartition(key, leader_epoch, internal, clock, unique, self._settings, topics, self.counts)
 
-        self._partitions = StatePartitions(OFFSETS_TOPIC, make, offload, partition_count, self._loaded)
+        self._partitions = StatePartitions(OFFSETS_TOPIC, make, offload, metadata, partition_count, self._loaded)
         self._check_interval_seconds = check_interval_seconds
         self._topics_gone = asyncio.Event()
         self._rounds: list[asyncio.Task[None]] = []
@@ -150,9 +152,9 @@ class GroupCoordinator:
             raise InvalidGroupId(f"a group's id of more than {MAX_GROUP_ID_BYTES} bytes fits into no record")
         return self._partitions.of(group_id, "group")
 
-    def transaction_ended(self, index: int, producer_id: int, is_commit: bool) -> None:
-        """The marker of a producer's transaction is committed in that partition of the offsets topic."""
-        partition = self._partitions.get(index)
+    def transaction_ended(self, key: TopicPartition, producer_id: int, is_commit: bool) -> None:
+        """The marker of a producer's transaction is committed in a partition: offsets that were committed in it count, or do not."""
+        partition = self._partitions.get(key.partition) if key.topic == OFFSETS_TOPIC else None
         if partition is not None:
             partition.transaction_ended(producer_id, is_commit)
 
@@ -199,13 +201,8 @@ def group_coordinator(
 
     Args:
         random: tells new members' ids apart.
-        metadata: how many partitions the offsets topic has; before it is made, as many as the settings say.
+        metadata: how many partitions the offsets topic has, and the topics that groups subscribe to.
     """
-
-    def partition_count() -> int:
-        topic = metadata.topic(OFFSETS_TOPIC)
-        return settings.offsets_topic_num_partitions if topic is None else len(topic.partitions)
-
     limits = GroupLimits(
         min_session_timeout_ms=settings.group_min_session_timeout_ms,
         max_session_timeout_ms=settings.group_max_session_timeout_ms,
@@ -236,7 +233,8 @@ def group_coordinator(
             consumer_limits=consumer_limits,
             stores_topic_ids=settings.protocol_release >= TOPIC_IDS_WITH_OFFSETS,
         ),
-        partition_count,
+        metadata,
+        settings.offsets_topic_num_partitions,
         settings.offsets_retention_check_interval_ms / 1000,
         MetadataTopics(metadata),
     )

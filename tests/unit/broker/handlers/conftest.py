@@ -29,7 +29,7 @@ from ottla.broker.applying import ControlApplier
 from ottla.broker.controller.service import ControllerService
 from ottla.broker.controller.settings_watch import SettingsChange, TopicConfigChanged
 from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.groups.coordinator import OFFSETS_TOPIC, group_coordinator
+from ottla.broker.groups.coordinator import group_coordinator
 from ottla.broker.handlers.registry import APIS, BrokerParts, EncodedBody, RequestContext
 from ottla.broker.handlers.waiting import begun
 from ottla.broker.metadata import MetadataCache
@@ -235,12 +235,10 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
             clock,
             offload_nothing,
             metadata,
-            producer_ids.next_id,
-            transport.broker,
-            lambda key, producer_id, is_commit: (
-                groups.transaction_ended(key.partition, producer_id, is_commit) if key.topic == OFFSETS_TOPIC else None
-            ),
-            lambda: settings.transaction_partition_verification_enable,
+            producer_ids,
+            transport,
+            groups,
+            controller,
         )
         replicas.leads_internal = internal_leaderships(groups, transactions.coordinator)
         applier.topics_changed = groups.topics_changed

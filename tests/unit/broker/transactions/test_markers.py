@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from tests.unit.broker.wired import until
@@ -34,7 +36,13 @@ class Cluster:
         self.unreachable: dict[BrokerId, int] = {}
         self.appearing: dict[TopicPartition, BrokerId] = {}  # known here from the first call on
         self.calls: list[tuple[BrokerId, tuple[TopicPartition, ...]]] = []
-        self.sender = MarkerSender(self.leaders.get, self.write, retry_backoff_seconds=0, gone_after=3)
+        self.sender = MarkerSender(self, self, Writer(self, ONE), retry_backoff_seconds=0, gone_after=3)
+
+    def leader(self, key: TopicPartition) -> BrokerId | None:
+        return self.leaders.get(key)
+
+    def at(self, broker_id: BrokerId, own: Any) -> Any:
+        return own if broker_id == ONE else Writer(self, broker_id)
 
     async def write(self, broker_id: BrokerId, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
         assert (marker.producer_id, marker.coordinator_epoch) == (7, 3)
@@ -48,6 +56,17 @@ class Cluster:
             waiting = self.refusals.get(partition)
             codes[partition] = waiting.pop(0) if waiting else NotLeaderOrFollower.code if self.leaders[partition] != broker_id else 0
         return codes
+
+
+@dataclass
+class Writer:
+    """One of them."""
+
+    cluster: Cluster
+    broker_id: BrokerId
+
+    async def write_transaction_marker(self, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
+        return await self.cluster.write(self.broker_id, marker)
 
 
 def run(test: Callable[[Cluster], Awaitable[None]]) -> None:

@@ -61,11 +61,11 @@ class World:
         if self.refusal is not None:
             raise self.refusal
 
-    async def new_id(self) -> int:
+    async def next_id(self) -> int:
         return next(self._ids)
 
     async def coordinator(self, epoch: int = 0) -> TransactionPartition:
-        made = TransactionPartition(KEY, epoch, self.log, self.clock, self.send, self.new_id, LIMITS)  # type: ignore[arg-type]
+        made = TransactionPartition(KEY, epoch, self.log, self.clock, self, self, LIMITS)  # type: ignore[arg-type]
         await made.load(offload_nothing)
         return made
 
@@ -443,7 +443,7 @@ def test_a_timeout_has_bounds() -> None:
 
 def test_nothing_is_served_before_the_partition_is_read() -> None:
     async def test(world: World) -> None:
-        shard = TransactionPartition(KEY, 0, world.log, world.clock, world.send, world.new_id, LIMITS)  # type: ignore[arg-type]
+        shard = TransactionPartition(KEY, 0, world.log, world.clock, world, world, LIMITS)  # type: ignore[arg-type]
         with pytest.raises(CoordinatorLoadInProgress):
             await shard.initialise("t", MINUTE_MS, None)
         with pytest.raises(CoordinatorLoadInProgress):
