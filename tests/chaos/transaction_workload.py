@@ -127,7 +127,7 @@ class TransactionalWorkload:
         deadline = time.monotonic() + SETTLED_SECONDS
         while True:
             try:
-                hanging = await asyncio.to_thread(self._unsettled, topic)
+                hanging = await asyncio.to_thread(self._truncation_unwritten, topic)
             except KafkaException as error:
                 hanging = [f"{topic}: {error.args[0].str()}"]
             if not hanging or time.monotonic() > deadline:
@@ -138,7 +138,7 @@ class TransactionalWorkload:
         """A new one each time: one that has seen an older leader is refused for its epoch for minutes."""
         return AdminClient({"bootstrap.servers": self._bootstrap_servers, "log_level": 0})
 
-    def _unsettled(self, topic: str) -> list[str]:
+    def _truncation_unwritten(self, topic: str) -> list[str]:
         partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
         stable = self._ends(partitions, IsolationLevel.READ_COMMITTED)
         ends = self._ends(partitions, IsolationLevel.READ_UNCOMMITTED)

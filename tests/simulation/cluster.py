@@ -39,6 +39,7 @@ from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.embedded_tree import Draft, Tree
 from ottla.coordination.embedded_tree import Node as Znode
 from ottla.errors import OttlaError
+from ottla.interbroker.calls import OwnBroker
 from ottla.interbroker.local import LocalControl, LocalTransport
 from ottla.lifecycle import offload_nothing
 from ottla.model import BrokerId, TopicPartition
@@ -376,8 +377,8 @@ class Cluster:
             }
         )
 
-        def transport(*arguments: Any) -> LocalTransport:
-            machine.transport = self._hub.transport(*arguments)
+        def transport(broker: OwnBroker) -> LocalTransport:
+            machine.transport = self._hub.transport(broker)
             return machine.transport
 
         return Broker(

@@ -253,7 +253,7 @@ class LogMoves:
 
 def _is_quiet(source: Log) -> bool:
     """Whether nothing of the log is between memory and disk that would be missing from the copy."""
-    return source.appender.next_offset == source.log_end_offset and not source.must_settle
+    return source.appender.next_offset == source.log_end_offset and not source.must_checkpoint_truncation
 
 
 def _empty(directory: Path) -> None:

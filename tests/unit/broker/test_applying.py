@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -22,6 +22,7 @@ from ottla.interbroker.calls import (
     PartitionToStop,
     StopReplicaRequest,
     StopReplicaResponse,
+    TransactionControl,
     UpdateMetadataRequest,
 )
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicPartition
@@ -59,7 +60,7 @@ class Told:
         self.events.append(("stop", *partitions))
         return {partition.topic_partition: 0 for partition in partitions}
 
-    async def set_strays_aside(self, all_replicas: AllReplicas) -> Sequence[TopicPartition]:
+    async def rename_stray_logs(self, all_replicas: AllReplicas) -> Sequence[TopicPartition]:
         self.events.append(("strays", all_replicas))
         return ()
 
@@ -74,6 +75,23 @@ class Told:
 
 
 @dataclass
+class ZooKeeper:
+    """What it says of epochs."""
+
+    controller_epoch: int
+    registration: BrokerRegistration
+    asked: int = 0
+
+    async def begun_epoch(self) -> int:
+        self.asked += 1
+        return self.controller_epoch
+
+    async def registration_of(self, broker_id: BrokerId) -> BrokerRegistration | None:
+        self.asked += 1
+        return self.registration
+
+
+@dataclass
 class World:
     """An applier and what is around it."""
 
@@ -81,9 +99,18 @@ class World:
     told: Told = field(default_factory=Told)
     metadata: MetadataCache = field(default_factory=MetadataCache)
     drained: int = 0
+    topics: list[tuple[list[str], bool]] = field(default_factory=list)
+    are_applied_first: bool = True  # leaderships, whenever groups hear of topics
+    zookeeper: ZooKeeper = field(default_factory=lambda: ZooKeeper(2**31 - 1, BrokerRegistration(ONE, (), broker_epoch=2**62)))
 
     def __post_init__(self) -> None:
-        self.applier = ControlApplier(ONE, lambda: self.registration, self.metadata, self.told, self.told, self)
+        self.learn_topic_overrides, self.forget_topics = self.told.learn_topic_overrides, self.told.forget_topics
+        self.begun_epoch, self.registration_of = self.zookeeper.begun_epoch, self.zookeeper.registration_of
+        self.applier = ControlApplier(ONE, self, self.metadata, self.told, self, cast("TransactionControl", None))
+
+    def topics_changed(self, deleted: Sequence[str], all_known: bool) -> None:
+        self.topics.append((sorted(deleted), all_known))
+        self.are_applied_first &= ("apply", ASSIGNMENT) in self.told.events
 
     async def drain(self) -> None:
         self.drained += 1
@@ -102,14 +129,8 @@ def update_metadata(controller_epoch: int = 4, broker_epoch: int = 11, **more: A
 
 def test_coordinators_are_told_of_topics_after_metadata_and_leaderships_and_of_all_when_all_are_known() -> None:
     world = World()
-    told: list[tuple[list[str], bool]] = []
-
-    def topics_changed(deleted: Sequence[str], all_known: bool) -> None:
-        assert ("apply", ASSIGNMENT) in world.told.events
-        told.append((sorted(deleted), all_known))
 
     async def run() -> None:
-        world.applier.topics_changed = topics_changed
         await tell(world, leader_and_isr())
         await tell(world, replace(leader_and_isr(), all_topics_known=True))
         await tell(world, update_metadata(all_topics_known=True))
@@ -120,7 +141,8 @@ def test_coordinators_are_told_of_topics_after_metadata_and_leaderships_and_of_a
             await tell(world, update_metadata(controller_epoch=3, deleted_topics=("orders",), all_topics_known=True))
 
     asyncio.run(run())
-    assert told == [([], True), ([], True), (["gone", "orders"], False), (["orders"], True)]
+    assert world.are_applied_first
+    assert world.topics == [([], True), ([], True), (["gone", "orders"], False), (["orders"], True)]
 
 
 def stop_replica(controller_epoch: int = 4, broker_epoch: int = 11) -> StopReplicaRequest:
@@ -392,27 +414,11 @@ def test_a_broker_that_stops_finishes_what_it_has_begun_and_begins_nothing_more(
     asyncio.run(run())
 
 
-@dataclass
-class ZooKeeper:
-    """What it says of epochs."""
-
-    controller_epoch: int = 4
-    asked: int = 0
-
-    async def begun_epoch(self) -> int:
-        self.asked += 1
-        return self.controller_epoch
-
-    async def registration_of(self, broker_id: BrokerId) -> BrokerRegistration | None:
-        self.asked += 1
-        return REGISTRATIONS[0]
-
-
 @pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica])
 def test_an_epoch_from_the_future_is_refused_unless_zookeeper_knows_it(request_of: Any) -> None:
     """Anyone who forged one upwards would depose the controller for good; the broker asks once for each that is news."""
-    world, zookeeper = World(), ZooKeeper()
-    world.applier.confirmed = zookeeper
+    zookeeper = ZooKeeper(4, REGISTRATIONS[0])
+    world = World(zookeeper=zookeeper)
 
     async def run() -> None:
         with pytest.raises(StaleControllerEpoch):

@@ -17,9 +17,9 @@ from ottla.config.broker import BrokerSettings
 from ottla.config.connect_string import ConnectString
 from ottla.coordination.interface import Coordination
 from ottla.coordination.zookeeper import ZooKeeperOptions, open_session
-from ottla.interbroker.calls import Caller
+from ottla.interbroker.calls import Outsider
 from ottla.interbroker.rpc import BROKER_SERVICE, CONTROLLER_SERVICE, GrpcControl
-from ottla.model import BrokerId, BrokerRegistration
+from ottla.model import BrokerRegistration
 from ottla.rpc.channel import RpcChannel
 from ottla.rpc.health import LIVENESS, THE_SERVER, is_serving
 from ottla.testing.zookeeper import ZooKeeperServer
@@ -111,7 +111,7 @@ def test_by_grpc_a_broker_is_ready_unless_its_session_has_ended_or_it_was_draine
                 may_rejoin.set()
                 await until_ready(channel, True)
 
-                other = GrpcControl(settings_for(tmp_path, "nowhere:1"), "", lambda: Caller(BrokerId(-1), -1, -1), lambda _: None)
+                other = GrpcControl(settings_for(tmp_path, "nowhere:1"), "", Outsider())
                 assert registration.control_secret is not None
                 await other.broker(replace(registration, endpoints=())).drain()
                 await until_ready(channel, False)

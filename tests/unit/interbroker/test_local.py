@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
+from tests.unit.interbroker.callers import Known, admit_all
 
 from ottla.errors import BrokerNotAvailable, NotController, RequestTimedOut, StaleBrokerEpoch, UnknownServerError
 from ottla.interbroker.calls import BrokerControl, Caller, ControllerControl, CreateTopicRequest, NewTopic, UpdateMetadataRequest
@@ -31,16 +32,12 @@ class Recording(ControllerControl, BrokerControl):
         return await self._answer() if self._answer is not None else None
 
 
-def no_check(_: Caller) -> None:
-    """Lets everybody in."""
-
-
 def at(hub: LocalControl, broker_id: BrokerId) -> LocalTransport:
-    return hub.transport(lambda: Caller(broker_id, 10 + broker_id, 4), no_check)
+    return hub.transport(Known(Caller(broker_id, 10 + broker_id, 4)))
 
 
-async def serve(hub: LocalControl, broker_id: BrokerId, control: Any, check: Callable[[Caller], None] = no_check) -> LocalTransport:
-    transport = hub.transport(lambda: Caller(broker_id, 10 + broker_id, 4), check)
+async def serve(hub: LocalControl, broker_id: BrokerId, control: Any, check: Callable[[Caller], None] = admit_all) -> LocalTransport:
+    transport = hub.transport(Known(Caller(broker_id, 10 + broker_id, 4), check))
     assert await transport.serve(broker_id, control, control) is None
     return transport
 

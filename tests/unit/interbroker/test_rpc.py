@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from tests.unit.interbroker.callers import Known, admit_all
 
 from ottla.config.broker import BrokerSettings
 from ottla.errors import (
@@ -72,12 +73,8 @@ class Recording(ControllerControl, BrokerControl):
         return answer
 
 
-def no_check(_: Caller) -> None:
-    """Lets everybody in."""
-
-
-def transport(properties: Mapping[str, str] = PLAIN, check: Any = no_check) -> GrpcControl:
-    return GrpcControl(BrokerSettings.from_properties(properties), "localhost", lambda: CALLER, check)
+def transport(properties: Mapping[str, str] = PLAIN, check: Any = admit_all) -> GrpcControl:
+    return GrpcControl(BrokerSettings.from_properties(properties), "localhost", Known(CALLER, check))
 
 
 async def serve(transport: GrpcControl, broker: Any, controller: Any) -> str:
@@ -87,7 +84,7 @@ async def serve(transport: GrpcControl, broker: Any, controller: Any) -> str:
 
 @asynccontextmanager
 async def two_brokers(
-    broker: Any = None, controller: Any = None, properties: Sequence[Mapping[str, str]] = (PLAIN, PLAIN), check: Any = no_check
+    broker: Any = None, controller: Any = None, properties: Sequence[Mapping[str, str]] = (PLAIN, PLAIN), check: Any = admit_all
 ) -> AsyncIterator[tuple[GrpcControl, BrokerRegistration]]:
     """Broker 2's way to others, and the registration of broker 1, which is served."""
     served, calling = transport(properties[0], check), transport(properties[1])
@@ -311,20 +308,15 @@ def test_in_plain_text_a_caller_shows_that_it_has_read_the_registration() -> Non
     async def run() -> None:
         broker = Recording()
         async with two_brokers(broker) as (control, registration):
-            read: list[BrokerId] = []
-
-            async def registered(broker_id: BrokerId) -> BrokerRegistration:
-                read.append(broker_id)
-                return registration
-
-            control._registered = registered
+            own = cast("Known", control._own)
+            own.registered[ONE] = registration
             await control.broker(replace(registration, control_secret=None)).drain()
             stale = control.broker(replace(registration, broker_epoch=9, control_secret="of its last life"))
             with pytest.raises(BrokerNotAvailable):
                 await stale.drain()
             await stale.drain()
-            assert read == [ONE, ONE]
-            control._registered = None
+            assert own.read == [ONE, ONE]
+            own.registered.clear()
             with pytest.raises(BrokerNotAvailable):
                 await control.broker(replace(registration, broker_epoch=10, control_secret=None)).drain()
             assert len(broker.calls) == 2

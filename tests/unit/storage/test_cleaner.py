@@ -264,7 +264,7 @@ def test_where_logs_are_clean_up_to_is_in_kafkas_checkpoint_and_known_after_a_st
         assert again is not None
         assert again.cleaned_up_to == 2
         again.truncate_to(1)
-        await again.settle()
+        await again.checkpoint_truncation()
         assert checkpoint.read_text() == "0\n1\ntable 3 1\n"
         await logs.shutdown()
 

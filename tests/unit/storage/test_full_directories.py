@@ -131,7 +131,7 @@ def test_what_is_not_for_want_of_space_is_not_told_as_such_and_an_offline_direct
             with pytest.raises(KafkaStorageError):
                 fill(log, 1)
             assert len(logs.full_directories) == (error is SPACE)
-        logs._fail_directory(log.directory.parent, OSError(errno.EIO, "broken"))
+        logs.fail_directory(log.directory.parent, OSError(errno.EIO, "broken"))
         assert not logs.full_directories
         await logs.shutdown()
 
@@ -177,7 +177,7 @@ def test_logs_that_a_full_directory_does_not_take_are_logged_once_a_minute_for_e
     run(scene)
 
 
-@pytest.mark.parametrize("gives_up", ["delete", "set_aside"])
+@pytest.mark.parametrize("gives_up", ["delete", "rename_stray"])
 def test_a_directory_for_whose_new_name_there_is_no_room_gets_it_later_and_nobody_has_the_old_one_before(
     tmp_path: Path, gives_up: str
 ) -> None:
@@ -191,7 +191,7 @@ def test_a_directory_for_whose_new_name_there_is_no_room_gets_it_later_and_nobod
             if gives_up == "delete":
                 await logs.delete(given_up)
             else:
-                logs.set_aside(given_up)
+                logs.rename_stray(given_up)
             await logs.rename_what_waits()
             assert (logs.get(given_up), directory.exists(), dict(logs.offline_directories)) == (None, True, {})
             assert directory.parent in logs.full_directories

@@ -198,7 +198,7 @@ def test_a_late_flush_leaves_nothing_in_the_directory_of_a_recreated_topic(tmp_p
         if is_deleted:
             await logs.delete(KEY)
         else:
-            logs.set_aside(KEY)
+            logs.rename_stray(KEY)
         new = logs.create(KEY, uuid4())
         fill(new, 25, size=11, leader_epoch=2)
         await new.flush()

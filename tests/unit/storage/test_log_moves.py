@@ -236,7 +236,7 @@ def test_a_truncation_makes_the_copy_begin_anew(tmp_path: Path) -> None:
         it.gate.let_through()
         await asyncio.sleep(0)
         it.log.truncate_to(4)
-        await it.log.settle()
+        await it.log.checkpoint_truncation()
         kept = contents(it.log)
         expected = kept + b"".join(fill(it.log, 6, timestamp=9_000, leader_epoch=2))
         await it.finish()
@@ -410,7 +410,7 @@ def test_what_can_not_move_is_refused(tmp_path: Path) -> None:
         assert it.logs.create(CLICKS[5], None).directory.parent == it.target
         it.moves.move(CLICKS[5], str(it.target))
         assert it.moves.ongoing == {}
-        it.logs._fail_directory(it.target, OSError(5, "broken"))
+        it.logs.fail_directory(it.target, OSError(5, "broken"))
         with pytest.raises(KafkaStorageError):
             it.moves.move(KEY, str(it.target))
 
@@ -454,7 +454,7 @@ async def _retain(it: Moving) -> None:
 
 
 async def _flush(it: Moving) -> None:
-    await it.log.settle()
+    await it.log.checkpoint_truncation()
     await it.log.flush()
 
 
@@ -486,7 +486,7 @@ def test_whatever_happens_meanwhile_a_log_that_moves_is_as_one_that_stays(
         for step in steps:
             if moves_too or step not in (_move, _round):
                 await step(it)
-        await it.log.settle()
+        await it.log.checkpoint_truncation()
         await it.finish()
         # Epochs of what is gone may come back from their file after a crash, for a log that stays too.
         found = [_facts(it.log), list(it.log.leader_epochs.entries)]

@@ -72,7 +72,7 @@ def test_no_checkpoint_has_anything_of_a_log_whose_name_is_given_again(tmp_path:
         await with_a_former_log(logs)
         assert len(entries(tmp_path)) == 4
         if way == "stray":
-            logs.set_aside(KEY)
+            logs.rename_stray(KEY)
         else:
             await logs.delete(KEY)
         if way == "deleted before a restart":

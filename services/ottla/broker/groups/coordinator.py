@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from random import Random
 from typing import Final
 from uuid import UUID
 
 from ottla.broker.coordinator.state_partition import StatePartitions
-from ottla.broker.groups.classic.group import GroupCounts, GroupLimits
+from ottla.broker.groups.classic.group import GroupCounts, GroupLimits, MakeUnique
 from ottla.broker.groups.consumer.group import ConsumerLimits
 from ottla.broker.groups.consumer.topics import Topics
 from ottla.broker.groups.entries import AnyGroup, ShardSettings
-from ottla.broker.groups.shard import OffsetsPartition
+from ottla.broker.groups.shard import GroupShard
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.clock import Clock
@@ -52,7 +52,7 @@ class GroupCoordinator:
         self,
         internal: InternalTopics,
         clock: Clock,
-        unique: Callable[[], UUID],
+        unique: MakeUnique,
         offload: Offload,
         settings: ShardSettings,
         metadata: MetadataCache,
@@ -63,8 +63,8 @@ class GroupCoordinator:
         self._settings = settings
         self.counts: Final = GroupCounts()
 
-        def make(key: TopicPartition, leader_epoch: int) -> OffsetsPartition:
-            return OffsetsPartition(key, leader_epoch, internal, clock, unique, self._settings, topics, self.counts)
+        def make(key: TopicPartition, leader_epoch: int) -> GroupShard:
+            return GroupShard(key, leader_epoch, internal, clock, unique, self._settings, topics, self.counts)
 
         self._partitions = StatePartitions(OFFSETS_TOPIC, make, offload, metadata, partition_count, self._loaded)
         self._check_interval_seconds = check_interval_seconds
@@ -77,7 +77,7 @@ class GroupCoordinator:
     def start(self) -> None:
         """Looks for expired offsets, and for those of deleted topics, from now on."""
         loop = asyncio.get_running_loop()
-        expiry = self._partitions.rounds(self._check_interval_seconds, OffsetsPartition.expire, "offsets cannot be expired")
+        expiry = self._partitions.rounds(self._check_interval_seconds, GroupShard.expire, "offsets cannot be expired")
         self._rounds = [
             loop.create_task(expiry, name="expiry of offsets"),
             loop.create_task(self._remove_deleted(), name="offsets of deleted topics"),
@@ -89,7 +89,7 @@ class GroupCoordinator:
             task.cancel()
         await asyncio.gather(self._partitions.close(), *self._rounds, return_exceptions=True)
 
-    def _loaded(self, partition: OffsetsPartition) -> None:
+    def _loaded(self, partition: GroupShard) -> None:
         self.counts.records_corrupt += partition.corrupt_records
         self._look_for_offsets_to_remove()
 
@@ -134,7 +134,7 @@ class GroupCoordinator:
 
     # Groups.
 
-    def of(self, group_id: str) -> OffsetsPartition:
+    def of(self, group_id: str) -> GroupShard:
         """Where the group is.
 
         Raises:
@@ -146,7 +146,7 @@ class GroupCoordinator:
             raise InvalidGroupId("a group needs an id that is not empty")
         return self.of_any(group_id)
 
-    def of_any(self, group_id: str) -> OffsetsPartition:
+    def of_any(self, group_id: str) -> GroupShard:
         """As `of`, for what even the group with the empty id may ask for: to commit and to fetch offsets."""
         if len(group_id) > MAX_GROUP_ID_BYTES or len(group_id.encode()) > MAX_GROUP_ID_BYTES:
             raise InvalidGroupId(f"a group's id of more than {MAX_GROUP_ID_BYTES} bytes fits into no record")
@@ -158,7 +158,7 @@ class GroupCoordinator:
         if partition is not None:
             partition.transaction_ended(producer_id, is_commit)
 
-    def partitions(self) -> list[OffsetsPartition]:
+    def partitions(self) -> list[GroupShard]:
         """The partitions of the offsets topic that are led here and have been read, for looking only."""
         return [partition for partition in self._partitions if partition.is_loaded]
 

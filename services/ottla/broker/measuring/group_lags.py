@@ -21,7 +21,7 @@ from ottla.broker.groups.classic.transitions import GroupState
 from ottla.broker.groups.consumer.states import ConsumerGroupState
 from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.groups.records import CommittedOffset
-from ottla.broker.groups.shard import OffsetsPartition
+from ottla.broker.groups.shard import GroupShard
 from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.clock import Clock
@@ -126,7 +126,7 @@ class GroupLags:
             timestamps.update(zip(some, found, strict=True))
 
 
-def committed_offsets(partition: OffsetsPartition, group_id: str) -> list[tuple[TopicPartition, CommittedOffset]]:
+def committed_offsets(partition: GroupShard, group_id: str) -> list[tuple[TopicPartition, CommittedOffset]]:
     """What a group has committed; nothing once another broker coordinates it."""
     try:
         return list(partition.offsets(group_id).items())

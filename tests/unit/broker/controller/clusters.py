@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
+from typing import cast
 
 import pytest
 
-from ottla.broker.applying import NoTransactions
 from ottla.broker.controller.service import ControllerService
 from ottla.broker.controller.settings_watch import SettingsChange
 from ottla.config.broker import BrokerSettings
@@ -38,7 +38,7 @@ REGISTRATION = BrokerRegistration(ONE, (Endpoint("PLAINTEXT", "broker.test", 909
 Wrap = Callable[[EmbeddedSession], Coordination]
 
 
-class FakeBroker(NoTransactions, BrokerControl):
+class FakeBroker(BrokerControl):
     """A broker that does what it is told, and keeps no data: `ottla.interbroker.calls.BrokerControl`.
 
     Attributes:
@@ -167,7 +167,7 @@ class Cluster:
         self.sessions: dict[BrokerId, EmbeddedSession] = {}
         self.brokers: dict[BrokerId, FakeBroker] = {}
         self.services: dict[BrokerId, ControllerService] = {}
-        self._all: list[tuple[ControllerService, LocalTransport]] = []
+        self._all: list[ControllerService] = []
 
     def settings(self, broker_id: BrokerId = ONE) -> BrokerSettings:
         return BrokerSettings.from_properties({"broker.id": str(broker_id), **self.properties})
@@ -179,19 +179,18 @@ class Cluster:
         self.session = self.sessions[broker_id] = await self.zookeeper.session()
         broker = self.broker = self.brokers[broker_id] = FakeBroker()
         self.changes = []
-        transport = self.hub.transport(lambda: service.caller(), lambda caller: service.check_caller(caller))
         service = self.services[broker_id] = broker.service = ControllerService(
             wrapped(self.session),
             self.settings(broker_id),
             self.clock,
             Random(broker_id),
-            transport,
+            self.hub.transport,
             self.changes.append,
             lambda controller_id, _: broker.controllers.append(controller_id),
             timeout,
         )
-        self._all.append((service, transport))
-        await transport.serve(broker_id, broker, service.served)
+        self._all.append(service)
+        await service.transport.serve(broker_id, broker, service.served)
         return service, broker
 
     async def start(
@@ -233,16 +232,15 @@ class Cluster:
 
     async def kill(self, broker_id: BrokerId) -> None:
         """Ends a broker's session, as that of one that was killed ends after its timeout, and everything that it does."""
-        transport = next(transport for service, transport in self._all if service is self.services[broker_id])
-        transport.abort()
+        cast("LocalTransport", self.services[broker_id].transport).abort()
         self.services[broker_id].session_lost()
         await self.zookeeper.expire(self.sessions[broker_id])
         del self.services[broker_id], self.brokers[broker_id], self.sessions[broker_id]
 
     async def close(self) -> None:
-        for service, transport in self._all:
+        for service in self._all:
             await service.close()
-            await transport.close()
+            await service.transport.close()
         await self.zookeeper.close()
 
     async def paths(self, root: str = "/") -> list[str]:

@@ -36,7 +36,7 @@ def test_one_who_is_no_longer_the_controller_can_not_write() -> None:
         await service.create_topic(NewTopic("a"))
         session, failures = await cluster.zookeeper.session(), list[str]()
         _, stat = await session.get("/controller_epoch")
-        transport = cluster.hub.transport(service.caller, service.check_caller)
+        transport = cluster.hub.transport(service)
         term = ControllerTerm(ONE, 1, stat.version)
         zombie = ActiveController(term, session, cluster.settings(), cluster.clock, Random(1), transport, failures.append)
         await zombie.start()

@@ -10,7 +10,7 @@ from tests.unit.broker.groups.offsets_log import SETTINGS, OffsetsLog, loaded
 from tests.unit.broker.groups.test_shard import one_member
 
 from ottla.broker.groups.records import CommittedOffset
-from ottla.broker.groups.shard import OffsetsPartition
+from ottla.broker.groups.shard import GroupShard
 from ottla.errors import ApiError, CoordinatorNotAvailable, NotCoordinator, NotEnoughReplicas, NotLeaderOrFollower, RequestTimedOut
 from ottla.model import TopicPartition
 from ottla.testing.clock import ManualClock
@@ -32,7 +32,7 @@ def committed(clock: ManualClock, offset: int) -> CommittedOffset:
     return CommittedOffset(offset, commit_timestamp=clock.time_ms())
 
 
-async def appended(shard: OffsetsPartition, clock: ManualClock, offset: int) -> asyncio.Future[dict[TopicPartition, ApiError | None]]:
+async def appended(shard: GroupShard, clock: ManualClock, offset: int) -> asyncio.Future[dict[TopicPartition, ApiError | None]]:
     """A commit whose record is in the log and that waits for the followers."""
     waiting = asyncio.ensure_future(shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, offset)}))
     await asyncio.sleep(0)
@@ -40,7 +40,7 @@ async def appended(shard: OffsetsPartition, clock: ManualClock, offset: int) -> 
     return waiting
 
 
-async def told_by_all(log: OffsetsLog, shard: OffsetsPartition, offset: int | None) -> None:
+async def told_by_all(log: OffsetsLog, shard: GroupShard, offset: int | None) -> None:
     """This coordinator and the next one say the same."""
     for each in (shard, await loaded(log, epoch=1)):
         found = each.offsets("mirror").get(VIEWS)

@@ -26,7 +26,7 @@ from ottla.broker.groups.consumer.assignment import assignment_of, partitions_of
 from ottla.broker.groups.consumer.embedded import read_assignment, write_assignment
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.heartbeat import Heartbeat
-from ottla.broker.groups.shard import OffsetsPartition
+from ottla.broker.groups.shard import GroupShard
 from ottla.errors import (
     ApiError,
     FencedMemberEpoch,
@@ -47,7 +47,7 @@ class Storm:
     def __init__(self) -> None:
         self.topics = KnownTopics(clicks=PARTITIONS)
         self.log, self.clock = OffsetsLog(), ManualClock()
-        self.shard: OffsetsPartition
+        self.shard: GroupShard
         self.kinds: list[str] = []
 
     async def start(self) -> None:

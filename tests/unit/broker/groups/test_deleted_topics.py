@@ -14,7 +14,7 @@ from ottla.broker.coordinator.last_values import LastValues
 from ottla.broker.groups import shard as shard_module
 from ottla.broker.groups.loading import loaded_groups
 from ottla.broker.groups.records import CommittedOffset, OffsetKey, encode_offset, encode_offset_key
-from ottla.broker.groups.shard import OffsetsPartition
+from ottla.broker.groups.shard import GroupShard
 from ottla.errors import CoordinatorLoadInProgress, NotEnoughReplicas, UnknownTopicOrPartition
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
@@ -34,11 +34,11 @@ class World:
         self.topics = KnownTopics(orders=3, sales=1, clicks=1)
         self._epoch = 0
 
-    async def coordinator(self) -> OffsetsPartition:
+    async def coordinator(self) -> GroupShard:
         self._epoch += 1
         return await loaded(self.log, epoch=self._epoch, topics=self.topics)
 
-    async def delete(self, shard: OffsetsPartition, *names: str, again: bool = False) -> None:
+    async def delete(self, shard: GroupShard, *names: str, again: bool = False) -> None:
         """Topics are deleted, and with `again` made again, while the shard coordinates."""
         for name in names:
             self.topics.delete(name)
@@ -56,11 +56,11 @@ def run(test: Callable[[World], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-async def commit(shard: OffsetsPartition, partition: TopicPartition, offset: int, group: str = "billing") -> None:
+async def commit(shard: GroupShard, partition: TopicPartition, offset: int, group: str = "billing") -> None:
     assert await shard.commit(group, -1, "", None, {partition: CommittedOffset(offset)}) == {partition: None}
 
 
-def offset_of(shard: OffsetsPartition, partition: TopicPartition, group: str = "billing") -> int | None:
+def offset_of(shard: GroupShard, partition: TopicPartition, group: str = "billing") -> int | None:
     found = shard.offsets(group).get(partition)
     return None if found is None else found.offset
 

@@ -10,7 +10,7 @@ from tests.unit.broker.groups.offsets_log import OffsetsLog, loaded, shard_of
 from tests.unit.broker.groups.test_shard import CLICKS, VIEWS, one_member
 
 from ottla.broker.groups.records import CommittedOffset
-from ottla.broker.groups.shard import OffsetsPartition
+from ottla.broker.groups.shard import GroupShard
 from ottla.errors import (
     ApiError,
     CoordinatorLoadInProgress,
@@ -37,12 +37,12 @@ def run(test: Callable[[OffsetsLog], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-async def commit(shard: OffsetsPartition, offset: int = 5, producer_id: int = PRODUCER, group: str = "g") -> None:
+async def commit(shard: GroupShard, offset: int = 5, producer_id: int = PRODUCER, group: str = "g") -> None:
     outcomes = await shard.commit_in_transaction(group, producer_id, 0, -1, "", None, {CLICKS: CommittedOffset(offset)})
     assert outcomes == {CLICKS: None}
 
 
-def end(log: OffsetsLog, shard: OffsetsPartition, is_commit: bool, producer_id: int = PRODUCER) -> None:
+def end(log: OffsetsLog, shard: GroupShard, is_commit: bool, producer_id: int = PRODUCER) -> None:
     log.append_marker(producer_id, 0, ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT)
     shard.transaction_ended(producer_id, is_commit)
 

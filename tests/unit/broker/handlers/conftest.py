@@ -206,14 +206,19 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
         def controller_changed(controller_id: BrokerId, controller_epoch: int) -> None:
             applier.controller_changed(controller_id, controller_epoch)
 
-        transport = LocalControl().transport(lambda: controller.caller(), lambda caller: controller.check_caller(caller))
-        stack.push_async_callback(transport.close)
         session = await zookeeper.session()
-        controller = ControllerService(session, settings, clock, Random(1), transport, settings_changed, controller_changed)
+        controller = ControllerService(session, settings, clock, Random(1), LocalControl().transport, settings_changed, controller_changed)
+        transport = controller.transport
+        stack.push_async_callback(transport.close)
         logs = LogManager(settings.log_directories, settings, clock, offload_nothing, controller.topic_settings)
         replicas = ReplicaManager(broker_id, logs, fetches, produces)
         logs.high_watermarks = replicas.high_watermarks
-        applier = ControlApplier(broker_id, lambda: controller.registration, metadata, replicas, controller, controller)
+        producer_ids = ProducerIds(controller.allocate_producer_ids)
+        internal = InternalTopics(replicas, produces, clock, offload_nothing)
+        groups = group_coordinator(settings, internal, clock, Random(1), offload_nothing, metadata)
+        transactions = transactions_of(settings, internal, clock, offload_nothing, metadata, producer_ids, transport, groups, controller)
+        replicas.leads_internal = internal_leaderships(groups, transactions.coordinator)
+        applier = ControlApplier(broker_id, controller, metadata, replicas, groups, transactions.calls)
         await transport.serve(broker_id, applier, controller.served)
         await controller.load()
         await logs.start()
@@ -226,22 +231,6 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
         handlers.load()
         log_moves = LogMoves(logs, settings.log_directories, offload_nothing, replicas.log_moved)
         stack.push_async_callback(log_moves.close)
-        producer_ids = ProducerIds(controller.allocate_producer_ids)
-        internal = InternalTopics(replicas, produces, clock, offload_nothing)
-        groups = group_coordinator(settings, internal, clock, Random(1), offload_nothing, metadata)
-        transactions = transactions_of(
-            settings,
-            internal,
-            clock,
-            offload_nothing,
-            metadata,
-            producer_ids,
-            transport,
-            groups,
-            controller,
-        )
-        replicas.leads_internal = internal_leaderships(groups, transactions.coordinator)
-        applier.topics_changed = groups.topics_changed
         stack.push_async_callback(groups.close)
         stack.push_async_callback(transactions.coordinator.close)
         parts = BrokerParts(

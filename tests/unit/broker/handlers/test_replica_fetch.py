@@ -140,6 +140,8 @@ def test_a_follower_whose_log_parted_is_told_where_and_counts_for_nothing(tmp_pa
 class Controller:
     """Agrees to every ISR, when it is let."""
 
+    broker_epoch = 50
+
     def __init__(self) -> None:
         self.requests: list[AlterPartitionRequest] = []
         self.allowed = asyncio.Event()
@@ -160,7 +162,7 @@ class Controller:
 async def looked_after(broker: Wired) -> AsyncIterator[Controller]:
     """The broker's ISRs are asked of a controller."""
     controller = Controller()
-    broker.parts.replicas.start(controller.alter_partition, lambda: 50)
+    broker.parts.replicas.start(controller)
     try:
         yield controller
     finally:

@@ -98,17 +98,17 @@ class Replica:
         self.log = LogOf()
         self.leader_epoch = 0
         self.settings = settings or TopicSettings()
-        self.must_settle = False
+        self.must_checkpoint_truncation = False
         self.settled: Callable[[], ApiError | None] = lambda: None
         self.before_append: Callable[[], None] = lambda: None
         self.told = 0  # times that the leader's answer was taken in
 
-    async def settle(self) -> None:
+    async def checkpoint_truncation(self) -> None:
         await asyncio.sleep(0)
         error = self.settled()
         if error is not None:
             raise error
-        self.must_settle = False
+        self.must_checkpoint_truncation = False
 
     def fetch_position(self) -> Position:
         log = self.log

@@ -264,8 +264,8 @@ class Replicated:
         if follower is None or follower.is_leader or node.answer is not None or follower.leader not in self.nodes:
             return
         leader = self.nodes[follower.leader].partition
-        if follower.must_settle:
-            self.loop.run_until_complete(follower.settle())
+        if follower.must_checkpoint_truncation:
+            self.loop.run_until_complete(follower.checkpoint_truncation())
         position = follower.fetch_position()
         if leader is None:
             return

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from ottla.broker.replication.fetch_lane import WORTH_A_WARNING, Outcome, find_place, take_in
-from ottla.broker.replication.fetch_queue import FetchQueue, Followed, wait_seconds
+from ottla.broker.replication.fetch_queue import FetchQueue, PartitionFetchState, wait_seconds
 from ottla.errors import CorruptMessage, FencedLeaderEpoch, KafkaStorageError, NotLeaderOrFollower, OffsetOutOfRange
 from ottla.model import TopicPartition
 from ottla.protocol.fetch import FetchPartition
@@ -19,8 +19,8 @@ from .leaders import Leader, Rec, Replica, follow_of, topic_id, written
 P0 = TopicPartition("flights", 0)
 
 
-def followed(epoch: int = 0) -> Followed:
-    return Followed(P0, follow_of(Leader(), P0, epoch))
+def followed(epoch: int = 0) -> PartitionFetchState:
+    return PartitionFetchState(P0, follow_of(Leader(), P0, epoch))
 
 
 def asked(replica: Replica) -> FetchPartition:

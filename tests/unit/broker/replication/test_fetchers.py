@@ -189,7 +189,7 @@ def test_the_leader_hears_of_records_only_when_they_are_where_they_must_be() -> 
         synced = 0
 
         def needs() -> None:
-            replica.must_settle = True
+            replica.must_checkpoint_truncation = True
 
         def settled() -> None:
             nonlocal synced
@@ -207,7 +207,7 @@ def test_the_leader_hears_of_records_only_when_they_are_where_they_must_be() -> 
         replica.settled = lambda: failures.pop(0) if failures else settled()
         leader.append(led, b"y")
         await until_equal(replica, led)
-        await until(lambda: not failures and not replica.must_settle)
+        await until(lambda: not failures and not replica.must_checkpoint_truncation)
 
     run(scenario)
 
@@ -316,7 +316,7 @@ def test_following_can_be_closed_at_any_await(turns: int) -> None:
         for partition in led:
             leader.append(partition, b"x")
         follower.replicas[P0] = Replica()
-        follower.replicas[P0].must_settle = True
+        follower.replicas[P0].must_checkpoint_truncation = True
         replicas = follower.follow(leader, P0, P1, P2)
         for _ in range(turns):
             await asyncio.sleep(0)

@@ -288,11 +288,11 @@ def test_the_checkpoint_says_that_the_log_was_cut_before_the_leader_hears_of_wha
     path = partition.nodes[TWO].directory
     assert read_offsets(path / RECOVERY_POINT_CHECKPOINT)[KEY] == 12
     follower = on(partition, TWO)
-    assert not follower.must_settle
+    assert not follower.must_checkpoint_truncation
     follower.truncate_for(-1, 4)
-    assert follower.must_settle
+    assert follower.must_checkpoint_truncation
     partition.fetch(TWO)
-    assert not follower.must_settle
+    assert not follower.must_checkpoint_truncation
     assert read_offsets(path / RECOVERY_POINT_CHECKPOINT)[KEY] == 4
     assert follower.log.log_end_offset == 12
     partition.kill(TWO, loses_power=False)
@@ -312,7 +312,7 @@ def test_with_flush_messages_nothing_is_told_or_committed_that_is_not_on_the_dis
     partition.append(ONE, 2)
     partition.fetch(TWO)
     leader, follower = on(partition, ONE), on(partition, TWO)
-    assert follower.must_settle
+    assert follower.must_checkpoint_truncation
     assert follower.log.recovery_point == 0
     partition.ask(TWO)
     assert follower.log.recovery_point == 2

@@ -83,13 +83,13 @@ def test_replicas_that_are_this_brokers_no_more_are_set_aside_with_their_files(t
         logs.create(found, topic_id("found"))
         directory = logs.logs[found].directory.parent
         told = AllReplicas({"kept": frozenset({0})}, frozenset({"unread"}))
-        strays = await replicas.set_strays_aside(told)
+        strays = await replicas.rename_stray_logs(told)
         assert set(strays) == {TopicPartition("kept", 1), TopicPartition("moved", 0), found}
         assert {*replicas.partitions} == {*logs.logs} == {TopicPartition("kept", 0), TopicPartition("unread", 0)}
         aside = sorted(path for path in directory.iterdir() if path.name.endswith("-stray"))
         assert [each.name.split(".")[0] for each in aside] == ["found-7", "kept-1", "moved-0"]
         assert (aside[2] / f"{0:020d}.log").stat().st_size > 0
-        assert await replicas.set_strays_aside(told) == ()
+        assert await replicas.rename_stray_logs(told) == ()
         broker.topic("moved")
         assert broker.partition("moved").log.log_end_offset == 0
 

@@ -25,7 +25,7 @@ STORAGE_ERROR, STALE_CONTROLLER, FENCED = KafkaStorageError.code, StaleControlle
 INCONSISTENT_TOPIC_ID = InconsistentTopicId.code
 
 
-class Followed:
+class PartitionFetchState:
     """What would be fetched."""
 
     def __init__(self) -> None:
@@ -50,9 +50,9 @@ def told(
     return PartitionAssignment("events", topic_id(id_of), partition, state, partition_epoch, is_new=is_new)
 
 
-def followed_by(broker: Wired) -> Followed:
+def followed_by(broker: Wired) -> PartitionFetchState:
     broker.settings["events"] = TopicSettings.of(broker.parts.settings, {})
-    following = broker.parts.replicas.following = Followed()
+    following = broker.parts.replicas.following = PartitionFetchState()
     return following
 
 
@@ -276,7 +276,7 @@ def test_only_what_the_controller_does_not_name_is_a_stray(tmp_path: Path) -> No
             broker.parts.logs.create(key, UUID(int=0))
         await broker.parts.replicas.apply([told(TWO, is_new=False)], LIVING)
         named = AllReplicas({"events": frozenset({0, 1})})
-        assert await broker.parts.replicas.set_strays_aside(named) == (TopicPartition("gone", 0),)
+        assert await broker.parts.replicas.rename_stray_logs(named) == (TopicPartition("gone", 0),)
         assert set(broker.parts.logs.logs) == {KEY, TopicPartition("events", 1)}
 
     run(tmp_path, scenario)

@@ -70,7 +70,7 @@ def test_the_checkpoint_knows_of_the_cut_before_the_first_append_of_the_new_lead
         it = Follower(tmp_path)
         cut, whole = await it.start()
         cut.truncate_for(4, 30)
-        assert cut.log.must_settle
+        assert cut.log.must_checkpoint_truncation
         assert set((await it.replicas.apply(assigned(HERE, 6), ())).values()) == {0}
         assert [partition.is_leader for partition in (cut, whole)] == [True, True]
         assert it.checkpointed() == [30, 60]
