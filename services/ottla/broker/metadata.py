@@ -19,7 +19,7 @@ from uuid import UUID
 
 from ottla.clock import Clock, SystemClock
 from ottla.interbroker.calls import PartitionAssignment
-from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicDescription, TopicPartition
+from ottla.model import INTERNAL_TOPICS, NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicDescription, TopicPartition
 
 # A partition that the controller has not sent, between others that it has.
 NOT_TOLD: Final = PartitionState(NO_LEADER, -1, (), ())
@@ -66,6 +66,10 @@ class MetadataCache:
         if self._in_order is None:
             self._in_order = sorted(self._topics)
         return [self._topics[name] for name in self._in_order]
+
+    def names(self) -> list[str]:
+        """The topics that a group may subscribe to by a pattern. Internal ones are subscribed to by name, or not at all."""
+        return [topic.name for topic in self.topics() if topic.name not in INTERNAL_TOPICS]
 
     def topic_name(self, topic_id: UUID) -> str | None:
         return self._names.get(topic_id)

@@ -52,7 +52,7 @@ from ottla.errors import OttlaError, PortInUse
 from ottla.interbroker.calls import MakeTransport
 from ottla.interbroker.local import LocalControl
 from ottla.lifecycle import Offload, Tasks, ThreadOffload, speaking, speaking_broker
-from ottla.model import CLOSED_BY_KAFKA, NO_LEADER, BrokerId, BrokerRegistration, Endpoint, TopicPartition
+from ottla.model import CLOSED_BY_KAFKA, NO_LEADER, BrokerId, BrokerRegistration, Endpoint
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.complaints import Complaints
 from ottla.network.listener import AnyListener, ConnectionLimits, Listener
@@ -279,8 +279,7 @@ class Broker:
             groups,
             service,
         )
-        self._transactions = transactions.coordinator
-        replicas.leads_internal = self._leads_internal
+        replicas.coordinate({OFFSETS_TOPIC: groups, TRANSACTIONS_TOPIC: transactions.coordinator})
         applier = self._applier = ControlApplier(broker_id, service, metadata, replicas, groups, transactions.calls)
         user_info = settings.confluent_basic_auth_user_info
         schema_ids = SchemaIds(settings.confluent_schema_registry_url, user_info.value if user_info else None, self._clock)
@@ -401,14 +400,6 @@ class Broker:
     async def _close_logs(self) -> None:
         await self._beside.wait()
         await self._logs.shutdown(clean=not self._is_killed, broker_epoch=self._service.broker_epoch)
-
-    def _leads_internal(self, key: TopicPartition, leader_epoch: int | None) -> None:
-        """What this broker coordinates follows from what it leads of the internal topics."""
-        coordinator = self._groups if key.topic == OFFSETS_TOPIC else self._transactions
-        if leader_epoch is None:
-            coordinator.resign(key.partition)
-        else:
-            coordinator.lead(key.partition, leader_epoch)
 
     def _directory_failed(self, directory: Path, reason: str) -> None:
         """A log directory has failed: others are to lead what was in it. With the last of them nothing is left to serve."""

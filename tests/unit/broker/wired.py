@@ -34,12 +34,12 @@ from ottla.broker.replication.replicas import ReplicaManager
 from ottla.broker.replication.schema_ids import SchemaIds
 from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import AllowAll
-from ottla.broker.transactions.coordinator import TransactionCoordinator, transactions_of
+from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC, transactions_of
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.interbroker.calls import PartitionAssignment
 from ottla.lifecycle import Offload, offload_nothing
-from ottla.model import BrokerId, PartitionState, TopicDescription, TopicPartition
+from ottla.model import BrokerId, PartitionState, TopicDescription
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.listener import ConnectionLimits, Listener
 from ottla.protocol.api import ApiKey, response_header_size
@@ -304,7 +304,7 @@ async def wired(
         groups,
         Unchanging(settings),
     )
-    replicas.leads_internal = internal_leaderships(groups, transactions.coordinator)
+    replicas.coordinate({OFFSETS_TOPIC: GroupsThatKnowTopics(groups), TRANSACTIONS_TOPIC: transactions.coordinator})
     parts = BrokerParts(
         settings=settings,
         clock=clock,
@@ -355,18 +355,16 @@ async def _block_of_producer_ids() -> range:
     return range(1000, 2000)
 
 
-def internal_leaderships(groups: GroupCoordinator, transactions: TransactionCoordinator) -> Callable[[TopicPartition, int | None], None]:
-    """What a broker coordinates follows from what it leads, as the server has it."""
+class GroupsThatKnowTopics:
+    """A coordinator of groups that hears of all topics as soon as it leads, as a controller says it right behind."""
 
-    def leads_internal(key: TopicPartition, leader_epoch: int | None) -> None:
-        coordinator = groups if key.topic == OFFSETS_TOPIC else transactions
-        if leader_epoch is None:
-            coordinator.resign(key.partition)
-        else:
-            coordinator.lead(key.partition, leader_epoch)
-            groups.topics_changed((), True)  # as the controller says right behind
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
+        self.resign = groups.resign
 
-    return leads_internal
+    def lead(self, index: int, leader_epoch: int) -> None:
+        self._groups.lead(index, leader_epoch)
+        self._groups.topics_changed((), True)
 
 
 def run(directory: Path, scenario: Callable[[Wired], Any], **options: Any) -> None:

@@ -14,7 +14,6 @@ import pytest
 from tests.unit.takeover.kafka_left import CLEAN, CLUSTER_ID, KAFKAS_BROKER, KafkaLeft, put_znodes
 
 from ottla.broker.groups.commits import Commits
-from ottla.broker.groups.coordinator import MetadataTopics
 from ottla.broker.groups.records import CommittedOffset
 from ottla.broker.server import Broker
 from ottla.clock import SystemClock
@@ -356,7 +355,7 @@ def test_offsets_are_stored_as_the_oldest_release_that_must_read_them_does(left:
         assert settings.stores_topic_ids is (version == 4)
         committed = CommittedOffset(7)
         commits = object.__new__(Commits)
-        commits._settings, commits._topics = settings, MetadataTopics(broker.metadata)
+        commits._settings, commits._topics = settings, broker.metadata
         _, records = commits._records("group", {TopicPartition("plain", 0): committed})
         assert int.from_bytes((records[0][1] or b"")[:2], "big") == version
         await broker.stop()

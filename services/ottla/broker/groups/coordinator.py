@@ -26,7 +26,7 @@ from ottla.config.broker import BrokerSettings
 from ottla.config.groups import MigrationPolicy
 from ottla.errors import ApiError, InvalidGroupId
 from ottla.lifecycle import Offload
-from ottla.model import INTERNAL_TOPICS, TopicDescription, TopicPartition
+from ottla.model import TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
@@ -177,23 +177,6 @@ class GroupCoordinator:
 TOPIC_IDS_WITH_OFFSETS: Final = (3, 5)
 
 
-class MetadataTopics:
-    """The topics that this broker knows of, as consumer groups look them up."""
-
-    def __init__(self, metadata: MetadataCache) -> None:
-        self._metadata = metadata
-
-    def topic(self, name: str) -> TopicDescription | None:
-        return self._metadata.topic(name)
-
-    def topic_name(self, topic_id: UUID) -> str | None:
-        return self._metadata.topic_name(topic_id)
-
-    def names(self) -> list[str]:
-        """Internal topics are subscribed to by name, or not at all."""
-        return [topic.name for topic in self._metadata.topics() if topic.name not in INTERNAL_TOPICS]
-
-
 def group_coordinator(
     settings: BrokerSettings, internal: InternalTopics, clock: Clock, random: Random, offload: Offload, metadata: MetadataCache
 ) -> GroupCoordinator:
@@ -236,5 +219,5 @@ def group_coordinator(
         metadata,
         settings.offsets_topic_num_partitions,
         settings.offsets_retention_check_interval_ms / 1000,
-        MetadataTopics(metadata),
+        metadata,
     )

@@ -60,6 +60,18 @@ class NoFollowing:
         """Nothing did."""
 
 
+class Coordinator(Protocol):
+    """What is coordinated where a partition of an internal topic is led: of groups, and of transactions."""
+
+    def lead(self, index: int, leader_epoch: int, /) -> None:
+        """This broker leads a partition in this epoch."""
+        ...
+
+    def resign(self, index: int, /) -> None:
+        """It does not lead it any more."""
+        ...
+
+
 class ReplicaManager:
     """The broker's partitions.
 
@@ -83,8 +95,7 @@ class ReplicaManager:
         lag_time_max_ms: int = DEFAULT_LAG_TIME_MAX_MS,
     ) -> None:
         self.following: Following = NoFollowing()
-        # Called when this broker begins to lead a partition of an internal topic, with the epoch, and with None when it stops.
-        self.leads_internal: Callable[[TopicPartition, int | None], None] = _ignore_leadership
+        self._coordinators: Mapping[str, Coordinator] = {}
         # Requests that wait for followers' log start offsets.
         self.deletes = Purgatory()
         clock = clock or SystemClock()
@@ -107,6 +118,10 @@ class ReplicaManager:
     def start(self, controller: IsrController) -> None:
         """Looks after the ISRs from now on."""
         self._isr_rounds.start(controller)
+
+    def coordinate(self, coordinators: Mapping[str, Coordinator]) -> None:
+        """From now on these, by internal topic, lead and resign with this broker's partitions of it."""
+        self._coordinators = coordinators
 
     async def close(self) -> None:
         """Ends what runs beside requests, and answers those that wait for followers' deletions."""
@@ -489,9 +504,13 @@ class ReplicaManager:
 
     def _role_changed(self, key: TopicPartition) -> None:
         self._check(key)
-        if key.topic in INTERNAL_TOPICS:
+        coordinator = self._coordinators.get(key.topic)
+        if coordinator is not None:
             partition = self._partitions.get(key)
-            self.leads_internal(key, partition.leader_epoch if partition is not None and partition.is_leader else None)
+            if partition is not None and partition.is_leader:
+                coordinator.lead(key.partition, partition.leader_epoch)
+            else:
+                coordinator.resign(key.partition)
 
     def _check(self, key: TopicPartition) -> None:
         self._produces.check(key)
@@ -526,10 +545,6 @@ class ReplicaManager:
 def must_checkpoint_truncation(partition: Partition | None) -> bool:
     """Whether a truncation has left something to do before this replica may append as a leader."""
     return partition is not None and not partition.is_leader and partition.log.must_checkpoint_truncation
-
-
-def _ignore_leadership(key: TopicPartition, leader_epoch: int | None) -> None:
-    """For a broker that coordinates nothing."""
 
 
 def _offline(partition: Partition) -> KafkaStorageError:

@@ -22,14 +22,14 @@ from typing import Any
 import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
-from tests.unit.broker.wired import internal_leaderships
+from tests.unit.broker.wired import GroupsThatKnowTopics
 
 from ottla.broker import handlers
 from ottla.broker.applying import ControlApplier
 from ottla.broker.controller.service import ControllerService
 from ottla.broker.controller.settings_watch import SettingsChange, TopicConfigChanged
 from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.groups.coordinator import group_coordinator
+from ottla.broker.groups.coordinator import OFFSETS_TOPIC, group_coordinator
 from ottla.broker.handlers.registry import APIS, BrokerParts, EncodedBody, RequestContext
 from ottla.broker.handlers.waiting import begun
 from ottla.broker.metadata import MetadataCache
@@ -40,7 +40,7 @@ from ottla.broker.replication.replicas import ReplicaManager
 from ottla.broker.replication.schema_ids import SchemaIds
 from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import Operation, Resource
-from ottla.broker.transactions.coordinator import transactions_of
+from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC, transactions_of
 from ottla.clock import SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.embedded import EmbeddedZooKeeper
@@ -217,7 +217,7 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
         internal = InternalTopics(replicas, produces, clock, offload_nothing)
         groups = group_coordinator(settings, internal, clock, Random(1), offload_nothing, metadata)
         transactions = transactions_of(settings, internal, clock, offload_nothing, metadata, producer_ids, transport, groups, controller)
-        replicas.leads_internal = internal_leaderships(groups, transactions.coordinator)
+        replicas.coordinate({OFFSETS_TOPIC: GroupsThatKnowTopics(groups), TRANSACTIONS_TOPIC: transactions.coordinator})
         applier = ControlApplier(broker_id, controller, metadata, replicas, groups, transactions.calls)
         await transport.serve(broker_id, applier, controller.served)
         await controller.load()
