@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import itertools
 import os
 import signal
@@ -71,6 +73,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def _fsync(fd: Any) -> None:
     os.fstat(fd if isinstance(fd, int) else fd.fileno())  # raises EBADF as fsync does
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs on a loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,12 +10,12 @@ import asyncio
 import errno
 import logging
 import ssl
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from ottla.broker import handlers
 from ottla.broker.applying import ControlApplier
@@ -268,17 +268,7 @@ class Broker:
         internal = InternalTopics(replicas, produces, self._clock, offload)
         groups = self._groups = group_coordinator(settings, internal, self._clock, self._random, offload, metadata)
         producer_ids = ProducerIds(service.allocate_producer_ids)
-        transactions = transactions_of(
-            settings,
-            internal,
-            self._clock,
-            offload,
-            metadata,
-            producer_ids,
-            transport,
-            groups,
-            service,
-        )
+        transactions = transactions_of(settings, internal, self._clock, offload, metadata, producer_ids, transport, groups, service)
         replicas.coordinate({OFFSETS_TOPIC: groups, TRANSACTIONS_TOPIC: transactions.coordinator})
         applier = self._applier = ControlApplier(broker_id, service, metadata, replicas, groups, transactions.calls)
         user_info = settings.confluent_basic_auth_user_info
@@ -404,12 +394,9 @@ class Broker:
     def _directory_failed(self, directory: Path, reason: str) -> None:
         """A log directory has failed: others are to lead what was in it. With the last of them nothing is left to serve."""
         self._replicas.directory_failed()
-        self._begin_beside(self._service.log_directory_failed())
+        self._beside.begin(self._service.log_directory_failed())
         if len(self._logs.offline_directories) == len(self._settings.log_directories):
             self._all_failed.set()
-
-    def _begin_beside(self, work: Coroutine[Any, Any, None]) -> None:
-        self._beside.begin(work)
 
     def _session_lost(self) -> None:
         """Others may lead by now what this broker led, so it stops at once."""
@@ -434,7 +421,7 @@ class Broker:
                 self._limits.update(*connection_bounds(settings), settings.connections_per_address)
                 log.info("settings changed while running: %s", ", ".join(sorted(overrides)) or "none is overridden any more")
                 _log_settings_without_effect(overrides)
-                self._begin_beside(self._service.advertise(self._endpoints(settings)))
+                self._beside.begin(self._service.advertise(self._endpoints(settings)))
 
     def _tls_between_brokers(self) -> ssl.SSLContext | None:
         listener = self._settings.inter_broker_listener

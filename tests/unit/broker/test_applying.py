@@ -200,20 +200,17 @@ def test_metadata_is_what_clients_are_told() -> None:
     assert world.told.events == [("forget", "gone"), ("learn", {"orders": {}})]
 
 
-def test_a_broker_that_may_have_missed_deletions_is_told_all_that_there_is() -> None:
-    async def run() -> None:
-        world = World()
-        await tell(world, update_metadata(partitions=tuple(replace(ASSIGNMENT, topic=name) for name in ("orders", "missed", "gone"))))
-        world.told.events.clear()
-        assert not world.metadata.complete.is_set()
-        await tell(world, update_metadata(deleted_topics=("gone",), all_topics=("orders", "not-told-yet")))
-        assert world.metadata.complete.is_set()
-        assert [topic.name for topic in world.metadata.topics()] == ["orders"]
-        assert world.told.events[0] == ("forget", "gone", "missed")
-        await tell(world, update_metadata())
-        assert [topic.name for topic in world.metadata.topics()] == ["orders"]
-
-    asyncio.run(run())
+async def test_a_broker_that_may_have_missed_deletions_is_told_all_that_there_is() -> None:
+    world = World()
+    await tell(world, update_metadata(partitions=tuple(replace(ASSIGNMENT, topic=name) for name in ("orders", "missed", "gone"))))
+    world.told.events.clear()
+    assert not world.metadata.complete.is_set()
+    await tell(world, update_metadata(deleted_topics=("gone",), all_topics=("orders", "not-told-yet")))
+    assert world.metadata.complete.is_set()
+    assert [topic.name for topic in world.metadata.topics()] == ["orders"]
+    assert world.told.events[0] == ("forget", "gone", "missed")
+    await tell(world, update_metadata())
+    assert [topic.name for topic in world.metadata.topics()] == ["orders"]
 
 
 ALL_REPLICAS = AllReplicas({"orders": frozenset({0})})
@@ -225,26 +222,20 @@ def test_a_broker_that_may_have_missed_stops_is_told_all_that_it_has_once_it_lea
     assert world.told.events[-2:] == [("apply", ASSIGNMENT), ("strays", ALL_REPLICAS)]
 
 
-def test_nothing_is_set_aside_on_the_word_of_a_controller_that_was_replaced_meanwhile() -> None:
-    async def run() -> None:
-        world = World()
-        world.told.during_apply = lambda: world.applier.controller_changed(ONE, 6)
-        with pytest.raises(StaleControllerEpoch):
-            await tell(world, replace(leader_and_isr(), all_replicas=ALL_REPLICAS))
-        assert world.told.events[-1] == ("apply", ASSIGNMENT)
-
-    asyncio.run(run())
+async def test_nothing_is_set_aside_on_the_word_of_a_controller_that_was_replaced_meanwhile() -> None:
+    world = World()
+    world.told.during_apply = lambda: world.applier.controller_changed(ONE, 6)
+    with pytest.raises(StaleControllerEpoch):
+        await tell(world, replace(leader_and_isr(), all_replicas=ALL_REPLICAS))
+    assert world.told.events[-1] == ("apply", ASSIGNMENT)
 
 
-def test_nothing_is_set_aside_in_a_session_that_ended_meanwhile() -> None:
-    async def run() -> None:
-        world = World()
-        world.told.during_apply = world.applier.session_lost
-        with pytest.raises(StaleBrokerEpoch):
-            await tell(world, replace(leader_and_isr(), all_replicas=ALL_REPLICAS))
-        assert "strays" not in {event[0] for event in world.told.events}
-
-    asyncio.run(run())
+async def test_nothing_is_set_aside_in_a_session_that_ended_meanwhile() -> None:
+    world = World()
+    world.told.during_apply = world.applier.session_lost
+    with pytest.raises(StaleBrokerEpoch):
+        await tell(world, replace(leader_and_isr(), all_replicas=ALL_REPLICAS))
+    assert "strays" not in {event[0] for event in world.told.events}
 
 
 def test_replicas_are_given_up() -> None:
@@ -262,50 +253,39 @@ def test_draining_is_handing_over() -> None:
 
 
 @pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica])
-def test_a_former_controller_is_refused_before_anything_changes(request_of: Callable[..., Any]) -> None:
-    async def run() -> None:
-        world = World()
-        await tell(world, leader_and_isr(controller_epoch=5))
-        world.told.events.clear()
-        with pytest.raises(StaleControllerEpoch, match="epoch 4, the current one is 5"):
-            await tell(world, request_of(controller_epoch=4))
-        assert world.told.events == []
-        assert not world.metadata.complete.is_set()
-
-    asyncio.run(run())
+async def test_a_former_controller_is_refused_before_anything_changes(request_of: Callable[..., Any]) -> None:
+    world = World()
+    await tell(world, leader_and_isr(controller_epoch=5))
+    world.told.events.clear()
+    with pytest.raises(StaleControllerEpoch, match="epoch 4, the current one is 5"):
+        await tell(world, request_of(controller_epoch=4))
+    assert world.told.events == []
+    assert not world.metadata.complete.is_set()
 
 
 @pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica])
-def test_a_request_that_arrives_behind_a_later_one_is_refused_before_anything_changes(request_of: Callable[..., Any]) -> None:
+async def test_a_request_that_arrives_behind_a_later_one_is_refused_before_anything_changes(request_of: Callable[..., Any]) -> None:
     """Its topic may have been deleted and created again since: the ids of two topics of one name are in no order."""
-
-    async def run() -> None:
-        world = World()
-        again = replace(ASSIGNMENT, topic_id=UUID(int=10), state=replace(STATE, leader_epoch=0), partition_epoch=0, is_new=True)
-        await tell(world, replace(leader_and_isr(), partitions=(again,), request_number=8))
-        world.told.events.clear()
-        with pytest.raises(StaleControllerEpoch, match="request 5 of controller 2, epoch 4, arrived after request 8"):
-            await tell(world, replace(request_of(), request_number=5))
-        assert world.told.events == []
-        assert world.metadata.partition("orders", 0) is None
-
-    asyncio.run(run())
+    world = World()
+    again = replace(ASSIGNMENT, topic_id=UUID(int=10), state=replace(STATE, leader_epoch=0), partition_epoch=0, is_new=True)
+    await tell(world, replace(leader_and_isr(), partitions=(again,), request_number=8))
+    world.told.events.clear()
+    with pytest.raises(StaleControllerEpoch, match="request 5 of controller 2, epoch 4, arrived after request 8"):
+        await tell(world, replace(request_of(), request_number=5))
+    assert world.told.events == []
+    assert world.metadata.partition("orders", 0) is None
 
 
-def test_a_request_that_waits_for_its_turn_is_judged_by_what_was_taken_before_it() -> None:
+async def test_a_request_that_waits_for_its_turn_is_judged_by_what_was_taken_before_it() -> None:
     """In the order in which they arrive, and one that is delivered twice does no harm."""
-
-    async def run() -> None:
-        world = World()
-        numbers = (3, 5, 5, 4, 6)
-        answers = await asyncio.gather(
-            *(tell(world, replace(stop_replica(), request_number=number)) for number in numbers), return_exceptions=True
-        )
-        refused = [number for number, answer in zip(numbers, answers, strict=True) if isinstance(answer, StaleControllerEpoch)]
-        assert refused == [4]
-        assert len(world.told.events) == 4
-
-    asyncio.run(run())
+    world = World()
+    numbers = (3, 5, 5, 4, 6)
+    answers = await asyncio.gather(
+        *(tell(world, replace(stop_replica(), request_number=number)) for number in numbers), return_exceptions=True
+    )
+    refused = [number for number, answer in zip(numbers, answers, strict=True) if isinstance(answer, StaleControllerEpoch)]
+    assert refused == [4]
+    assert len(world.told.events) == 4
 
 
 @pytest.mark.parametrize(
@@ -317,27 +297,21 @@ def test_a_request_that_waits_for_its_turn_is_judged_by_what_was_taken_before_it
         {"request_number": 0},  # a controller of a release that sends no numbers
     ],
 )
-def test_another_controller_and_another_life_of_the_broker_have_numbers_of_their_own(later: Mapping[str, Any]) -> None:
-    async def run() -> None:
-        world = World()
-        await tell(world, replace(stop_replica(), request_number=9))
-        await tell(world, replace(stop_replica(), **{"request_number": 1, **later}))
-        assert len(world.told.events) == 2
-
-    asyncio.run(run())
+async def test_another_controller_and_another_life_of_the_broker_have_numbers_of_their_own(later: Mapping[str, Any]) -> None:
+    world = World()
+    await tell(world, replace(stop_replica(), request_number=9))
+    await tell(world, replace(stop_replica(), **{"request_number": 1, **later}))
+    assert len(world.told.events) == 2
 
 
-def test_a_controller_that_is_known_otherwise_puts_an_end_to_the_one_before() -> None:
-    async def run() -> None:
-        world = World()
-        world.applier.controller_changed(ONE, 5)
-        assert world.metadata.controller_id == ONE
-        with pytest.raises(StaleControllerEpoch):
-            await tell(world, leader_and_isr(controller_epoch=4))
-        world.applier.controller_changed(NO_LEADER, 5)
-        assert world.metadata.controller_id == NO_LEADER
-
-    asyncio.run(run())
+async def test_a_controller_that_is_known_otherwise_puts_an_end_to_the_one_before() -> None:
+    world = World()
+    world.applier.controller_changed(ONE, 5)
+    assert world.metadata.controller_id == ONE
+    with pytest.raises(StaleControllerEpoch):
+        await tell(world, leader_and_isr(controller_epoch=4))
+    world.applier.controller_changed(NO_LEADER, 5)
+    assert world.metadata.controller_id == NO_LEADER
 
 
 @pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica])
@@ -362,56 +336,44 @@ def test_a_registration_that_the_controller_saw_sooner_than_we_did_is_ours() -> 
     assert ("apply", ASSIGNMENT) in world.told.events
 
 
-def test_after_its_session_has_ended_a_broker_leads_nothing_until_it_has_registered_anew() -> None:
-    async def run() -> None:
-        world = World()
-        world.applier.session_lost()
-        assert world.told.events == ["stop leading"]
-        with pytest.raises(StaleBrokerEpoch):
-            await tell(world, leader_and_isr())
-        world.registration = BrokerRegistration(ONE, (), broker_epoch=20)
-        with pytest.raises(StaleBrokerEpoch):
-            await tell(world, leader_and_isr())
-        await tell(world, leader_and_isr(broker_epoch=20))
-        assert world.told.events[-1] == ("apply", ASSIGNMENT)
-
-    asyncio.run(run())
+async def test_after_its_session_has_ended_a_broker_leads_nothing_until_it_has_registered_anew() -> None:
+    world = World()
+    world.applier.session_lost()
+    assert world.told.events == ["stop leading"]
+    with pytest.raises(StaleBrokerEpoch):
+        await tell(world, leader_and_isr())
+    world.registration = BrokerRegistration(ONE, (), broker_epoch=20)
+    with pytest.raises(StaleBrokerEpoch):
+        await tell(world, leader_and_isr())
+    await tell(world, leader_and_isr(broker_epoch=20))
+    assert world.told.events[-1] == ("apply", ASSIGNMENT)
 
 
-def test_a_session_that_ends_while_leaders_are_made_leaves_none_of_them() -> None:
-    async def run() -> None:
-        world = World()
-        world.told.during_apply = world.applier.session_lost
-        with pytest.raises(StaleBrokerEpoch):
-            await tell(world, leader_and_isr())
-        assert world.told.events[-2:] == ["stop leading", "stop leading"]
-
-    asyncio.run(run())
+async def test_a_session_that_ends_while_leaders_are_made_leaves_none_of_them() -> None:
+    world = World()
+    world.told.during_apply = world.applier.session_lost
+    with pytest.raises(StaleBrokerEpoch):
+        await tell(world, leader_and_isr())
+    assert world.told.events[-2:] == ["stop leading", "stop leading"]
 
 
-def test_requests_are_taken_in_turn_and_judged_when_their_turn_has_come() -> None:
-    async def run() -> None:
-        world = World()
-        world.told.during_apply = lambda: world.applier.controller_changed(ONE, 6)
-        outcomes = await asyncio.gather(*(tell(world, each) for each in (leader_and_isr(), update_metadata())), return_exceptions=True)
-        assert outcomes[0] == LeaderAndIsrResponse({ORDERS: 0})
-        assert isinstance(outcomes[1], StaleControllerEpoch)
-
-    asyncio.run(run())
+async def test_requests_are_taken_in_turn_and_judged_when_their_turn_has_come() -> None:
+    world = World()
+    world.told.during_apply = lambda: world.applier.controller_changed(ONE, 6)
+    outcomes = await asyncio.gather(*(tell(world, each) for each in (leader_and_isr(), update_metadata())), return_exceptions=True)
+    assert outcomes[0] == LeaderAndIsrResponse({ORDERS: 0})
+    assert isinstance(outcomes[1], StaleControllerEpoch)
 
 
-def test_a_broker_that_stops_finishes_what_it_has_begun_and_begins_nothing_more() -> None:
-    async def run() -> None:
-        world = World()
-        closing: list[asyncio.Task[None]] = []
-        world.told.during_apply = lambda: closing.append(asyncio.ensure_future(world.applier.close()))
-        assert await tell(world, leader_and_isr()) == LeaderAndIsrResponse({ORDERS: 0})
-        await asyncio.wait_for(closing[0], 120)
-        with pytest.raises(BrokerNotAvailable, match="broker 1 stops"):
-            await tell(world, stop_replica())
-        assert world.told.events[-1] == ("apply", ASSIGNMENT)
-
-    asyncio.run(run())
+async def test_a_broker_that_stops_finishes_what_it_has_begun_and_begins_nothing_more() -> None:
+    world = World()
+    closing: list[asyncio.Task[None]] = []
+    world.told.during_apply = lambda: closing.append(asyncio.ensure_future(world.applier.close()))
+    assert await tell(world, leader_and_isr()) == LeaderAndIsrResponse({ORDERS: 0})
+    await asyncio.wait_for(closing[0], 120)
+    with pytest.raises(BrokerNotAvailable, match="broker 1 stops"):
+        await tell(world, stop_replica())
+    assert world.told.events[-1] == ("apply", ASSIGNMENT)
 
 
 @pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica])

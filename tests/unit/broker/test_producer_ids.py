@@ -11,17 +11,14 @@ from ottla.broker.producer_ids import ProducerIds
 from ottla.errors import CoordinatorNotAvailable
 
 
-def test_ids_follow_each_other_and_go_on_in_the_next_block() -> None:
-    async def scenario() -> None:
-        blocks = iter([range(3), range(1000, 1003)])
+async def test_ids_follow_each_other_and_go_on_in_the_next_block() -> None:
+    blocks = iter([range(3), range(1000, 1003)])
 
-        async def allocate() -> range:
-            return next(blocks)
+    async def allocate() -> range:
+        return next(blocks)
 
-        ids = ProducerIds(allocate)
-        assert [await ids.next_id() for _ in range(5)] == [0, 1, 2, 1000, 1001]
-
-    asyncio.run(scenario())
+    ids = ProducerIds(allocate)
+    assert [await ids.next_id() for _ in range(5)] == [0, 1, 2, 1000, 1001]
 
 
 def test_many_producers_at_once_share_the_blocks_and_no_id_is_given_twice() -> None:
@@ -44,43 +41,37 @@ def test_many_producers_at_once_share_the_blocks_and_no_id_is_given_twice() -> N
     assert allocations == 10
 
 
-def test_a_failed_allocation_is_told_to_all_who_wait_and_tried_again_by_the_next() -> None:
-    async def scenario() -> None:
-        fail = True
+async def test_a_failed_allocation_is_told_to_all_who_wait_and_tried_again_by_the_next() -> None:
+    fail = True
 
-        async def allocate() -> range:
-            await asyncio.sleep(0)
-            if fail:
-                raise CoordinatorNotAvailable("no controller")
-            return range(7, 8)
-
-        ids = ProducerIds(allocate)
-        results = await asyncio.gather(*(ids.next_id() for _ in range(3)), return_exceptions=True)
-        assert [type(result) for result in results] == [CoordinatorNotAvailable] * 3
-        fail = False
-        assert await ids.next_id() == 7
-
-    asyncio.run(scenario())
-
-
-def test_a_client_that_goes_away_does_not_take_the_allocation_with_it() -> None:
-    async def scenario() -> None:
-        proceed = asyncio.Event()
-
-        async def allocate() -> range:
-            await proceed.wait()
-            return range(3)
-
-        ids = ProducerIds(allocate)
-        gone, waiting = asyncio.create_task(ids.next_id()), asyncio.create_task(ids.next_id())
+    async def allocate() -> range:
         await asyncio.sleep(0)
-        gone.cancel()
-        proceed.set()
-        assert await waiting == 0
-        with pytest.raises(asyncio.CancelledError):
-            await gone
+        if fail:
+            raise CoordinatorNotAvailable("no controller")
+        return range(7, 8)
 
-    asyncio.run(scenario())
+    ids = ProducerIds(allocate)
+    results = await asyncio.gather(*(ids.next_id() for _ in range(3)), return_exceptions=True)
+    assert [type(result) for result in results] == [CoordinatorNotAvailable] * 3
+    fail = False
+    assert await ids.next_id() == 7
+
+
+async def test_a_client_that_goes_away_does_not_take_the_allocation_with_it() -> None:
+    proceed = asyncio.Event()
+
+    async def allocate() -> range:
+        await proceed.wait()
+        return range(3)
+
+    ids = ProducerIds(allocate)
+    gone, waiting = asyncio.create_task(ids.next_id()), asyncio.create_task(ids.next_id())
+    await asyncio.sleep(0)
+    gone.cancel()
+    proceed.set()
+    assert await waiting == 0
+    with pytest.raises(asyncio.CancelledError):
+        await gone
 
 
 def test_an_allocation_that_fails_when_nobody_waits_any_more_is_no_error() -> None:

@@ -293,17 +293,8 @@ async def wired(
     metadata = MetadataCache()
     internal = InternalTopics(replicas, produces, clock, offload)
     groups = group_coordinator(settings, internal, clock, Random(1), offload, metadata)
-    transactions = transactions_of(
-        settings,
-        internal,
-        clock,
-        offload,
-        metadata,
-        ProducerIds(_block_of_producer_ids),
-        cast("Any", None),
-        groups,
-        Unchanging(settings),
-    )
+    ids, transport = ProducerIds(_block_of_producer_ids), cast("Any", None)
+    transactions = transactions_of(settings, internal, clock, offload, metadata, ids, transport, groups, Unchanging(settings))
     replicas.coordinate({OFFSETS_TOPIC: GroupsThatKnowTopics(groups), TRANSACTIONS_TOPIC: transactions.coordinator})
     parts = BrokerParts(
         settings=settings,

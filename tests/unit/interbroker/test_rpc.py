@@ -175,72 +175,58 @@ def test_every_call_to_the_controller_says_who_calls_and_is_refused_when_that_is
     assert not broker.calls
 
 
-def test_health_follows_what_is_said_of_readiness_and_liveness_does_not() -> None:
+async def test_health_follows_what_is_said_of_readiness_and_liveness_does_not() -> None:
     """grpc.health.v1. Before the first word a broker is not ready; other brokers call it all the same."""
-
-    async def run() -> None:
-        served = transport()
-        endpoint = await serve(served, Recording(), Recording())
-        channel = RpcChannel(endpoint)
-        try:
-            for is_ready in (False, True, False):
-                assert [await is_serving(channel, 20, name) for name in (BROKER_SERVICE, THE_SERVER)] == [is_ready] * 2
-                assert [await is_serving(channel, 20, name) for name in (CONTROLLER_SERVICE, LIVENESS)] == [True] * 2
-                await served.show_ready(not is_ready)
-        finally:
-            await channel.close()
-            await served.close()
-        await served.show_ready(True)  # no one is there to be told
-
-    asyncio.run(run())
+    served = transport()
+    endpoint = await serve(served, Recording(), Recording())
+    channel = RpcChannel(endpoint)
+    try:
+        for is_ready in (False, True, False):
+            assert [await is_serving(channel, 20, name) for name in (BROKER_SERVICE, THE_SERVER)] == [is_ready] * 2
+            assert [await is_serving(channel, 20, name) for name in (CONTROLLER_SERVICE, LIVENESS)] == [True] * 2
+            await served.show_ready(not is_ready)
+    finally:
+        await channel.close()
+        await served.close()
+    await served.show_ready(True)  # no one is there to be told
 
 
-def test_a_broker_that_registered_anew_is_called_where_it_is_now() -> None:
-    async def run() -> None:
-        async with two_brokers() as (control, registration):
-            await control.broker(registration).drain()
-            restarted, again = Recording(), transport()
-            endpoint = await serve(again, restarted, Recording())
-            now = replace(registration, control_endpoint=endpoint, broker_epoch=6, control_secret=again.secret)
-            await control.broker(now).drain()
-            assert restarted.calls == [DrainRequest()]
-            await again.close()
-
-    asyncio.run(run())
+async def test_a_broker_that_registered_anew_is_called_where_it_is_now() -> None:
+    async with two_brokers() as (control, registration):
+        await control.broker(registration).drain()
+        restarted, again = Recording(), transport()
+        endpoint = await serve(again, restarted, Recording())
+        now = replace(registration, control_endpoint=endpoint, broker_epoch=6, control_secret=again.secret)
+        await control.broker(now).drain()
+        assert restarted.calls == [DrainRequest()]
+        await again.close()
 
 
-def test_a_broker_that_is_back_at_its_old_address_is_reached_by_the_first_call() -> None:
+async def test_a_broker_that_is_back_at_its_old_address_is_reached_by_the_first_call() -> None:
     """The channel to its former life is in the pause after a failed attempt; the new registration has one of its own."""
-
-    async def run() -> None:
-        async with two_brokers() as (control, registration):
-            first = transport()
-            endpoint = await serve(first, Recording(), Recording())
-            port = endpoint.rpartition(":")[2]
-            before = replace(registration, control_endpoint=endpoint)
-            await first.close()
-            for _ in range(3):
-                with pytest.raises(BrokerNotAvailable):
-                    await control.broker(before).drain()
-            second = transport({**PLAIN, "control.listener": f"127.0.0.1:{port}"})
-            await serve(second, Recording(), Recording())
-            await control.broker(replace(before, broker_epoch=6, control_secret=second.secret)).drain()
-            await second.close()
-
-    asyncio.run(run())
+    async with two_brokers() as (control, registration):
+        first = transport()
+        endpoint = await serve(first, Recording(), Recording())
+        port = endpoint.rpartition(":")[2]
+        before = replace(registration, control_endpoint=endpoint)
+        await first.close()
+        for _ in range(3):
+            with pytest.raises(BrokerNotAvailable):
+                await control.broker(before).drain()
+        second = transport({**PLAIN, "control.listener": f"127.0.0.1:{port}"})
+        await serve(second, Recording(), Recording())
+        await control.broker(replace(before, broker_epoch=6, control_secret=second.secret)).drain()
+        await second.close()
 
 
-def test_a_broker_without_a_control_endpoint_fails_when_it_is_called() -> None:
-    async def run() -> None:
-        control = transport()
-        registration = BrokerRegistration(ONE, ())
-        with pytest.raises(BrokerNotAvailable, match="broker 1 has registered no control endpoint"):
-            await control.broker(registration).drain()
-        with pytest.raises(BrokerNotAvailable, match="broker 1 has registered no control endpoint"):
-            await control.controller(registration).delete_topic("orders")
-        await control.close()
-
-    asyncio.run(run())
+async def test_a_broker_without_a_control_endpoint_fails_when_it_is_called() -> None:
+    control = transport()
+    registration = BrokerRegistration(ONE, ())
+    with pytest.raises(BrokerNotAvailable, match="broker 1 has registered no control endpoint"):
+        await control.broker(registration).drain()
+    with pytest.raises(BrokerNotAvailable, match="broker 1 has registered no control endpoint"):
+        await control.controller(registration).delete_topic("orders")
+    await control.close()
 
 
 def test_a_broker_that_is_forgotten_keeps_nobody_waiting() -> None:
@@ -302,43 +288,36 @@ def test_brokers_with_certificates_of_one_authority_call_each_other_and_others_d
     asyncio.run(run())
 
 
-def test_in_plain_text_a_caller_shows_that_it_has_read_the_registration() -> None:
+async def test_in_plain_text_a_caller_shows_that_it_has_read_the_registration() -> None:
     """What it shows is read again after it was the wrong one: the broker has registered again since."""
-
-    async def run() -> None:
-        broker = Recording()
-        async with two_brokers(broker) as (control, registration):
-            own = cast("Known", control._own)
-            own.registered[ONE] = registration
-            await control.broker(replace(registration, control_secret=None)).drain()
-            stale = control.broker(replace(registration, broker_epoch=9, control_secret="of its last life"))
-            with pytest.raises(BrokerNotAvailable):
-                await stale.drain()
+    broker = Recording()
+    async with two_brokers(broker) as (control, registration):
+        own = cast("Known", control._own)
+        own.registered[ONE] = registration
+        await control.broker(replace(registration, control_secret=None)).drain()
+        stale = control.broker(replace(registration, broker_epoch=9, control_secret="of its last life"))
+        with pytest.raises(BrokerNotAvailable):
             await stale.drain()
-            assert own.read == [ONE, ONE]
-            own.registered.clear()
-            with pytest.raises(BrokerNotAvailable):
-                await control.broker(replace(registration, broker_epoch=10, control_secret=None)).drain()
-            assert len(broker.calls) == 2
+        await stale.drain()
+        assert own.read == [ONE, ONE]
+        own.registered.clear()
+        with pytest.raises(BrokerNotAvailable):
+            await control.broker(replace(registration, broker_epoch=10, control_secret=None)).drain()
+        assert len(broker.calls) == 2
 
-    asyncio.run(run())
 
-
-def test_health_is_told_to_everybody_and_what_there_is_to_call_to_those_who_are_let_in() -> None:
-    async def run() -> None:
-        async with two_brokers() as (_, registration):
-            assert registration.control_endpoint is not None
-            async with grpc.aio.insecure_channel(registration.control_endpoint) as channel:
-                health = health_pb2_grpc.HealthStub(channel)
-                assert (await health.Check(health_pb2.HealthCheckRequest(), timeout=120)) is not None
-                stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-                question = reflection_pb2.ServerReflectionRequest(list_services="")
-                with pytest.raises(grpc.aio.AioRpcError) as refused:
-                    async for _ in stub.ServerReflectionInfo(iter([question]), timeout=120):
-                        pass
-                assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-
-    asyncio.run(run())
+async def test_health_is_told_to_everybody_and_what_there_is_to_call_to_those_who_are_let_in() -> None:
+    async with two_brokers() as (_, registration):
+        assert registration.control_endpoint is not None
+        async with grpc.aio.insecure_channel(registration.control_endpoint) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            assert (await health.Check(health_pb2.HealthCheckRequest(), timeout=120)) is not None
+            stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+            question = reflection_pb2.ServerReflectionRequest(list_services="")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                async for _ in stub.ServerReflectionInfo(iter([question]), timeout=120):
+                    pass
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_keys_that_can_not_be_used_are_refused_at_the_start(tmp_path: Path) -> None:

@@ -62,23 +62,20 @@ def test_one_connection_too_many_is_closed_and_told_in_the_log(
     assert limits.total == 0
 
 
-def test_an_idle_connection_is_closed_and_one_in_use_is_not(wire: Wire) -> None:
-    async def scenario() -> None:
-        clock = LoopClock()
-        async with serving(wire) as server:
-            idle, _ = await server.connect_and_see()
-            busy, receiver = await server.connect_and_see()
-            await idle.send(frame(b"once"))
-            while not server.receivers[0].lost:
-                await busy.send(frame(b"again"))
-                await until(lambda: bool(receiver.frames))
-                receiver.frames.clear()
-                clock.put_forward(seconds=100)
-                await rest(2)
-            assert not receiver.lost
-            assert await idle.read_to_the_end() == b""
-
-    asyncio.run(scenario())
+async def test_an_idle_connection_is_closed_and_one_in_use_is_not(wire: Wire) -> None:
+    clock = LoopClock()
+    async with serving(wire) as server:
+        idle, _ = await server.connect_and_see()
+        busy, receiver = await server.connect_and_see()
+        await idle.send(frame(b"once"))
+        while not server.receivers[0].lost:
+            await busy.send(frame(b"again"))
+            await until(lambda: bool(receiver.frames))
+            receiver.frames.clear()
+            clock.put_forward(seconds=100)
+            await rest(2)
+        assert not receiver.lost
+        assert await idle.read_to_the_end() == b""
 
 
 def test_at_queued_max_request_bytes_connections_wait_and_go_on(wire: Wire) -> None:
@@ -140,30 +137,24 @@ def test_whoever_waits_for_memory_and_goes_away_does_not_keep_others_waiting(wir
     assert buffers.out == []
 
 
-def test_the_listener_stops_with_idle_connections(wire: Wire) -> None:
-    async def scenario() -> None:
-        async with serving(wire) as server:
-            pairs = [await server.connect_and_see() for _ in range(5)]
-            await server.listener.close()
-            for peer, receiver in pairs:
-                assert await peer.read_to_the_end() == b""
-                assert receiver.lost
-
-    asyncio.run(scenario())
+async def test_the_listener_stops_with_idle_connections(wire: Wire) -> None:
+    async with serving(wire) as server:
+        pairs = [await server.connect_and_see() for _ in range(5)]
+        await server.listener.close()
+        for peer, receiver in pairs:
+            assert await peer.read_to_the_end() == b""
+            assert receiver.lost
 
 
-def test_noise_at_a_tls_listener_is_no_connection(tls: Wire) -> None:
-    async def scenario() -> None:
-        async with serving(tls) as server:
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.listener.port)
-            writer.write(b"not a handshake" * 100)
-            assert len(await asyncio.wait_for(reader.read(), 120)) < 20  # an alert at most
-            writer.close()
-            _, receiver = await server.connect_and_see()
-            assert not receiver.lost
-            assert len(server.receivers) == 1
-
-    asyncio.run(scenario())
+async def test_noise_at_a_tls_listener_is_no_connection(tls: Wire) -> None:
+    async with serving(tls) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.listener.port)
+        writer.write(b"not a handshake" * 100)
+        assert len(await asyncio.wait_for(reader.read(), 120)) < 20  # an alert at most
+        writer.close()
+        _, receiver = await server.connect_and_see()
+        assert not receiver.lost
+        assert len(server.receivers) == 1
 
 
 def test_a_frame_that_is_not_finished_in_its_time_ends_its_connection(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:

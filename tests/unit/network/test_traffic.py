@@ -75,30 +75,24 @@ def test_a_peer_that_takes_nothing_pauses_reading_from_it(wire: Wire) -> None:
     asyncio.run(scenario())
 
 
-def test_a_client_that_leaves_and_one_that_resets_are_the_clients_doing(wire: Wire) -> None:
-    async def scenario() -> None:
-        async with serving(wire) as server:
-            leaves, _ = await server.connect_and_see()
-            resets, _ = await server.connect_and_see()
-            leaves.close()
-            resets.reset()
-            await until(lambda: server.listener.connection_count == 0)
-            assert closed(server) == {"client": 2}
-
-    asyncio.run(scenario())
+async def test_a_client_that_leaves_and_one_that_resets_are_the_clients_doing(wire: Wire) -> None:
+    async with serving(wire) as server:
+        leaves, _ = await server.connect_and_see()
+        resets, _ = await server.connect_and_see()
+        leaves.close()
+        resets.reset()
+        await until(lambda: server.listener.connection_count == 0)
+        assert closed(server) == {"client": 2}
 
 
-def test_one_too_many_is_refused_and_a_frame_too_large_is_an_error(wire: Wire) -> None:
-    async def scenario() -> None:
-        async with serving(wire, limits=ConnectionLimits(1, 10, {}), max_frame_size=100) as server:
-            first, _ = await server.connect_and_see()
-            assert await server.is_refused()
-            await until(lambda: closed(server) == {"refused": 1})
-            await first.send(frame(b"x" * 101))
-            await until(lambda: closed(server) == {"refused": 1, "error": 1})
-            assert server.listener.traffic.opened == 2
-
-    asyncio.run(scenario())
+async def test_one_too_many_is_refused_and_a_frame_too_large_is_an_error(wire: Wire) -> None:
+    async with serving(wire, limits=ConnectionLimits(1, 10, {}), max_frame_size=100) as server:
+        first, _ = await server.connect_and_see()
+        assert await server.is_refused()
+        await until(lambda: closed(server) == {"refused": 1})
+        await first.send(frame(b"x" * 101))
+        await until(lambda: closed(server) == {"refused": 1, "error": 1})
+        assert server.listener.traffic.opened == 2
 
 
 def test_an_idle_connection_is_told_apart(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,26 +121,19 @@ def test_a_stalled_connection_is_told_apart(wire: Wire, tmp_path: Path, monkeypa
     asyncio.run(scenario())
 
 
-def test_those_that_are_open_when_the_listener_closes_are_stopped(wire: Wire) -> None:
-    async def scenario() -> None:
-        async with serving(wire) as server:
-            await server.connect_and_see()
-            await server.listener.close()
-            assert closed(server) == {"stopped": 1}
-
-    asyncio.run(scenario())
+async def test_those_that_are_open_when_the_listener_closes_are_stopped(wire: Wire) -> None:
+    async with serving(wire) as server:
+        await server.connect_and_see()
+        await server.listener.close()
+        assert closed(server) == {"stopped": 1}
 
 
-def test_one_that_was_made_in_this_turn_of_the_loop_is_stopped_as_every_other(wire: Wire) -> None:
+async def test_one_that_was_made_in_this_turn_of_the_loop_is_stopped_as_every_other(wire: Wire) -> None:
     """It is a connection already, and the task of its handshake has yet to see that."""
-
-    async def scenario() -> None:
-        async with serving(wire) as server:
-            connecting = asyncio.create_task(server.connect())
-            while not server.receivers:  # noqa: ASYNC110 - it is each turn of the loop that is looked at
-                await asyncio.sleep(0)
-            await server.listener.close()
-            assert closed(server) == {"stopped": 1}
-            await asyncio.wait([connecting])
-
-    asyncio.run(scenario())
+    async with serving(wire) as server:
+        connecting = asyncio.create_task(server.connect())
+        while not server.receivers:  # noqa: ASYNC110 - it is each turn of the loop that is looked at
+            await asyncio.sleep(0)
+        await server.listener.close()
+        assert closed(server) == {"stopped": 1}
+        await asyncio.wait([connecting])

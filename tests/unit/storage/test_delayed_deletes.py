@@ -89,26 +89,22 @@ def test_a_round_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture
     assert "A round of the work failed" in caplog.text
 
 
-def test_a_round_that_is_at_work_is_waited_for_and_is_the_last_one() -> None:
+async def test_a_round_that_is_at_work_is_waited_for_and_is_the_last_one() -> None:
     """A thread cannot be called back: a directory that is given back before it is done would see its writes later."""
+    rounds = Periodic()
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    done = []
 
-    async def scene() -> None:
-        rounds = Periodic()
-        begun, go_on = asyncio.Event(), asyncio.Event()
-        done = []
+    async def work() -> None:
+        begun.set()
+        await go_on.wait()
+        done.append("written")
 
-        async def work() -> None:
-            begun.set()
-            await go_on.wait()
-            done.append("written")
-
-        rounds.every(1, "the work", work)
-        await begun.wait()
-        stopping = asyncio.ensure_future(rounds.stop())
-        await asyncio.sleep(0)
-        assert not stopping.done()
-        go_on.set()
-        await stopping
-        assert done == ["written"]
-
-    asyncio.run(scene())
+    rounds.every(1, "the work", work)
+    await begun.wait()
+    stopping = asyncio.ensure_future(rounds.stop())
+    await asyncio.sleep(0)
+    assert not stopping.done()
+    go_on.set()
+    await stopping
+    assert done == ["written"]

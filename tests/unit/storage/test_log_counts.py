@@ -110,21 +110,18 @@ def test_each_flush_is_timed(make_log: LogMaker, clock: ManualClock) -> None:
     assert counts.flush_seconds.snapshot().count == 3
 
 
-def test_what_is_cleaned_is_counted(make_log: LogMaker, clock: ManualClock) -> None:
-    async def run() -> None:
-        log = make_log(**COMPACTED)
-        for number in range(4):
-            put(log, ("a", str(number)))
-            log.appender.roll()
-        await log.flush()
-        size = sum(segment.size for segment in log.segments)
-        cleaner = cleaner_of(log, clock)
-        assert await cleaner.clean_filthiest() is not None
-        assert cleaner.counts.max_dirty_ratio == 1.0
-        assert cleaner.counts.run_seconds.snapshot().count == 1
-        assert cleaner.counts.read_bytes >= size
-        await cleaner.clean_filthiest()
-        assert cleaner.counts.max_dirty_ratio < 1.0
-        assert cleaner.counts.crc_errors == 0
-
-    asyncio.run(run())
+async def test_what_is_cleaned_is_counted(make_log: LogMaker, clock: ManualClock) -> None:
+    log = make_log(**COMPACTED)
+    for number in range(4):
+        put(log, ("a", str(number)))
+        log.appender.roll()
+    await log.flush()
+    size = sum(segment.size for segment in log.segments)
+    cleaner = cleaner_of(log, clock)
+    assert await cleaner.clean_filthiest() is not None
+    assert cleaner.counts.max_dirty_ratio == 1.0
+    assert cleaner.counts.run_seconds.snapshot().count == 1
+    assert cleaner.counts.read_bytes >= size
+    await cleaner.clean_filthiest()
+    assert cleaner.counts.max_dirty_ratio < 1.0
+    assert cleaner.counts.crc_errors == 0

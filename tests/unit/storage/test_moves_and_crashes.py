@@ -163,32 +163,28 @@ def test_a_log_that_has_moved_vouches_for_no_leader_epoch_that_the_target_has_ye
         asyncio.run(scene())
 
 
-def test_a_log_that_has_moved_on_leaves_no_directory_that_is_called_clean(tmp_path: Path) -> None:
+async def test_a_log_that_has_moved_on_leaves_no_directory_that_is_called_clean(tmp_path: Path) -> None:
     """The target's disk is full in the last step. What the log left has records that no one has synced, and no one closes it."""
-
-    async def scene() -> None:
-        broker = broker_of([Disk(tmp_path / name) for name in "ab"])
-        logs = broker.manager()
-        await logs.start()
-        log = logs.create(KEY, TOPIC)
-        fill(log, 6)
-        await log.flush()
-        await logs.write_checkpoints()
-        fill(log, 3)
-        source, target = log.directory.parent, elsewhere(broker, log)
-        with failing("open", lambda path: path == f"{target}/clicks-0/leader-epoch-checkpoint.tmp", errno.EDQUOT):
-            await moved(broker, logs)
-        assert (logs.logs[KEY].directory.parent, (source / "clicks-0").exists()) == (target, True)
-        await logs.shutdown(broker_epoch=3)
-        assert not (source / CLEAN_SHUTDOWN).exists()
-        again = broker.manager()
-        await again.start()
-        found = again.logs[KEY]
-        assert found.log_end_offset == 9
-        assert found.recovery_point == (6 if found.directory.parent == source else 9)
-        await again.shutdown()
-
-    asyncio.run(scene())
+    broker = broker_of([Disk(tmp_path / name) for name in "ab"])
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(KEY, TOPIC)
+    fill(log, 6)
+    await log.flush()
+    await logs.write_checkpoints()
+    fill(log, 3)
+    source, target = log.directory.parent, elsewhere(broker, log)
+    with failing("open", lambda path: path == f"{target}/clicks-0/leader-epoch-checkpoint.tmp", errno.EDQUOT):
+        await moved(broker, logs)
+    assert (logs.logs[KEY].directory.parent, (source / "clicks-0").exists()) == (target, True)
+    await logs.shutdown(broker_epoch=3)
+    assert not (source / CLEAN_SHUTDOWN).exists()
+    again = broker.manager()
+    await again.start()
+    found = again.logs[KEY]
+    assert found.log_end_offset == 9
+    assert found.recovery_point == (6 if found.directory.parent == source else 9)
+    await again.shutdown()
 
 
 def written(directory: Path, count: int, topic_id: UUID | None, leader_epoch: int = 0, size: int = 100) -> bytes:

@@ -169,22 +169,16 @@ def test_it_is_checked_once_and_again_when_kafka_was_the_controller_in_between(l
     run(left, scenario)
 
 
-def test_a_cluster_of_our_own_is_not_looked_at(tmp_path: Path) -> None:
+async def test_a_cluster_of_our_own_is_not_looked_at(tmp_path: Path) -> None:
     """Nothing is written down, and an ACL that a tool wrote stops no one, as before."""
-
-    async def main() -> None:
-        twin = EmbeddedZooKeeper(None, SystemClock())
-        world = World(twin, await twin.session())
-        settings = BrokerSettings.from_properties(
-            {"broker.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "log")}
-        )
-        for _ in range(2):
-            await (await world.start(settings)).stop()
-            await world.tool.create("/kafka-acl/Topic/orders/", sequential=True, make_parents=True)
-        assert not (tmp_path / "log" / NOTE).exists()
-        await twin.close()
-
-    asyncio.run(main())
+    twin = EmbeddedZooKeeper(None, SystemClock())
+    world = World(twin, await twin.session())
+    settings = BrokerSettings.from_properties({"broker.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "log")})
+    for _ in range(2):
+        await (await world.start(settings)).stop()
+        await world.tool.create("/kafka-acl/Topic/orders/", sequential=True, make_parents=True)
+    assert not (tmp_path / "log" / NOTE).exists()
+    await twin.close()
 
 
 def test_a_live_broker_of_kafka_stops_every_start(left: KafkaLeft) -> None:

@@ -45,18 +45,15 @@ def test_the_controller_answers_every_request_that_there_is() -> None:
     run(scenario)
 
 
-def test_the_name_of_a_topic_makes_no_kind_of_its_own() -> None:
-    async def main() -> None:
-        counts = ControllerCounts()
-        queue = EventQueue(lambda _: None, counts)
+async def test_the_name_of_a_topic_makes_no_kind_of_its_own() -> None:
+    counts = ControllerCounts()
+    queue = EventQueue(lambda _: None, counts)
 
-        async def nothing() -> None:
-            assert queue.length
+    async def nothing() -> None:
+        assert queue.length
 
-        for name in ("clicks", "orders"):
-            await queue.submit(ControllerEvent.CREATE_TOPIC, f"creating topic {name}", nothing)
-        await asyncio.sleep(0)
-        assert counts.events == {"create_topic": 2}
-        assert queue.length == 0
-
-    asyncio.run(main())
+    for name in ("clicks", "orders"):
+        await queue.submit(ControllerEvent.CREATE_TOPIC, f"creating topic {name}", nothing)
+    await asyncio.sleep(0)
+    assert counts.events == {"create_topic": 2}
+    assert queue.length == 0

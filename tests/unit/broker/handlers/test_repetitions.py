@@ -95,33 +95,27 @@ def test_work_that_takes_longer_than_a_slice_lets_others_in() -> None:
     assert turns.count("someone else") == 2
 
 
-def test_work_of_one_slice_is_done_at_once() -> None:
-    async def scenario() -> None:
-        def steps() -> Any:
-            yield
-            return "done"
+async def test_work_of_one_slice_is_done_at_once() -> None:
+    def steps() -> Any:
+        yield
+        return "done"
 
-        assert begun(steps()) == "done"
-
-    asyncio.run(scenario())
+    assert begun(steps()) == "done"
 
 
-def test_actions_have_their_results_in_order_and_so_many_go_on_at_once() -> None:
-    async def scenario() -> None:
-        under_way = most = 0
+async def test_actions_have_their_results_in_order_and_so_many_go_on_at_once() -> None:
+    under_way = most = 0
 
-        async def action(number: int) -> int:
-            nonlocal under_way, most
-            under_way += 1
-            most = max(most, under_way)
-            await asyncio.sleep(0)
-            under_way -= 1
-            return number
+    async def action(number: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return number
 
-        count = 3 * waiting.AT_ONCE
-        results = await side_by_side([lambda number=number: action(number) for number in range(count)])  # type: ignore[misc]
-        assert results == list(range(count))
-        assert most == waiting.AT_ONCE
-        assert await side_by_side([]) == []
-
-    asyncio.run(scenario())
+    count = 3 * waiting.AT_ONCE
+    results = await side_by_side([lambda number=number: action(number) for number in range(count)])  # type: ignore[misc]
+    assert results == list(range(count))
+    assert most == waiting.AT_ONCE
+    assert await side_by_side([]) == []
