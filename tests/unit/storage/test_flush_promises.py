@@ -21,7 +21,7 @@ from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, read_leader_epoch
 from ottla.storage.clean_shutdown import CLEAN_SHUTDOWN
 from ottla.storage.log import Log
 
-from .brokers import CLICKS, Broker, run
+from .brokers import CLICKS, Broker
 from .failing_calls import failing
 from .logs import FailingFiles, LogMaker, append, batch_of, fill
 
@@ -111,53 +111,46 @@ async def test_a_segment_whose_indexes_have_no_room_keeps_its_largest_timestamp_
 
 
 @pytest.mark.parametrize("kind", [".snapshot", ".index", LEADER_EPOCH_CHECKPOINT])
-def test_a_stop_on_a_full_disk_is_not_called_clean_unless_the_next_start_finds_everything(tmp_path: Path, kind: str) -> None:
-    async def scene() -> None:
-        broker = Broker(tmp_path)
-        broker.overrides = {"segment.bytes": "3000", "index.interval.bytes": "200"}
-        logs = broker.manager()
-        await logs.start()
-        log = logs.create(CLICKS[1], None)
-        fill(log, 9, leader_epoch=2)
-        await log.flush()
-        sequence = 0
-        while len(log.segments) < 3:
-            append(log, batch_of(log.log_end_offset, leader_epoch=6, producer_id=3, producer_epoch=0, base_sequence=sequence))
-            sequence += 1
-        expected = log.leader_epochs.entries, log.producers.snapshot(), log.segments[0].offset_index.entries()
-        with failing("open", lambda path: kind in path, errno.ENOSPC) as failed:
-            await logs.shutdown(clean=True, broker_epoch=12)
-        assert failed
-        # Indexes are rebuilt where they are missing; a start does not miss the others.
-        assert (tmp_path / CLEAN_SHUTDOWN).exists() == (kind == ".index")
-        logs = broker.manager()
-        await logs.start()
-        found = logs.get(CLICKS[1])
-        assert found is not None
-        assert (found.leader_epochs.entries, found.producers.snapshot(), found.segments[0].offset_index.entries()) == expected
-        await logs.shutdown(clean=False)
-
-    run(scene)
+async def test_a_stop_on_a_full_disk_is_not_called_clean_unless_the_next_start_finds_everything(tmp_path: Path, kind: str) -> None:
+    broker = Broker(tmp_path)
+    broker.overrides = {"segment.bytes": "3000", "index.interval.bytes": "200"}
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(CLICKS[1], None)
+    fill(log, 9, leader_epoch=2)
+    await log.flush()
+    sequence = 0
+    while len(log.segments) < 3:
+        append(log, batch_of(log.log_end_offset, leader_epoch=6, producer_id=3, producer_epoch=0, base_sequence=sequence))
+        sequence += 1
+    expected = log.leader_epochs.entries, log.producers.snapshot(), log.segments[0].offset_index.entries()
+    with failing("open", lambda path: kind in path, errno.ENOSPC) as failed:
+        await logs.shutdown(clean=True, broker_epoch=12)
+    assert failed
+    # Indexes are rebuilt where they are missing; a start does not miss the others.
+    assert (tmp_path / CLEAN_SHUTDOWN).exists() == (kind == ".index")
+    logs = broker.manager()
+    await logs.start()
+    found = logs.get(CLICKS[1])
+    assert found is not None
+    assert (found.leader_epochs.entries, found.producers.snapshot(), found.segments[0].offset_index.entries()) == expected
+    await logs.shutdown(clean=False)
 
 
-def test_what_a_flush_left_undone_is_tried_again_without_an_append(tmp_path: Path) -> None:
+async def test_what_a_flush_left_undone_is_tried_again_without_an_append(tmp_path: Path) -> None:
     """An idle topic has no next flush of its own."""
-
-    async def scene() -> None:
-        logs = Broker(tmp_path).manager()
-        await logs.start()
-        log = logs.create(CLICKS[2], None)
-        fill(log, 3)
-        log.appender.roll()
-        with failing("open", lambda path: ".snapshot" in path, errno.EMFILE):
-            await logs.flush_sealed_segments()
-        assert not list(log.directory.glob("*.snapshot"))
-        assert await logs.flush_due_logs() == 1
-        assert [path.name for path in log.directory.glob("*.snapshot")] == [f"{3:020}.snapshot"]
-        assert await logs.flush_due_logs() == 0
-        await logs.shutdown(clean=False)
-
-    run(scene)
+    logs = Broker(tmp_path).manager()
+    await logs.start()
+    log = logs.create(CLICKS[2], None)
+    fill(log, 3)
+    log.appender.roll()
+    with failing("open", lambda path: ".snapshot" in path, errno.EMFILE):
+        await logs.flush_sealed_segments()
+    assert not list(log.directory.glob("*.snapshot"))
+    assert await logs.flush_due_logs() == 1
+    assert [path.name for path in log.directory.glob("*.snapshot")] == [f"{3:020}.snapshot"]
+    assert await logs.flush_due_logs() == 0
+    await logs.shutdown(clean=False)
 
 
 def _aborted(producer_id: int = 4, base_offset: int = 0) -> Sequence[bytes]:

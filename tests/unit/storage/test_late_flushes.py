@@ -26,7 +26,7 @@ from ottla.storage.log_manager import LogManager
 from ottla.storage.producer_replay import note_batch
 from ottla.storage.producers import ProducerStates
 
-from .brokers import CLICKS, Broker, run
+from .brokers import CLICKS, Broker
 from .logs import LogMaker, append, batch_of, fill
 
 KEY = CLICKS[3]
@@ -170,39 +170,35 @@ def _contents(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("is_deleted", [True, False], ids=["deleted", "stray"])
-def test_a_late_flush_leaves_nothing_in_the_directory_of_a_recreated_topic(tmp_path: Path, is_deleted: bool) -> None:
+async def test_a_late_flush_leaves_nothing_in_the_directory_of_a_recreated_topic(tmp_path: Path, is_deleted: bool) -> None:
     """Its directory has the same name. Indexes would be those of other batches, epochs and producers those of another topic."""
-
-    async def scene() -> None:
-        broker, thread = Broker(tmp_path), LateThread()
-        broker.overrides = {"segment.bytes": "6000", "index.interval.bytes": "100"}
-        logs = _manager(broker, thread)
-        await logs.start()
-        former = logs.create(KEY, uuid4())
-        for sequence in range(70):
-            append(former, batch_of(sequence, leader_epoch=30 + sequence // 20, producer_id=5, producer_epoch=1, base_sequence=sequence))
-        assert len(former.segments) > 1
-        flushing = await thread.hold(former)
-        if is_deleted:
-            await logs.delete(KEY)
-        else:
-            logs.rename_stray(KEY)
-        new = logs.create(KEY, uuid4())
-        fill(new, 25, size=11, leader_epoch=2)
-        await new.flush()
-        before = _contents(new.directory)
-        await thread.let(flushing)
-        assert _contents(new.directory) == before
-        await logs.write_checkpoints()
-        await logs.shutdown(clean=False)
-        again = _manager(broker, LateThread())
-        await again.start()
-        found = again.get(KEY)
-        assert found is not None
-        assert (found.log_end_offset, found.leader_epochs.entries, list(found.producers.snapshot())) == (25, [(2, 0)], [])
-        await again.shutdown(clean=False)
-
-    run(scene)
+    broker, thread = Broker(tmp_path), LateThread()
+    broker.overrides = {"segment.bytes": "6000", "index.interval.bytes": "100"}
+    logs = _manager(broker, thread)
+    await logs.start()
+    former = logs.create(KEY, uuid4())
+    for sequence in range(70):
+        append(former, batch_of(sequence, leader_epoch=30 + sequence // 20, producer_id=5, producer_epoch=1, base_sequence=sequence))
+    assert len(former.segments) > 1
+    flushing = await thread.hold(former)
+    if is_deleted:
+        await logs.delete(KEY)
+    else:
+        logs.rename_stray(KEY)
+    new = logs.create(KEY, uuid4())
+    fill(new, 25, size=11, leader_epoch=2)
+    await new.flush()
+    before = _contents(new.directory)
+    await thread.let(flushing)
+    assert _contents(new.directory) == before
+    await logs.write_checkpoints()
+    await logs.shutdown(clean=False)
+    again = _manager(broker, LateThread())
+    await again.start()
+    found = again.get(KEY)
+    assert found is not None
+    assert (found.log_end_offset, found.leader_epochs.entries, list(found.producers.snapshot())) == (25, [(2, 0)], [])
+    await again.shutdown(clean=False)
 
 
 async def test_a_late_flush_does_not_follow_the_name_of_its_directory(make_log: LogMaker) -> None:

@@ -59,22 +59,18 @@ def test_the_lock_is_seen_by_another_process_and_goes_with_its_holder(tmp_path: 
     run(scene)
 
 
-def test_another_brokers_directory_is_refused(tmp_path: Path) -> None:
+async def test_another_brokers_directory_is_refused(tmp_path: Path) -> None:
     """meta.properties: it would serve a stranger's data. The lock is given back."""
-
-    async def scene() -> None:
-        logs = Broker(tmp_path).manager()
-        await logs.start("cluster-one")
-        await logs.shutdown()
-        with pytest.raises(ForeignLogDirectory, match=r"belongs to broker 0, and broker\.id is 5"):
-            await Broker(tmp_path, broker_id="5").manager().start("cluster-one")
-        with pytest.raises(ForeignLogDirectory, match="belongs to cluster cluster-one, and this is cluster cluster-two"):
-            await Broker(tmp_path).manager().start("cluster-two")
-        logs = Broker(tmp_path).manager()
-        await logs.start("cluster-one")
-        await logs.shutdown()
-
-    run(scene)
+    logs = Broker(tmp_path).manager()
+    await logs.start("cluster-one")
+    await logs.shutdown()
+    with pytest.raises(ForeignLogDirectory, match=r"belongs to broker 0, and broker\.id is 5"):
+        await Broker(tmp_path, broker_id="5").manager().start("cluster-one")
+    with pytest.raises(ForeignLogDirectory, match="belongs to cluster cluster-one, and this is cluster cluster-two"):
+        await Broker(tmp_path).manager().start("cluster-two")
+    logs = Broker(tmp_path).manager()
+    await logs.start("cluster-one")
+    await logs.shutdown()
 
 
 def test_a_directory_that_was_used_without_a_cluster_id_gets_one(tmp_path: Path) -> None:
@@ -216,34 +212,27 @@ def test_a_container_s_own_file_system_is_warned_of(
 
 
 @pytest.mark.parametrize("name", [RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, CLEANER_CHECKPOINT])
-def test_a_damaged_checkpoint_is_kept_under_another_name_which_the_log_says(
+async def test_a_damaged_checkpoint_is_kept_under_another_name_which_the_log_says(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The broker writes it again soon; what was in it is for a person to look at."""
-
-    async def scene() -> None:
-        broker = Broker(tmp_path)
-        for damage in ("0\n1\n", "no number"):
-            (tmp_path / name).write_text(damage)
-            logs = broker.manager()
-            await logs.start()
-            if CLICKS[0] not in logs.logs:
-                logs.create(CLICKS[0], None)
-            await logs.write_checkpoints()
-            await logs.shutdown()
-        assert [(tmp_path / f"{name}{suffix}").read_text() for suffix in (".damaged", ".2.damaged")] == ["0\n1\n", "no number"]
-        assert f"the file is renamed to {name}.2.damaged" in caplog.text
-
-    run(scene)
-
-
-def test_a_damaged_checkpoint_that_cannot_be_renamed_on_a_full_disk_does_not_keep_a_broker_from_starting(tmp_path: Path) -> None:
-    async def scene() -> None:
-        (tmp_path / RECOVERY_POINT_CHECKPOINT).write_text("no number")
-        logs = Broker(tmp_path).manager()
-        with failing("rename", lambda path: path.endswith(RECOVERY_POINT_CHECKPOINT)) as refused:
-            await logs.start()
-        assert len(refused) == 1 and not logs.offline_directories
+    broker = Broker(tmp_path)
+    for damage in ("0\n1\n", "no number"):
+        (tmp_path / name).write_text(damage)
+        logs = broker.manager()
+        await logs.start()
+        if CLICKS[0] not in logs.logs:
+            logs.create(CLICKS[0], None)
+        await logs.write_checkpoints()
         await logs.shutdown()
+    assert [(tmp_path / f"{name}{suffix}").read_text() for suffix in (".damaged", ".2.damaged")] == ["0\n1\n", "no number"]
+    assert f"the file is renamed to {name}.2.damaged" in caplog.text
 
-    run(scene)
+
+async def test_a_damaged_checkpoint_that_cannot_be_renamed_on_a_full_disk_does_not_keep_a_broker_from_starting(tmp_path: Path) -> None:
+    (tmp_path / RECOVERY_POINT_CHECKPOINT).write_text("no number")
+    logs = Broker(tmp_path).manager()
+    with failing("rename", lambda path: path.endswith(RECOVERY_POINT_CHECKPOINT)) as refused:
+        await logs.start()
+    assert len(refused) == 1 and not logs.offline_directories
+    await logs.shutdown()
