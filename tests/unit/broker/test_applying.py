@@ -127,20 +127,16 @@ def update_metadata(controller_epoch: int = 4, broker_epoch: int = 11, **more: A
     return UpdateMetadataRequest(TWO, controller_epoch, broker_epoch, **{"partitions": (ASSIGNMENT,), "brokers": REGISTRATIONS, **more})
 
 
-def test_coordinators_are_told_of_topics_after_metadata_and_leaderships_and_of_all_when_all_are_known() -> None:
+async def test_coordinators_are_told_of_topics_after_metadata_and_leaderships_and_of_all_when_all_are_known() -> None:
     world = World()
-
-    async def run() -> None:
-        await tell(world, leader_and_isr())
-        await tell(world, replace(leader_and_isr(), all_topics_known=True))
-        await tell(world, update_metadata(all_topics_known=True))
-        other = replace(ASSIGNMENT, topic_id=UUID(int=10))
-        await tell(world, update_metadata(partitions=(other,), deleted_topics=("gone",)))
-        await tell(world, update_metadata(partitions=(), all_topics=(), all_topics_known=True))
-        with pytest.raises(StaleControllerEpoch):
-            await tell(world, update_metadata(controller_epoch=3, deleted_topics=("orders",), all_topics_known=True))
-
-    asyncio.run(run())
+    await tell(world, leader_and_isr())
+    await tell(world, replace(leader_and_isr(), all_topics_known=True))
+    await tell(world, update_metadata(all_topics_known=True))
+    other = replace(ASSIGNMENT, topic_id=UUID(int=10))
+    await tell(world, update_metadata(partitions=(other,), deleted_topics=("gone",)))
+    await tell(world, update_metadata(partitions=(), all_topics=(), all_topics_known=True))
+    with pytest.raises(StaleControllerEpoch):
+        await tell(world, update_metadata(controller_epoch=3, deleted_topics=("orders",), all_topics_known=True))
     assert world.are_applied_first
     assert world.topics == [([], True), ([], True), (["gone", "orders"], False), (["orders"], True)]
 
@@ -177,18 +173,14 @@ def test_a_leader_epoch_that_a_log_is_ahead_of_is_refused_and_the_others_are_app
     assert ("apply", other) in world.told.events
 
 
-def test_a_client_that_is_refused_by_a_former_leader_is_told_the_next_one() -> None:
+async def test_a_client_that_is_refused_by_a_former_leader_is_told_the_next_one() -> None:
     """It asks at once, before the controller has told what is for clients; sent back it would wait for a second or for ever."""
     world = World()
     known_at_apply = []
     follows = replace(ASSIGNMENT, state=replace(STATE, leader=TWO, leader_epoch=STATE.leader_epoch + 1), partition_epoch=6)
-
-    async def run() -> None:
-        await tell(world, update_metadata())
-        world.told.during_apply = lambda: known_at_apply.append(world.metadata.partition("orders", 0))
-        await tell(world, replace(leader_and_isr(), partitions=(follows,)))
-
-    asyncio.run(run())
+    await tell(world, update_metadata())
+    world.told.during_apply = lambda: known_at_apply.append(world.metadata.partition("orders", 0))
+    await tell(world, replace(leader_and_isr(), partitions=(follows,)))
     assert known_at_apply == [follows.state]
 
 
@@ -377,23 +369,19 @@ async def test_a_broker_that_stops_finishes_what_it_has_begun_and_begins_nothing
 
 
 @pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica])
-def test_an_epoch_from_the_future_is_refused_unless_zookeeper_knows_it(request_of: Any) -> None:
+async def test_an_epoch_from_the_future_is_refused_unless_zookeeper_knows_it(request_of: Any) -> None:
     """Anyone who forged one upwards would depose the controller for good; the broker asks once for each that is news."""
     zookeeper = ZooKeeper(4, REGISTRATIONS[0])
     world = World(zookeeper=zookeeper)
-
-    async def run() -> None:
-        with pytest.raises(StaleControllerEpoch):
-            await tell(world, request_of(controller_epoch=2**31 - 1))
-        with pytest.raises(StaleBrokerEpoch):
-            await tell(world, request_of(broker_epoch=2**62))
-        asked = zookeeper.asked
-        await tell(world, request_of())
-        await tell(world, request_of())
-        zookeeper.controller_epoch = 5
-        await tell(world, request_of(controller_epoch=5))
-        with pytest.raises(StaleControllerEpoch):
-            await tell(world, request_of(controller_epoch=4))
-        assert zookeeper.asked - asked <= 2
-
-    asyncio.run(run())
+    with pytest.raises(StaleControllerEpoch):
+        await tell(world, request_of(controller_epoch=2**31 - 1))
+    with pytest.raises(StaleBrokerEpoch):
+        await tell(world, request_of(broker_epoch=2**62))
+    asked = zookeeper.asked
+    await tell(world, request_of())
+    await tell(world, request_of())
+    zookeeper.controller_epoch = 5
+    await tell(world, request_of(controller_epoch=5))
+    with pytest.raises(StaleControllerEpoch):
+        await tell(world, request_of(controller_epoch=4))
+    assert zookeeper.asked - asked <= 2

@@ -442,18 +442,14 @@ def test_at_queued_max_requests_connections_wait_their_turn(tmp_path: Path) -> N
     run(tmp_path, scenario, offload=gate, most_in_flight=2)
 
 
-def test_whoever_waits_for_a_turn_and_goes_away_takes_no_turn() -> None:
+async def test_whoever_waits_for_a_turn_and_goes_away_takes_no_turn() -> None:
     called = []
-
-    async def scenario() -> None:
-        in_flight = InFlight(1)
-        in_flight.enter()
-        assert in_flight.full
-        in_flight.when_free(lambda: called.append("gone"))
-        in_flight.when_free(lambda: called.append("waiting"))
-        in_flight.leave()
-        await asyncio.sleep(0)
-        assert called == ["gone", "waiting"]
-        assert not in_flight.full
-
-    asyncio.run(scenario())
+    in_flight = InFlight(1)
+    in_flight.enter()
+    assert in_flight.full
+    in_flight.when_free(lambda: called.append("gone"))
+    in_flight.when_free(lambda: called.append("waiting"))
+    in_flight.leave()
+    await asyncio.sleep(0)
+    assert called == ["gone", "waiting"]
+    assert not in_flight.full

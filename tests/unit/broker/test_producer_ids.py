@@ -74,26 +74,22 @@ async def test_a_client_that_goes_away_does_not_take_the_allocation_with_it() ->
         await gone
 
 
-def test_an_allocation_that_fails_when_nobody_waits_any_more_is_no_error() -> None:
+async def test_an_allocation_that_fails_when_nobody_waits_any_more_is_no_error() -> None:
     """The producers' connections may be gone by then; asyncio would complain of an exception that no one looked at."""
     complaints: list[object] = []
+    answer = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
 
-    async def scenario() -> None:
-        answer = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    async def allocate() -> range:
+        await answer
+        raise CoordinatorNotAvailable("no controller")
 
-        async def allocate() -> range:
-            await answer
-            raise CoordinatorNotAvailable("no controller")
-
-        waiting = asyncio.create_task(ProducerIds(allocate).next_id())
+    waiting = asyncio.create_task(ProducerIds(allocate).next_id())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    answer.set_result(None)
+    for _ in range(5):
         await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        answer.set_result(None)
-        for _ in range(5):
-            await asyncio.sleep(0)
-
-    asyncio.run(scenario())
     gc.collect()
     assert complaints == []

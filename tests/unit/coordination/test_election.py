@@ -66,19 +66,15 @@ async def test_the_next_holder_has_the_next_epoch_and_the_former_one_can_write_n
     await zookeeper.close()
 
 
-def test_a_term_that_could_not_begin_is_begun_again_in_the_same_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_term_that_could_not_begin_is_begun_again_in_the_same_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.coordination.election._BACKOFF", Backoff(first_seconds=0.01, longest_seconds=5.0))
-
-    async def run() -> None:
-        zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
-        candidate = Candidate(await zookeeper.session(), "only")
-        candidate.fails = 2
-        await candidate.election.start()
-        await until(lambda: candidate.terms)
-        (term,) = candidate.terms
-        assert term.is_own and term.epoch == 1
-        candidate.election.close()
-        await candidate.election.wait_closed()
-        await zookeeper.close()
-
-    asyncio.run(run())
+    zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
+    candidate = Candidate(await zookeeper.session(), "only")
+    candidate.fails = 2
+    await candidate.election.start()
+    await until(lambda: candidate.terms)
+    (term,) = candidate.terms
+    assert term.is_own and term.epoch == 1
+    candidate.election.close()
+    await candidate.election.wait_closed()
+    await zookeeper.close()

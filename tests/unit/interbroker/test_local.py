@@ -88,21 +88,18 @@ def test_a_fault_of_the_receivers_is_no_exception_of_its_own_at_the_caller() -> 
     asyncio.run(run())
 
 
-def test_a_caller_that_is_out_of_date_is_refused_by_the_controller_and_not_by_brokers() -> None:
+async def test_a_caller_that_is_out_of_date_is_refused_by_the_controller_and_not_by_brokers() -> None:
     """What brokers are told carries its epochs in its own data, for the broker itself to judge; as over gRPC."""
 
     def refuse(caller: Caller) -> None:
         raise StaleBrokerEpoch(f"broker {caller.broker_id} has epoch {caller.broker_epoch}")
 
-    async def run() -> None:
-        hub, there = LocalControl(), Recording()
-        here, _ = await serve(hub, ONE, Recording()), await serve(hub, TWO, there, refuse)
-        with pytest.raises(StaleBrokerEpoch, match="broker 1 has epoch 11"):
-            await here.controller(registration(TWO)).delete_topic("orders")
-        await here.broker(registration(TWO)).update_metadata(METADATA)
-        assert there.calls == [METADATA]
-
-    asyncio.run(run())
+    hub, there = LocalControl(), Recording()
+    here, _ = await serve(hub, ONE, Recording()), await serve(hub, TWO, there, refuse)
+    with pytest.raises(StaleBrokerEpoch, match="broker 1 has epoch 11"):
+        await here.controller(registration(TWO)).delete_topic("orders")
+    await here.broker(registration(TWO)).update_metadata(METADATA)
+    assert there.calls == [METADATA]
 
 
 @pytest.mark.parametrize("why", ["never there", "stopped", "partitioned"])

@@ -97,21 +97,17 @@ async def two_brokers(
         await served.close()
 
 
-def test_a_call_to_the_controller_arrives_with_the_defaults_that_its_caller_left_out() -> None:
+async def test_a_call_to_the_controller_arrives_with_the_defaults_that_its_caller_left_out() -> None:
     """Every call with everything that it can have is in `test_golden`."""
     controller = Recording({CreateTopicRequest: DESCRIPTION, CreatePartitionsRequest: DESCRIPTION, ListPartitionReassignmentsRequest: {}})
-
-    async def run() -> None:
-        async with two_brokers(controller=controller) as (control, registration):
-            remote = control.controller(registration)
-            assert await remote.create_topic(NewTopic("orders")) == DESCRIPTION
-            await remote.delete_topic("orders")
-            assert await remote.create_partitions("orders", 4) == DESCRIPTION
-            await remote.alter_topic_configs("orders", {"retention.ms": "1"})
-            await remote.incremental_alter_broker_configs(TWO, ())
-            assert await remote.list_partition_reassignments() == {}
-
-    asyncio.run(run())
+    async with two_brokers(controller=controller) as (control, registration):
+        remote = control.controller(registration)
+        assert await remote.create_topic(NewTopic("orders")) == DESCRIPTION
+        await remote.delete_topic("orders")
+        assert await remote.create_partitions("orders", 4) == DESCRIPTION
+        await remote.alter_topic_configs("orders", {"retention.ms": "1"})
+        await remote.incremental_alter_broker_configs(TWO, ())
+        assert await remote.list_partition_reassignments() == {}
     assert controller.calls == [
         CreateTopicRequest(NewTopic("orders"), False, 30),
         DeleteTopicRequest("orders", 30),
@@ -122,21 +118,17 @@ def test_a_call_to_the_controller_arrives_with_the_defaults_that_its_caller_left
     ]
 
 
-def test_errors_are_raised_again_at_the_caller() -> None:
+async def test_errors_are_raised_again_at_the_caller() -> None:
     broker = Recording({LeaderAndIsrRequest: StaleControllerEpoch("epoch 4 is older than 6")})
     controller = Recording({DeleteTopicRequest: NotController("broker 1 is not")})
-
-    async def run() -> None:
-        async with two_brokers(broker, controller) as (control, registration):
-            with pytest.raises(StaleControllerEpoch, match="epoch 4 is older than 6"):
-                await control.broker(registration).leader_and_isr(LeaderAndIsrRequest(ONE, 4, 5, (), ()))
-            with pytest.raises(NotController, match="broker 1 is not"):
-                await control.controller(registration).delete_topic("orders")
-
-    asyncio.run(run())
+    async with two_brokers(broker, controller) as (control, registration):
+        with pytest.raises(StaleControllerEpoch, match="epoch 4 is older than 6"):
+            await control.broker(registration).leader_and_isr(LeaderAndIsrRequest(ONE, 4, 5, (), ()))
+        with pytest.raises(NotController, match="broker 1 is not"):
+            await control.controller(registration).delete_topic("orders")
 
 
-def test_every_call_to_the_controller_says_who_calls_and_is_refused_when_that_is_out_of_date() -> None:
+async def test_every_call_to_the_controller_says_who_calls_and_is_refused_when_that_is_out_of_date() -> None:
     """Every call carries the controller epoch and the broker epoch; stale ones are refused."""
     seen: list[Caller] = []
     controller, broker = Recording(), Recording()
@@ -145,30 +137,27 @@ def test_every_call_to_the_controller_says_who_calls_and_is_refused_when_that_is
         seen.append(caller)
         raise StaleBrokerEpoch(f"broker {caller.broker_id} has registered again")
 
-    async def run() -> None:
-        async with two_brokers(broker, controller, check=refuse) as (control, registration):
-            remote = control.controller(registration)
-            calls = [
-                remote.alter_partition(AlterPartitionRequest(TWO, 12, ())),
-                remote.controlled_shutdown(TWO, 12),
-                remote.allocate_producer_ids(TWO, 12),
-                remote.create_topic(NewTopic("orders")),
-                remote.delete_topic("orders"),
-                remote.create_partitions("orders", 2),
-                remote.alter_topic_configs("orders", {}),
-                remote.incremental_alter_topic_configs("orders", ()),
-                remote.alter_broker_configs(None, {}),
-                remote.incremental_alter_broker_configs(None, ()),
-                remote.elect_leaders(ElectionType.PREFERRED, None),
-                remote.alter_partition_reassignments({}),
-                remote.list_partition_reassignments(),
-                control.broker(registration).drain(),
-            ]
-            for call in calls:
-                with pytest.raises(StaleBrokerEpoch, match="broker 2 has registered again"):
-                    await call
-
-    asyncio.run(run())
+    async with two_brokers(broker, controller, check=refuse) as (control, registration):
+        remote = control.controller(registration)
+        calls = [
+            remote.alter_partition(AlterPartitionRequest(TWO, 12, ())),
+            remote.controlled_shutdown(TWO, 12),
+            remote.allocate_producer_ids(TWO, 12),
+            remote.create_topic(NewTopic("orders")),
+            remote.delete_topic("orders"),
+            remote.create_partitions("orders", 2),
+            remote.alter_topic_configs("orders", {}),
+            remote.incremental_alter_topic_configs("orders", ()),
+            remote.alter_broker_configs(None, {}),
+            remote.incremental_alter_broker_configs(None, ()),
+            remote.elect_leaders(ElectionType.PREFERRED, None),
+            remote.alter_partition_reassignments({}),
+            remote.list_partition_reassignments(),
+            control.broker(registration).drain(),
+        ]
+        for call in calls:
+            with pytest.raises(StaleBrokerEpoch, match="broker 2 has registered again"):
+                await call
     # The first three are made under the epoch that they name: what was asked in a former life stays a former life's.
     assert seen == [replace(CALLER, broker_epoch=12)] * 3 + [CALLER] * 11
     assert not controller.calls

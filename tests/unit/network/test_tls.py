@@ -127,15 +127,11 @@ def test_a_broker_shows_its_keystore_to_other_brokers_and_trusts_their_authority
     assert asyncio.run(talk(Wire(server_context(settings), client_context(settings, check_host_name=True)))) == "TLSv1.3"
 
 
-def test_without_a_truststore_a_broker_trusts_the_systems_authorities_only(certificate: Path) -> None:
+async def test_without_a_truststore_a_broker_trusts_the_systems_authorities_only(certificate: Path) -> None:
     settings = TlsSettings(keystore_location=str(certificate))
-
-    async def refused() -> None:
-        async with serving(Wire(server_context(settings), client_context(settings, check_host_name=True))) as server:
-            with pytest.raises(ssl.SSLCertVerificationError):
-                await server.connect()
-
-    asyncio.run(refused())
+    async with serving(Wire(server_context(settings), client_context(settings, check_host_name=True))) as server:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await server.connect()
 
 
 def test_a_client_needs_no_certificate_of_its_own(certificate: Path) -> None:

@@ -70,18 +70,14 @@ async def test_a_server_that_is_back_is_found_again() -> None:
             await again.stop(0)
 
 
-def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC honours http_proxy by default, and would send the cluster's control to it."""
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     for name in ("no_proxy", "no_grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
-
-    async def run() -> None:
-        async with serving() as served:
-            await served.call()
-
-    asyncio.run(run())
+    async with serving() as served:
+        await served.call()
 
 
 async def test_a_channel_that_is_closed_ends_its_calls_with_an_error_and_does_not_cancel_the_caller() -> None:

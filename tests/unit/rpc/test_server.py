@@ -166,15 +166,11 @@ async def test_without_a_host_every_interface_is_listened_at() -> None:
 
 
 @pytest.mark.parametrize("smaller_end", ["server", "channel"])
-def test_a_message_that_is_too_large_is_refused_and_the_connection_lives_on(smaller_end: str) -> None:
+async def test_a_message_that_is_too_large_is_refused_and_the_connection_lives_on(smaller_end: str) -> None:
     """Both ends are bounded: neither sends what it would not take."""
     small, large = RpcLimits(max_message_bytes=10_000), RpcLimits(max_message_bytes=1_000_000)
-
-    async def run() -> None:
-        limits, channel_limits = (small, large) if smaller_end == "server" else (large, small)
-        async with serving(limits=limits, channel_limits=channel_limits) as served:
-            with pytest.raises(InvalidRequest, match="RESOURCE_EXHAUSTED"):
-                await served.call("x" * 20_000)
-            await served.call("x" * 9_000)
-
-    asyncio.run(run())
+    limits, channel_limits = (small, large) if smaller_end == "server" else (large, small)
+    async with serving(limits=limits, channel_limits=channel_limits) as served:
+        with pytest.raises(InvalidRequest, match="RESOURCE_EXHAUSTED"):
+            await served.call("x" * 20_000)
+        await served.call("x" * 9_000)

@@ -176,19 +176,16 @@ async def test_a_probe_gets_in_however_many_connections_somebody_holds() -> None
 
 
 @pytest.mark.parametrize("words", [b"\x16\x03\x01\x02\x00\x01", b"GET / SPDY/1.1\r\n\r\n", b"GET /" + b"a" * 40_000, b"\r\n" * 40_000])
-def test_what_is_no_request_is_refused_and_the_next_one_answered(words: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> None:
-        async with asked() as world:
-            reader, writer = await world.open()
-            writer.write(words + b"\r\n\r\n")
-            answer = b""
-            with suppress(ConnectionError):
-                answer = await asyncio.wait_for(reader.read(), 120)
-            assert answer[:12] in (b"", b"HTTP/1.1 400")
-            writer.close()
-            assert (await world.get("/healthz"))[0] == 200
-
-    asyncio.run(run())
+async def test_what_is_no_request_is_refused_and_the_next_one_answered(words: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async with asked() as world:
+        reader, writer = await world.open()
+        writer.write(words + b"\r\n\r\n")
+        answer = b""
+        with suppress(ConnectionError):
+            answer = await asyncio.wait_for(reader.read(), 120)
+        assert answer[:12] in (b"", b"HTTP/1.1 400")
+        writer.close()
+        assert (await world.get("/healthz"))[0] == 200
     assert not [record for record in caplog.records if record.levelname != "INFO"], "a stranger must not fill the log"
 
 
@@ -244,44 +241,36 @@ def posted(body: bytes, announced: str) -> bytes:
 
 @pytest.mark.parametrize("size", [0, 1_000, 1_001, 100_000])
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_a_body_is_taken_up_to_its_bound_and_a_larger_one_refused(size: int, is_chunked: bool) -> None:
+async def test_a_body_is_taken_up_to_its_bound_and_a_larger_one_refused(size: int, is_chunked: bool) -> None:
     """Whether its size is announced or it comes in chunks (RFC 9112, 7.1), whose end is not known before."""
     if is_chunked:
         chunks = b"".join(b"%x\r\n%s\r\n" % (min(500, size - at), b"x" * min(500, size - at)) for at in range(0, size, 500))
         words = posted(chunks + b"0\r\n\r\n", "Transfer-Encoding: chunked")
     else:
         words = posted(b"x" * size, f"Content-Length: {size}")
-
-    async def run() -> None:
-        async with asked(HttpLimits(body_bytes=1_000)) as world:
-            reader, writer = await world.open()
-            writer.write(words)
-            answer = b""
-            with suppress(ConnectionError):  # what was not read of a refused body resets the connection
-                while received := await asyncio.wait_for(reader.read(4096), 120):
-                    answer += received
-            assert answer.startswith(b"HTTP/1.1 200" if size <= 1_000 else b"HTTP/1.1 413")
-            assert (b"\r\n\r\n%d bytes" % size in answer) == (size <= 1_000)
-            writer.close()
-
-    asyncio.run(run())
+    async with asked(HttpLimits(body_bytes=1_000)) as world:
+        reader, writer = await world.open()
+        writer.write(words)
+        answer = b""
+        with suppress(ConnectionError):  # what was not read of a refused body resets the connection
+            while received := await asyncio.wait_for(reader.read(4096), 120):
+                answer += received
+        assert answer.startswith(b"HTTP/1.1 200" if size <= 1_000 else b"HTTP/1.1 413")
+        assert (b"\r\n\r\n%d bytes" % size in answer) == (size <= 1_000)
+        writer.close()
 
 
-def test_over_tls_the_same_is_answered(tmp_path: Path) -> None:
+async def test_over_tls_the_same_is_answered(tmp_path: Path) -> None:
     keystore, truststore = Authority("probes").write(tmp_path, "service")
     trusting = ssl.create_default_context(cafile=truststore)
-
-    async def run() -> None:
-        async with asked(tls=server_context(TlsSettings(keystore_location=keystore))) as world:
-            assert world.endpoint.url.startswith("https://127.0.0.1:")
-            reader, writer = await asyncio.open_connection("127.0.0.1", world.endpoint.port, ssl=trusting, server_hostname="localhost")
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            assert (await asyncio.wait_for(reader.read(), 120)).startswith(b"HTTP/1.1 200")
-            writer.close()
-            plain, writer = await world.open()
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-            with suppress(ConnectionError):
-                assert b"HTTP" not in await asyncio.wait_for(plain.read(), 120)
-            writer.close()
-
-    asyncio.run(run())
+    async with asked(tls=server_context(TlsSettings(keystore_location=keystore))) as world:
+        assert world.endpoint.url.startswith("https://127.0.0.1:")
+        reader, writer = await asyncio.open_connection("127.0.0.1", world.endpoint.port, ssl=trusting, server_hostname="localhost")
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert (await asyncio.wait_for(reader.read(), 120)).startswith(b"HTTP/1.1 200")
+        writer.close()
+        plain, writer = await world.open()
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        with suppress(ConnectionError):
+            assert b"HTTP" not in await asyncio.wait_for(plain.read(), 120)
+        writer.close()

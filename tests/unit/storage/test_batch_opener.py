@@ -100,14 +100,10 @@ def test_a_batch_that_takes_its_time_to_open_is_too_large(monkeypatch: pytest.Mo
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
 
 
-def test_records_at_offsets_that_their_batch_does_not_have_are_refused() -> None:
+async def test_records_at_offsets_that_their_batch_does_not_have_are_refused() -> None:
     """No cleaner could do with them; Kafka asks as much of a compressed batch (`LogValidator`)."""
     lie = build_batch([Record(0, 1, b"k", b"v"), Record(5, 1, b"k", b"v")])
-
-    async def scenario() -> None:
-        with pytest.raises(InvalidRecord, match="record 1 has the offset 5"):
-            await BatchOpener(offload_nothing, has_process=False).opened(
-                seal(read_header(lie)._replace(last_offset_delta=1), lie[61:]), StoredAs(has_keys=True)
-            )
-
-    asyncio.run(scenario())
+    with pytest.raises(InvalidRecord, match="record 1 has the offset 5"):
+        await BatchOpener(offload_nothing, has_process=False).opened(
+            seal(read_header(lie)._replace(last_offset_delta=1), lie[61:]), StoredAs(has_keys=True)
+        )

@@ -13,7 +13,7 @@ from ottla.storage.log_manager import Periodic
 from ottla.testing import ManualClock
 
 
-def test_files_and_directories_go_when_they_are_due_and_not_before(tmp_path: Path) -> None:
+async def test_files_and_directories_go_when_they_are_due_and_not_before(tmp_path: Path) -> None:
     """file.delete.delay.ms may differ from topic to topic."""
     clock = ManualClock()
     deletes = DelayedDeletes(clock, offload_nothing)
@@ -26,17 +26,14 @@ def test_files_and_directories_go_when_they_are_due_and_not_before(tmp_path: Pat
     def left() -> list[str]:
         return [path.name for path in tmp_path.iterdir()]
 
-    async def scene() -> None:
-        assert await deletes.run_due() == 0
-        clock.advance(seconds=1)
-        assert await deletes.run_due() == 2
-        assert left() == ["late"]
-        clock.advance(seconds=1)
-        assert await deletes.run_due() == 1
-        assert left() == []
-        assert len(deletes) == 0
-
-    asyncio.run(scene())
+    assert await deletes.run_due() == 0
+    clock.advance(seconds=1)
+    assert await deletes.run_due() == 2
+    assert left() == ["late"]
+    clock.advance(seconds=1)
+    assert await deletes.run_due() == 1
+    assert left() == []
+    assert len(deletes) == 0
 
 
 def test_a_name_that_still_waits_is_not_taken(tmp_path: Path) -> None:

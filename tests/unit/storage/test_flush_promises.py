@@ -36,7 +36,7 @@ def rolled(log: Log, count: int = 1, **of_batch: int) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
-def test_leader_epochs_and_names_are_on_the_disk_where_a_snapshot_has_to_wait(make_log: LogMaker, number: int) -> None:
+async def test_leader_epochs_and_names_are_on_the_disk_where_a_snapshot_has_to_wait(make_log: LogMaker, number: int) -> None:
     """A snapshot can wait: a start reads the batches instead. What a follower compares logs by cannot."""
     synced: list[str] = []
     fsync = os.fsync
@@ -45,26 +45,23 @@ def test_leader_epochs_and_names_are_on_the_disk_where_a_snapshot_has_to_wait(ma
         synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115
         fsync(descriptor)
 
-    async def scene() -> None:
-        log = make_log(segment_bytes=2_500)
-        fill(log, 6, leader_epoch=5)
+    log = make_log(segment_bytes=2_500)
+    fill(log, 6, leader_epoch=5)
+    await log.flush()
+    rolled(log, leader_epoch=8)
+    with failing("open", lambda path: ".snapshot" in path, number) as failed, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", noted)
         await log.flush()
-        rolled(log, leader_epoch=8)
-        with failing("open", lambda path: ".snapshot" in path, number) as failed, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "fsync", noted)
-            await log.flush()
-        assert failed
-        assert str(log.directory) in synced
-        assert log.recovery_point == log.log_end_offset
-        assert read_leader_epochs(log.directory / LEADER_EPOCH_CHECKPOINT) == [(5, 0), (8, 6)]
-        assert log.flusher.owes
-        assert log.synced_offset < log.segments[1].base_offset, "a cleaner has to wait for the producers' states"
-        await log.flusher.flush_sealed()
-        assert not log.flusher.owes
-        assert log.synced_offset == log.log_end_offset
-        assert (log.directory / f"{log.segments[1].base_offset:020}.snapshot").exists()
-
-    asyncio.run(scene())
+    assert failed
+    assert str(log.directory) in synced
+    assert log.recovery_point == log.log_end_offset
+    assert read_leader_epochs(log.directory / LEADER_EPOCH_CHECKPOINT) == [(5, 0), (8, 6)]
+    assert log.flusher.owes
+    assert log.synced_offset < log.segments[1].base_offset, "a cleaner has to wait for the producers' states"
+    await log.flusher.flush_sealed()
+    assert not log.flusher.owes
+    assert log.synced_offset == log.log_end_offset
+    assert (log.directory / f"{log.segments[1].base_offset:020}.snapshot").exists()
 
 
 @pytest.mark.parametrize("number", [errno.EDQUOT, errno.ENFILE])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -97,16 +96,12 @@ def test_a_torn_tail_is_no_wrong_checksum(make_log: LogMaker) -> None:
     assert not load_log(log.directory, index_interval_bytes=4096).has_wrong_checksum
 
 
-def test_each_flush_is_timed(make_log: LogMaker, clock: ManualClock) -> None:
+async def test_each_flush_is_timed(make_log: LogMaker, clock: ManualClock) -> None:
     log = make_log()
     counts: LogCounts = log.files.context.counts
-
-    async def run() -> None:
-        for _ in range(3):
-            fill(log, 1)
-            await log.flush()
-
-    asyncio.run(run())
+    for _ in range(3):
+        fill(log, 1)
+        await log.flush()
     assert counts.flush_seconds.snapshot().count == 3
 
 

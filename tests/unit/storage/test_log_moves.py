@@ -465,58 +465,50 @@ def _facts(log: Log) -> object:
     return log.log_start_offset, log.log_end_offset, contents(log), segments
 
 
-def test_a_segment_that_has_rolled_counts_as_copied_only_with_its_indexes(tmp_path: Path) -> None:
+async def test_a_segment_that_has_rolled_counts_as_copied_only_with_its_indexes(tmp_path: Path) -> None:
     """The recovery point of a log that has moved follows from it, and before that no start makes an index again."""
     broker = Broker(tmp_path / "a", tmp_path / "b", log_index_interval_bytes="1")
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        log = logs.create(KEY, None)
-        fill(log, 6)
-        target = tmp_path / "b" / "copy"
-        target.mkdir()
-        copy = LogCopy(log)
-        carry_out(copy.plan(), log.directory, target, synced=True)
-        copy.done()
-        assert copy.end_offset == 6
-        log.appender.roll()
-        fill(log, 1)
-        assert copy.end_offset == 0
-        carry_out(copy.plan(), log.directory, target, synced=True)
-        copy.done()
-        assert copy.end_offset == 7
-        await logs.shutdown()
-
-    run(scene)
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(KEY, None)
+    fill(log, 6)
+    target = tmp_path / "b" / "copy"
+    target.mkdir()
+    copy = LogCopy(log)
+    carry_out(copy.plan(), log.directory, target, synced=True)
+    copy.done()
+    assert copy.end_offset == 6
+    log.appender.roll()
+    fill(log, 1)
+    assert copy.end_offset == 0
+    carry_out(copy.plan(), log.directory, target, synced=True)
+    copy.done()
+    assert copy.end_offset == 7
+    await logs.shutdown()
 
 
 @pytest.mark.parametrize("has_files_in_the_end", [False, True])
-def test_indexes_that_a_full_disk_kept_in_memory_go_along_whether_they_get_their_files_meanwhile_or_not(
+async def test_indexes_that_a_full_disk_kept_in_memory_go_along_whether_they_get_their_files_meanwhile_or_not(
     tmp_path: Path, has_files_in_the_end: bool
 ) -> None:
     broker = Broker(tmp_path / "a", tmp_path / "b", log_index_interval_bytes="1")
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        log = logs.create(KEY, None)
-        fill(log, 6)
-        log.appender.roll()
-        sealed = log.segments[0]
-        before = list(sealed.offset_index.entries()), list(sealed.time_index.entries())
-        sealed.withdraw_indexes()
-        target = tmp_path / "b" / "copy"
-        target.mkdir()
-        copy = LogCopy(log)
-        for is_last in (False, True):
-            if is_last and has_files_in_the_end:
-                assert bring_indexes(sealed)
-            carry_out(copy.plan(), log.directory, target, synced=True)
-            copy.done()
-        copied = copy.segments_in(target)[0]
-        assert (list(copied.offset_index.entries()), list(copied.time_index.entries())) == before
-        assert before[0] and before[1]
-        await logs.shutdown()
-
-    run(scene)
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(KEY, None)
+    fill(log, 6)
+    log.appender.roll()
+    sealed = log.segments[0]
+    before = list(sealed.offset_index.entries()), list(sealed.time_index.entries())
+    sealed.withdraw_indexes()
+    target = tmp_path / "b" / "copy"
+    target.mkdir()
+    copy = LogCopy(log)
+    for is_last in (False, True):
+        if is_last and has_files_in_the_end:
+            assert bring_indexes(sealed)
+        carry_out(copy.plan(), log.directory, target, synced=True)
+        copy.done()
+    copied = copy.segments_in(target)[0]
+    assert (list(copied.offset_index.entries()), list(copied.time_index.entries())) == before
+    assert before[0] and before[1]
+    await logs.shutdown()

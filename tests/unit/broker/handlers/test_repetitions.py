@@ -65,32 +65,28 @@ def test_what_is_named_again_is_answered_once(run: Any, key: ApiKey, version: in
     run(scenario)
 
 
-def test_work_that_takes_longer_than_a_slice_lets_others_in() -> None:
+async def test_work_that_takes_longer_than_a_slice_lets_others_in() -> None:
     """The clock continues by two milliseconds with each look at it, so a slice of five ends after a few steps."""
     turns: list[str] = []
+    loop = asyncio.get_running_loop()
+    time = iter(range(1_000_000))
 
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        time = iter(range(1_000_000))
+    def steps() -> Any:
+        for number in range(6):
+            turns.append(f"step {number}")
+            yield
+        return "done"
 
-        def steps() -> Any:
-            for number in range(6):
-                turns.append(f"step {number}")
-                yield
-            return "done"
+    def other() -> None:
+        turns.append("someone else")
 
-        def other() -> None:
-            turns.append("someone else")
-
+    loop.call_soon(other)
+    with mock.patch.object(loop, "time", lambda: next(time) * 0.002):
+        rest = begun(steps())
+        assert asyncio.iscoroutine(rest)
+        assert await rest == "done"
         loop.call_soon(other)
-        with mock.patch.object(loop, "time", lambda: next(time) * 0.002):
-            rest = begun(steps())
-            assert asyncio.iscoroutine(rest)
-            assert await rest == "done"
-            loop.call_soon(other)
-            assert [in_slice async for in_slice in in_slices(range(6))] == list(range(6))
-
-    asyncio.run(scenario())
+        assert [in_slice async for in_slice in in_slices(range(6))] == list(range(6))
     assert turns.index("someone else") < turns.index("step 5")
     assert turns.count("someone else") == 2
 
