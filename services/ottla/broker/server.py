@@ -68,7 +68,7 @@ from ottla.wire.connection import OVERHEAD, SocketConnection, open_connection
 
 log = logging.getLogger(__name__)
 
-# Disk reads, fsyncs and decoding beside the loop. More threads than cores, because most of them wait for the disk.
+# Disk reads, fsyncs and decoding outside the loop. More threads than cores, because most of them wait for the disk.
 OFFLOAD_THREADS: Final = 8
 # A peer that takes nothing of an answer for so long is gone, whatever TCP believes.
 STALL_SECONDS: Final = 30.0

@@ -61,7 +61,7 @@ class StatePartitions(Generic[P]):
     Args:
         topic: its name.
         make: the coordinator of a partition, for a leader epoch.
-        offload: decodes beside the loop.
+        offload: decodes outside the loop.
         metadata: how many partitions the topic has.
         partition_count: how many it would be created with.
         loaded: called after each partition that has been read.

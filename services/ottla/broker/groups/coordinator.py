@@ -41,7 +41,7 @@ class GroupCoordinator:
     Args:
         internal: appends to and reads the offsets topic.
         clock, unique: for groups.
-        offload: decodes beside the loop.
+        offload: decodes outside the loop.
         metadata: how many partitions the offsets topic has.
         partition_count: how many it would be created with.
         check_interval_seconds: `offsets.retention.check.interval.ms`.

@@ -413,7 +413,7 @@ async def _stage_opened(
     now_ms: int,
     unverified: list[tuple[Partition, int, int]],
 ) -> bytes | DelayedProduce | None:
-    """As `_stage`, after what has to be waited for: a coordinator, and batches that are opened beside the loop.
+    """As `_stage`, after what has to be waited for: a coordinator, and batches that are opened outside the loop.
 
     A topic with a `compression.type` of its own has them compressed again, a compacted one has their keys looked at, and one that has
     schema ids validated has those asked for that are not known here.

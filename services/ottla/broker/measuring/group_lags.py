@@ -3,7 +3,7 @@
     records     high watermark less committed offset, of the partitions that have a replica here
     seconds     now less the timestamp of the record at the committed offset
 
-The timestamp is in the log, so it is looked up beside the loop, a bounded number of them for a scrape, and remembered for
+The timestamp is in the log, so it is looked up outside the loop, a bounded number of them for a scrape, and remembered for
 as long as the offset stays the same. It is that of the batch: records of one batch are of one moment. A topic's seconds
 are those of its worst partition.
 """

@@ -86,7 +86,7 @@ class InternalTopics:
         replicas: where partitions are.
         produces: where an append waits for the high watermark.
         clock: for the records' timestamps.
-        offload: reads beside the loop.
+        offload: reads outside the loop.
     """
 
     def __init__(self, replicas: ReplicaManager, produces: Purgatory, clock: Clock, offload: Offload) -> None:

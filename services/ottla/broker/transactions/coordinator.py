@@ -47,7 +47,7 @@ class TransactionCoordinator:
     Args:
         internal: appends to and reads the topic of transactions.
         clock: for what is written and timed.
-        offload: decodes beside the loop.
+        offload: decodes outside the loop.
         metadata: how many partitions the topic has.
         markers: tell all partitions of a transaction how it ended.
         producer_ids: that no producer has.
