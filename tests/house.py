@@ -70,16 +70,16 @@ HOME_WORDS: Final = re.compile(r"\b(?:nobody|somebody|whoever|anew|(?:is|are) to
 # What a figure may be at most. A ceiling is lowered with its figure; it is raised for new function only, by what that needs.
 CEILINGS: Final[dict[str, int]] = {
     "files": 361,
-    "modules with one importer": 57,
+    "modules with one importer": 56,
     "modules of the broker in no layer": 0,
-    "Callable[": 255,
+    "Callable[": 187,
     "home words": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 60_250,
-    "lines of tests": 78_870,
+    "lines of services/ottla": 60_249,
+    "lines of tests": 77_922,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
-    "files on the way of a CreateTopics": 32,
+    "files on the way of a CreateTopics": 31,
 }
 
 
