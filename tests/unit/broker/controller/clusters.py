@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from random import Random
 from typing import cast
 
@@ -274,14 +275,20 @@ class Cluster:
             await session.close()
 
 
+@asynccontextmanager
+async def clustered(**properties: str) -> AsyncIterator[Cluster]:
+    cluster = Cluster(**{name.replace("_", "."): value for name, value in properties.items()})
+    try:
+        async with asyncio.timeout(120):
+            yield cluster
+    finally:
+        await cluster.close()
+
+
 def run(scenario: Callable[[Cluster], Awaitable[None]], **properties: str) -> None:
     async def main() -> None:
-        cluster = Cluster(**{name.replace("_", "."): value for name, value in properties.items()})
-        try:
-            async with asyncio.timeout(120):
-                await scenario(cluster)
-        finally:
-            await cluster.close()
+        async with clustered(**properties) as cluster:
+            await scenario(cluster)
 
     asyncio.run(main())
 

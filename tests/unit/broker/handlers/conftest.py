@@ -10,8 +10,8 @@ import asyncio
 import inspect
 import io
 import itertools
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import MISSING, fields
 from datetime import timedelta
 from pathlib import Path
@@ -184,12 +184,22 @@ def run(tmp_path: Path) -> Callable[..., None]:
     runs = itertools.count()
 
     def run_scenario(scenario: Scenario, **properties: str) -> None:
-        asyncio.run(_run(tmp_path / str(next(runs)), scenario, properties))
+        async def main() -> None:
+            async with without_sockets(tmp_path / str(next(runs)), properties) as broker:
+                await scenario(broker)
+
+        asyncio.run(main())
 
     return run_scenario
 
 
-async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str]) -> None:
+@pytest.fixture
+def broker(tmp_path: Path) -> AbstractAsyncContextManager[BrokerWithoutSockets]:
+    return without_sockets(tmp_path, {})
+
+
+@asynccontextmanager
+async def without_sockets(directory: Path, properties: Mapping[str, str]) -> AsyncIterator[BrokerWithoutSockets]:
     settings = BrokerSettings.from_properties(
         {"log.dirs": f"{directory / 'a'},{directory / 'b'}", "broker.id": "1", **INTERNAL_TOPICS_OF_ONE, **properties}
     )
@@ -252,4 +262,4 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
             transactions=transactions,
             schema_ids=SchemaIds(clock=clock),
         )
-        await scenario(BrokerWithoutSockets(parts, rules))
+        yield BrokerWithoutSockets(parts, rules)

@@ -56,13 +56,10 @@ from ottla.protocol.api import ApiKey
         ),
     ],
 )
-def test_what_is_named_again_is_answered_once(run: Any, key: ApiKey, version: int, asked: dict[str, Any], answers: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        found = answers(await broker.ask(key, version, **asked))
-        assert len(found) == len(set(found)), found
-
-    run(scenario)
+async def test_what_is_named_again_is_answered_once(broker: Any, key: ApiKey, version: int, asked: dict[str, Any], answers: Any) -> None:
+    await broker.create("flights")
+    found = answers(await broker.ask(key, version, **asked))
+    assert len(found) == len(set(found)), found
 
 
 async def test_work_that_takes_longer_than_a_slice_lets_others_in() -> None:
