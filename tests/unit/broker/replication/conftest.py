@@ -1,14 +1,14 @@
-"""The broker of a test that is a coroutine."""
+"""The follower of a test that is a coroutine."""
 
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 
 import pytest
-from tests.unit.broker.wired import Wired, wired
+
+from .followers import Follower, following
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> AbstractAsyncContextManager[Wired]:
-    return wired(tmp_path)
+def follower() -> AbstractAsyncContextManager[Follower]:
+    return following()
