@@ -314,7 +314,7 @@ def _partitions(text: str) -> dict[str, frozenset[int]]:
     """`clicks:0,1;views:0`; nothing for `nothing`."""
     if text in ("", "nothing"):
         return {}
-    pairs = (each.split(":") for each in text.split(";"))
+    pairs = (word.split(":") for word in text.split(";"))
     return {topic: frozenset(map(int, numbers.split(","))) for topic, numbers in pairs}
 
 

@@ -227,7 +227,7 @@ class TransactionCommands:
 
     def _do_show(self, as_: str) -> None:
         found = sorted(self._coordinator.transactions(), key=lambda transaction: transaction.transactional_id)
-        self._lines += [f"{each.transactional_id}: {_told(each)}" for each in found] or ["nothing"]
+        self._lines += [f"{transaction.transactional_id}: {_told(transaction)}" for transaction in found] or ["nothing"]
 
 
 def _renamed(options: dict[str, str]) -> dict[str, str]:

@@ -275,7 +275,7 @@ class Cluster:
             if machine.has_forgotten:
                 machine.must_leave = {key for key in machine.must_leave if key in states and machine.broker_id in states[key].isr}
                 mine = [state for state in states.values() if machine.broker_id in state.replicas]
-                if machine.is_up and not machine.must_leave and all(machine.broker_id in each.isr for each in mine):
+                if machine.is_up and not machine.must_leave and all(machine.broker_id in state.isr for state in mine):
                     machine.has_forgotten = False
                     self.trace.tell(f"{machine.name} has caught up")
 

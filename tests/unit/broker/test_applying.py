@@ -31,7 +31,7 @@ ONE, TWO = BrokerId(1), BrokerId(2)
 ORDERS = TopicPartition("orders", 0)
 STATE = PartitionState(ONE, 3, (ONE, TWO), (ONE, TWO), 4)
 ASSIGNMENT = PartitionAssignment("orders", UUID(int=9), 0, STATE, 5)
-REGISTRATIONS = tuple(BrokerRegistration(each, (), broker_epoch=10 + each) for each in (ONE, TWO))
+REGISTRATIONS = tuple(BrokerRegistration(broker_id, (), broker_epoch=10 + broker_id) for broker_id in (ONE, TWO))
 
 
 class Told:
@@ -352,7 +352,7 @@ async def test_a_session_that_ends_while_leaders_are_made_leaves_none_of_them() 
 async def test_requests_are_taken_in_turn_and_judged_when_their_turn_has_come() -> None:
     world = World()
     world.told.during_apply = lambda: world.applier.controller_changed(ONE, 6)
-    outcomes = await asyncio.gather(*(tell(world, each) for each in (leader_and_isr(), update_metadata())), return_exceptions=True)
+    outcomes = await asyncio.gather(*(tell(world, request) for request in (leader_and_isr(), update_metadata())), return_exceptions=True)
     assert outcomes[0] == LeaderAndIsrResponse({ORDERS: 0})
     assert isinstance(outcomes[1], StaleControllerEpoch)
 

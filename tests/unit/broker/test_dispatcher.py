@@ -235,7 +235,7 @@ def test_what_kafkas_controller_sends_again_and_again_is_no_warning(tmp_path: Pa
 
     with caplog.at_level("DEBUG"):
         run(tmp_path, scenario)
-    (record,) = (each for each in caplog.records if "API key 6 (version 8) is not served" in each.getMessage())
+    (record,) = (record for record in caplog.records if "API key 6 (version 8) is not served" in record.getMessage())
     assert record.levelname == "DEBUG"
 
 

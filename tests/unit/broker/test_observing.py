@@ -172,7 +172,7 @@ def test_a_broker_that_comes_back_is_ready_when_its_replicas_have_caught_up(tmp_
         cluster.start_broker(2)
         port = http_port(cluster, 2)
         until(lambda: ready(port)[0] == 200)
-        assert [cluster.isr("clicks", each) for each in (0, 1)] == [[1, 2], [1, 2]]
+        assert [cluster.isr("clicks", number) for number in (0, 1)] == [[1, 2], [1, 2]]
 
 
 async def test_http_answers_before_a_broker_knows_where_the_cluster_is(tmp_path: Path) -> None:

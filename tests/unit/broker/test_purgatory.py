@@ -31,7 +31,7 @@ class Waiting:
 
 
 def is_empty(purgatory: Purgatory) -> bool:
-    return len(purgatory) == 0 and not any(purgatory.is_watched(each) for each in (A, B, C))
+    return len(purgatory) == 0 and not any(purgatory.is_watched(partition) for partition in (A, B, C))
 
 
 async def test_a_check_asks_those_who_wait_for_the_partition_and_drops_the_completed() -> None:
@@ -50,8 +50,8 @@ async def test_a_check_asks_those_who_wait_for_the_partition_and_drops_the_compl
     assert of_both.completed == 1
     assert (of_a.asked, of_b.asked) == (2, 2)
     assert len(purgatory) == 2
-    for each in (of_a, of_b):
-        each.ready = True
+    for operation in (of_a, of_b):
+        operation.ready = True
     purgatory.check(A)
     purgatory.check(B)
     assert is_empty(purgatory)
@@ -65,12 +65,12 @@ async def test_who_is_held_up_by_an_earlier_one_is_not_asked() -> None:
         purgatory.watch(each, [A, B], 60)
     first.ready = True
     purgatory.check(A)
-    assert [each.asked for each in operations] == [1, 1, 0, 0]
+    assert [operation.asked for operation in operations] == [1, 1, 0, 0]
     purgatory.check(B)
-    assert [each.asked for each in (second, third, fourth)] == [2, 1, 1], "in the other partition it holds up no one"
+    assert [operation.asked for operation in (second, third, fourth)] == [2, 1, 1], "in the other partition it holds up no one"
     second.ready = third.ready = fourth.ready = True
     purgatory.check(A)
-    assert [each.completed for each in operations] == [1, 1, 1, 1]
+    assert [operation.completed for operation in operations] == [1, 1, 1, 1]
     assert is_empty(purgatory)
 
 

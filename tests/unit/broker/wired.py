@@ -189,13 +189,17 @@ class Client:
         """Correlation id, and error code and base offset of each partition of a Produce response."""
         correlation_id, response = await self.answer(ApiKey.PRODUCE, version)
         return correlation_id, [
-            (int(each.error_code), each.base_offset) for topic in response.responses for each in topic.partition_responses
+            (int(partition_response.error_code), partition_response.base_offset)
+            for topic in response.responses
+            for partition_response in topic.partition_responses
         ]
 
     async def fetched(self, version: int = 12) -> tuple[int, list[tuple[int, bytes]]]:
         """Correlation id, and error code and records of each partition of a Fetch response."""
         correlation_id, response = await self.answer(ApiKey.FETCH, version)
-        return correlation_id, [(int(each.error_code), bytes(each.records)) for topic in response.responses for each in topic.partitions]
+        return correlation_id, [
+            (int(partition.error_code), bytes(partition.records)) for topic in response.responses for partition in topic.partitions
+        ]
 
     async def is_closed(self) -> bool:
         """Waits for the server to close, having answered nothing more."""

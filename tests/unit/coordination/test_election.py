@@ -60,9 +60,9 @@ async def test_the_next_holder_has_the_next_epoch_and_the_former_one_can_write_n
     third_session = await zookeeper.session()
     with pytest.raises(BadVersion):
         await third_session.transaction([SetData(OFFICE.epoch_path, b"9", own.epoch_version), Create("/of-the-former-holder")])
-    for each in (first, second):
-        each.election.close()
-        await each.election.wait_closed()
+    for candidate in (first, second):
+        candidate.election.close()
+        await candidate.election.wait_closed()
     await zookeeper.close()
 
 

@@ -33,7 +33,7 @@ def test_operations_are_cut_into_requests_that_fit_and_none_is_lost(sizes: list[
 
     operations = [Create(f"/n{index}", bytes(size)) for index, size in enumerate(sizes)]
     parts = list(split_by_size(operations, reserved, chroot_size))
-    assert [each for part in parts for each in part] == operations
+    assert [operation for part in parts for operation in part] == operations
     for part in parts:
         validate_operations(part, chroot_size)
         assert size_of(part) <= MAX_REQUEST_SIZE - reserved

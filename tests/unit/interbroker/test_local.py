@@ -122,12 +122,12 @@ async def test_a_broker_that_can_not_be_reached(why: str) -> None:
 
 async def test_only_the_two_named_are_cut_off() -> None:
     hub, there = LocalControl(), Recording()
-    for each in (ONE, TWO):
-        await serve(hub, each, there)
+    for broker_id in (ONE, TWO):
+        await serve(hub, broker_id, there)
     three = await serve(hub, THREE, Recording())
     hub.partition(ONE, TWO)
-    for each in (ONE, TWO):
-        await three.broker(registration(each)).update_metadata(METADATA)
+    for broker_id in (ONE, TWO):
+        await three.broker(registration(broker_id)).update_metadata(METADATA)
     assert len(there.calls) == 2
 
 

@@ -82,7 +82,7 @@ async def until_closed(streams: Streams) -> None:
 
 async def test_answers_come_one_by_one_and_end() -> None:
     async with serving() as (streams, _, channel):
-        assert [each async for each in watch(channel, b"news")] == [b"news0", b"news1", b"news2"]
+        assert [value async for value in watch(channel, b"news")] == [b"news0", b"news1", b"news2"]
         assert streams.open == 0
 
 
@@ -91,8 +91,8 @@ async def test_what_a_stream_raises_is_the_callers_error_after_what_came(request
     async with serving() as (_, _, channel):
         received = []
         with pytest.raises(error):
-            async for each in watch(channel, request_):
-                received.append(each)  # noqa: PERF401 - what came before the error counts
+            async for value in watch(channel, request_):
+                received.append(value)  # noqa: PERF401 - what came before the error counts
         assert len(received) == 3
 
 

@@ -37,7 +37,7 @@ def asked(address: str, path: str) -> tuple[int, str]:
 def test_it_has_at_most_sixty_lines_of_its_own() -> None:
     """What is not its docstring, an import or empty."""
     text = Path(empty_service.__file__).read_text(encoding="utf-8")
-    body = [each for each in ast.parse(text).body[1:] if not isinstance(each, (ast.Import, ast.ImportFrom))]
+    body = [statement for statement in ast.parse(text).body[1:] if not isinstance(statement, (ast.Import, ast.ImportFrom))]
     assert sum(bool(line.strip()) for line in text.splitlines()[body[0].lineno - 2 :]) <= 60
 
 

@@ -84,7 +84,7 @@ async def test_a_loop_without_a_selector_has_a_lag_and_no_ratio() -> None:
         probe.start()
     finally:
         loop._selector = selector  # type: ignore[attr-defined]
-    families = [each for each in probe.collect() if isinstance(each, Family)]
+    families = [family for family in probe.collect() if isinstance(family, Family)]
     probe.close()
     assert [family.metric for family in families] == [service.EVENT_LOOP_LAG]
 

@@ -166,7 +166,7 @@ async def test_a_log_that_is_tried_again_later_is_forgotten_when_it_is_deleted(t
     await logs.start()
     kept, deleted = (logs.create(TopicPartition("table", index), None) for index in range(2))
     cleaner = cleaner_with(broker, logs.logs)
-    cleaner._not_before = {each.topic_partition: broker.clock.monotonic() + 50 for each in (kept, deleted)}
+    cleaner._not_before = {partition_log.topic_partition: broker.clock.monotonic() + 50 for partition_log in (kept, deleted)}
     await logs.delete(deleted.topic_partition)
     await cleaner.clean_filthiest()
     assert list(cleaner._not_before) == [kept.topic_partition]
@@ -186,11 +186,11 @@ def test_a_corrupt_batch_stops_the_cleaning_of_its_log_loudly_and_of_no_other(
         logs = broker.manager()
         await logs.start()
         bad, good = (logs.create(TopicPartition("table", index), None) for index in range(2))
-        for each in (bad, good):
-            put(each, ("a", "1"))
-            put(each, ("a", "2"))
-            each.appender.roll()
-            await each.flush()
+        for partition_log in (bad, good):
+            put(partition_log, ("a", "1"))
+            put(partition_log, ("a", "2"))
+            partition_log.appender.roll()
+            await partition_log.flush()
         damage(bad, position)
         cleaner = cleaner_with(broker, logs.logs)
         with caplog.at_level(logging.ERROR):

@@ -258,7 +258,7 @@ class CleaningMachine(RuleBasedStateMachine):
     def truncate(self, back: int) -> None:
         """A follower drops what its leader does not have: never what was committed, and always whole batches."""
         lowest = max(self.log.log_end_offset - back, self.committed, self.log.log_start_offset)
-        offset = next((each for each in map(_base_offset, self.model.batches) if each >= lowest), None)
+        offset = next((number for number in map(_base_offset, self.model.batches) if number >= lowest), None)
         if offset is None:
             return
         self.log.truncate_to(offset)
@@ -290,7 +290,7 @@ class CleaningMachine(RuleBasedStateMachine):
             return
         log, model = self.log, self.model
         stored = records_of(log)
-        offsets = [each.offset for each in stored]
+        offsets = [record.offset for record in stored]
         assert offsets == sorted(set(offsets))
         for each in stored:
             expected = model.records[each.offset]

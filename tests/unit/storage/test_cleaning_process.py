@@ -276,7 +276,7 @@ async def test_two_logs_are_cleaned_at_a_time_with_two_threads(make_log: LogMake
     second.topic_partition = TopicPartition("clicks", 1)  # type: ignore[misc]
     runner = ProcessRunner()
     one = cleaner_of(first, clock, runner, log_cleaner_threads=2, log_cleaner_backoff_ms=10)
-    logs = {each.topic_partition: each for each in (first, second)}
+    logs = {partition_log.topic_partition: partition_log for partition_log in (first, second)}
     cleaner = LogCleaner(logs, lambda: dict.fromkeys(logs, 50), one._settings, clock, one._offload, runner)
     cleaner.start()
     async with asyncio.timeout(120):

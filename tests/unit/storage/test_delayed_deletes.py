@@ -43,8 +43,8 @@ def test_a_name_that_still_waits_is_not_taken(tmp_path: Path) -> None:
     for content in ("first", "second", "third"):
         path.write_text(content)
         renamed.append(Path(rename_to_deleted(str(path))))
-    assert [each.name for each in renamed] == [f"{path.name}.deleted", f"{path.name}.2.deleted", f"{path.name}.3.deleted"]
-    assert [each.read_text() for each in renamed] == ["first", "second", "third"]
+    assert [path.name for path in renamed] == [f"{path.name}.deleted", f"{path.name}.2.deleted", f"{path.name}.3.deleted"]
+    assert [path.read_text() for path in renamed] == ["first", "second", "third"]
     with pytest.raises(FileNotFoundError):
         rename_to_deleted(str(path))
 

@@ -18,7 +18,7 @@ from .brokers import CLICKS, Broker, run
 from .failing_calls import failing
 from .logs import fill
 
-QUOTA, SPACE, FILES = (OSError(each, os.strerror(each)) for each in (errno.EDQUOT, errno.ENOSPC, errno.EMFILE))
+QUOTA, SPACE, FILES = (OSError(number, os.strerror(number)) for number in (errno.EDQUOT, errno.ENOSPC, errno.EMFILE))
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -198,6 +198,6 @@ async def test_a_stop_with_a_directory_that_still_waits_for_its_name_is_no_clean
         await logs.shutdown()
     again = broker.manager()
     await again.start()
-    assert [each.is_clean for each in again._directories.values()] == [path != directory.parent for path in broker.directories]
+    assert [directory.is_clean for directory in again._directories.values()] == [path != directory.parent for path in broker.directories]
     assert CLICKS[0] in again.logs
     await again.shutdown()

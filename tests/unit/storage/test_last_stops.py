@@ -142,17 +142,17 @@ async def test_the_checkpoint_after_truncations_is_written_once_for_many(tmp_pat
     logs = broker.manager()
     await logs.start()
     both = [logs.get(key) for key in CLICKS[:2]]
-    for each in both:
-        assert each is not None
-        each.truncate_to(2)
-        assert each.must_checkpoint_truncation
-    await asyncio.gather(*(each.checkpoint_truncation() for each in both if each))
+    for partition_log in both:
+        assert partition_log is not None
+        partition_log.truncate_to(2)
+        assert partition_log.must_checkpoint_truncation
+    await asyncio.gather(*(partition_log.checkpoint_truncation() for partition_log in both if partition_log))
     assert writes == [RECOVERY_POINT_CHECKPOINT]
     assert read_offsets(tmp_path / RECOVERY_POINT_CHECKPOINT) == dict.fromkeys(CLICKS[:2], 2)
-    assert not any(each.must_checkpoint_truncation for each in both if each)
-    for each in both:
-        assert each is not None
-        append(each, batch_of(2))
-        each.truncate_to(2)
-        assert not each.must_checkpoint_truncation, "nothing of what is cut was taken for synced"
+    assert not any(partition_log.must_checkpoint_truncation for partition_log in both if partition_log)
+    for partition_log in both:
+        assert partition_log is not None
+        append(partition_log, batch_of(2))
+        partition_log.truncate_to(2)
+        assert not partition_log.must_checkpoint_truncation, "nothing of what is cut was taken for synced"
     await logs.shutdown()

@@ -143,7 +143,7 @@ def test_a_log_that_has_moved_vouches_for_no_leader_epoch_that_the_target_has_ye
             return await hold(key, path)
 
         def has_moved(key: TopicPartition, log: Log) -> None:
-            disk = next(each for each in disks if each.owns(str(log.directory)))
+            disk = next(disk for disk in disks if disk.owns(str(log.directory)))
             for survivor in disk.survivors(str(log.directory / LEADER_EPOCH_CHECKPOINT)):
                 lines = [] if survivor is None else survivor.decode().splitlines()[2:]
                 vouched = [f"{epoch} {start}" for epoch, start in log.leader_epochs.entries if start < log.recovery_point]
@@ -289,7 +289,7 @@ async def test_what_was_deleted_is_not_brought_back(tmp_path: Path, what: str) -
     assert [log.log_end_offset for log in logs.logs.values()] == ([3] if what == "there is a log" else [])
     broker.clock.advance(seconds=1)
     await logs._deletes.run_due()
-    assert not [each for mark in ("delete", "future", "stray") for each in found_in(tmp_path, f"*/*-{mark}")]
+    assert not [path for mark in ("delete", "future", "stray") for path in found_in(tmp_path, f"*/*-{mark}")]
     await logs.shutdown()
 
 
@@ -335,6 +335,6 @@ async def test_a_copy_that_has_the_name_gives_it_up_when_the_move_is_called_off(
     moves.move(KEY, str(target))
     await moves.close()
     assert logs.logs[KEY] is source
-    assert [each.name for each in target.iterdir() if each.is_dir()] == []
+    assert [path.name for path in target.iterdir() if path.is_dir()] == []
     assert not logs._held
     await logs.shutdown()

@@ -239,8 +239,8 @@ def test_a_log_that_a_checkpoint_has_beginning_beyond_its_end_is_kept_aside(tmp_
     assert (loaded.log_start_offset, loaded.log_end_offset) == (100, 100)
     (aside,) = directory.parent.glob("*-stray")
     kept = sorted(aside.glob("*.log"))
-    assert [int(each.stem) for each in kept] == segments
-    assert b"".join(each.read_bytes() for each in kept) == filled
+    assert [int(path.stem) for path in kept] == segments
+    assert b"".join(path.read_bytes() for path in kept) == filled
     assert [path.name for path in directory.glob("*.log")] == [f"{100:020d}.log"]
     assert PARTITION.topic in aside.name
 
@@ -265,8 +265,8 @@ def test_a_crash_while_such_a_log_is_put_aside_loses_nothing(tmp_path: Path, mak
         loaded = load_log(directory, index_interval_bytes=4096, log_start_offset=100)
         assert (loaded.log_start_offset, loaded.log_end_offset) == (100, 100)
         asides = list(directory.parent.glob("*-stray"))
-        kept = sorted((each for aside in asides for each in aside.glob("*.log")), key=lambda path: path.name)
-        assert b"".join(each.read_bytes() for each in kept) == filled
+        kept = sorted((path for aside in asides for path in aside.glob("*.log")), key=lambda path: path.name)
+        assert b"".join(path.read_bytes() for path in kept) == filled
         for each in (directory, *asides):
             each.rename(tmp_path / f"{each.name}-{operations}")
         if not countdown.crashed:

@@ -95,7 +95,7 @@ async def cleaned_copy(make_log: LogMaker, clock: ManualClock, copy: Path) -> Lo
     assert [segment.base_offset for segment in log.segments] == [*REPLACED, 10]
     runner = CopyWhatIsCleaned(copy)
     await cleaner_of(log, clock, runner).clean_filthiest()
-    assert [each.joined for each in runner.cleaned] == [3]
+    assert [cleaned_segment.joined for cleaned_segment in runner.cleaned] == [3]
     return log
 
 
@@ -126,7 +126,7 @@ async def test_after_a_crash_at_any_rename_nothing_is_lost_and_nothing_comes_bac
             assert loaded.log_end_offset == 11
             assert not file_names(log.directory, ".swap", ".cleaned", ".deleted")
             if len(loaded.segments) == 2:
-                assert [each.first_offset for each in loaded.segments[0].transaction_index] == [4]
+                assert [transaction.first_offset for transaction in loaded.segments[0].transaction_index] == [4]
             assert all(segment.offset_index.entries() for segment in loaded.segments if segment.size > 200)
     assert outcomes == {2, 4}
     assert number == 4 + 14 + 4  # three of the old files that are tried are not there
@@ -187,7 +187,7 @@ async def test_a_start_that_crashes_while_it_ends_a_swap_is_done_again(make_log:
         loaded = make_log(index_interval_bytes=50)
         assert len(loaded.segments) == 2
         assert values_of(loaded) == AFTER
-        assert [each.first_offset for each in loaded.segments[0].transaction_index] == [4]
+        assert [transaction.first_offset for transaction in loaded.segments[0].transaction_index] == [4]
         number += 1
         if not crashed:
             break

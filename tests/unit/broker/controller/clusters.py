@@ -114,7 +114,7 @@ class FakeBroker(BrokerControl):
         self.service.forget_topics(request.deleted_topics)
         self.service.learn_topic_overrides(request.topic_configs)
         if request.deleted_topics or request.all_topics is not None:
-            named = {each.topic for each in self.metadata} if request.all_topics is None else set(request.all_topics)
+            named = {partition.topic for partition in self.metadata} if request.all_topics is None else set(request.all_topics)
             kept = named.difference(request.deleted_topics)
             self.metadata = {key: each for key, each in self.metadata.items() if key.topic in kept}
         self.metadata.update((partition.topic_partition, partition) for partition in request.partitions)
@@ -210,7 +210,7 @@ class Cluster:
 
     async def start_three(self) -> list[ControllerService]:
         """Brokers 1, 2 and 3; the first is the controller and knows of the others."""
-        services = [await self.start(each) for each in (ONE, TWO, THREE)]
+        services = [await self.start(broker_id) for broker_id in (ONE, TWO, THREE)]
         await until(lambda: all(set(broker.brokers) == {1, 2, 3} for broker in self.brokers.values()))
         return services
 

@@ -92,7 +92,7 @@ class Schedule:
         return str(broker_id)
 
     async def start(self) -> str:
-        away = [each for each in ALL if each not in self.cluster.services]
+        away = [broker_id for broker_id in ALL if broker_id not in self.cluster.services]
         if not away:
             return "all are there"
         broker_id = self.random.choice(away)

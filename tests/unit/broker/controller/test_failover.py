@@ -46,8 +46,8 @@ EVERYWHERE = {index: (BrokerId(1 + index % 3), BrokerId(1 + (index + 1) % 3), Br
 
 async def test_the_brokers_agree_on_one_controller_and_are_told_the_same(cluster: Cluster) -> None:
     one, two, three = await cluster.start_three()
-    assert [each.is_active for each in (one, two, three)] == [True, False, False]
-    assert {each.controller_id for each in (one, two, three)} == {1}
+    assert [service.is_active for service in (one, two, three)] == [True, False, False]
+    assert {service.controller_id for service in (one, two, three)} == {1}
     topic = await three.create_topic(NewTopic("a", assignments=EVERYWHERE))
     assert all(broker.topics() == {"a": topic} for broker in cluster.brokers.values()), "it is told when the answer is given"
     assert cluster.brokers[TWO].leads() == [TopicPartition("a", 1), TopicPartition("a", 4)]
@@ -101,7 +101,7 @@ async def test_a_broker_that_comes_back_is_told_everything_and_leads_again_when_
         response = await leader.alter_partition(AlterPartitionRequest(leader_id, leader.registration.broker_epoch, changes))
         assert {partition.error for partition in response.partitions.values()} == {0}
     outcomes = await two.elect_leaders(ElectionType.PREFERRED, everything)
-    assert [outcomes[each].error for each in everything] == [84, 0, 84, 84, 0, 84]
+    assert [outcomes[partition].error for partition in everything] == [84, 0, 84, 84, 0, 84]
     await cluster.settled(1, 2, 3)
     assert cluster.brokers[TWO].leads() == [TopicPartition("a", 1), TopicPartition("a", 4)]
 
@@ -133,7 +133,7 @@ async def test_a_broker_that_was_bounced_is_known_by_its_epoch(cluster: Cluster)
     assert cluster.broker is not before
     # It may have lost what it had in its page cache, so it is in no ISR with others.
     await cluster.settled(1, 2)
-    assert all(3 not in each.state.isr for each in cluster.broker.metadata.values())
+    assert all(3 not in assignment.state.isr for assignment in cluster.broker.metadata.values())
     registration = cluster.services[THREE].registration
     assert registration is not None
     assert znodes.decode_unclean_start("", await cluster.data("/ottla/unclean_starts/3")) == registration.broker_epoch
@@ -257,7 +257,7 @@ async def test_a_deletion_that_an_older_controller_could_not_name_is_performed_b
     with pytest.raises(TopicAlreadyExists):
         await cluster.services[TWO].create_topic(NewTopic("a"))
     await cluster.kill(ONE)
-    await until(lambda: all(len(cluster.brokers[each].stopped) == 6 for each in (TWO, THREE)))
+    await until(lambda: all(len(cluster.brokers[broker_id].stopped) == 6 for broker_id in (TWO, THREE)))
     assert named == {topic.topic_id}
     assert await cluster.paths("/admin/delete_topics") == ["/admin/delete_topics/a"]
     await cluster.start(ONE)
@@ -325,8 +325,8 @@ async def test_replicas_of_a_failed_log_directory_lead_no_more(cluster: Cluster)
     broker, key = cluster.brokers[TWO], TopicPartition("a", 1)
     broker.errors[key] = KafkaStorageError.code
     await cluster.services[TWO].log_directory_failed()
-    await until(lambda: all(each.metadata[key].state.leader == 3 for each in cluster.brokers.values()))
-    assert [each.state.leader for each in cluster.brokers[ONE].metadata.values()] == [1, 3, 3, 1, 2, 3]
+    await until(lambda: all(broker.metadata[key].state.leader == 3 for broker in cluster.brokers.values()))
+    assert [assignment.state.leader for assignment in cluster.brokers[ONE].metadata.values()] == [1, 3, 3, 1, 2, 3]
     await until(lambda: 2 not in cluster.brokers[ONE].metadata[key].state.isr)
     assert await cluster.paths("/log_dir_event_notification") == []
 
@@ -347,7 +347,7 @@ def test_a_replica_that_a_full_disk_refused_follows_again_when_there_is_room(mon
         await until(lambda: key in broker.replicas and broker.replicas[key].state.leader == 1)
         leader = cluster.brokers[ONE].replicas[key]
         registrations = cluster.brokers[ONE].brokers
-        members = tuple(IsrMember(each, registrations[each].broker_epoch) for each in (TWO, ONE, THREE))
+        members = tuple(IsrMember(broker_id, registrations[broker_id].broker_epoch) for broker_id in (TWO, ONE, THREE))
         change = IsrChange(key, leader.state.leader_epoch, leader.partition_epoch, members)
         one = cluster.services[ONE]
         response = await one.alter_partition(AlterPartitionRequest(ONE, registrations[ONE].broker_epoch, (change,)))
@@ -453,7 +453,7 @@ async def test_replicas_move_to_other_brokers_and_are_given_up_where_they_were(c
     await until(lambda: key in cluster.brokers[THREE].replicas)
     leader = cluster.brokers[ONE].replicas[key]
     known = cluster.brokers[ONE].brokers
-    members = tuple(IsrMember(each, known[each].broker_epoch) for each in (ONE, TWO, THREE))
+    members = tuple(IsrMember(broker_id, known[broker_id].broker_epoch) for broker_id in (ONE, TWO, THREE))
     change = IsrChange(key, leader.state.leader_epoch, leader.partition_epoch, members)
     response = await one.alter_partition(AlterPartitionRequest(ONE, known[ONE].broker_epoch, (change,)))
     assert response.partitions[key].error == 0
@@ -488,7 +488,7 @@ async def test_an_answer_of_zookeeper_that_is_lost_at_a_failure_costs_no_leader(
         losing(name)
     await cluster.kill(TWO)
     await cluster.settled(1, 3)
-    assert all(2 not in each.state.isr for each in cluster.brokers[THREE].metadata.values())
+    assert all(2 not in assignment.state.isr for assignment in cluster.brokers[THREE].metadata.values())
 
 
 async def test_a_controller_that_is_cut_off_from_a_broker_goes_on_with_the_others(cluster: Cluster) -> None:

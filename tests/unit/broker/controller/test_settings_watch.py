@@ -20,7 +20,7 @@ async def test_what_one_broker_alters_all_of_them_know(cluster: Cluster) -> None
     await two.alter_broker_configs(None, {"log.retention.ms": "77"})
     await until(lambda: all(service.settings.log_retention_ms == 77 for service in cluster.services.values()))
     await three.alter_broker_configs(THREE, {"log.retention.ms": "88"})
-    assert [cluster.services[each].settings.log_retention_ms for each in (ONE, TWO, THREE)] == [77, 77, 88]
+    assert [cluster.services[broker_id].settings.log_retention_ms for broker_id in (ONE, TWO, THREE)] == [77, 77, 88]
     assert [type(change) for change in cluster.changes[1:]] == [BrokerConfigChanged, BrokerConfigChanged]
     await two.delete_topic("a")
     assert [service.topic_overrides("a") for service in cluster.services.values()] == [{}] * 3
@@ -63,9 +63,9 @@ async def test_a_topic_that_may_have_an_unclean_leader_gets_one_when_that_is_set
     await one.create_topic(NewTopic("a", assignments={0: (TWO, THREE)}))
     await cluster.kill(THREE)
     await cluster.settled(2)
-    await until(lambda: all(each.state.isr == (2,) for each in cluster.brokers[ONE].metadata.values()))
+    await until(lambda: all(assignment.state.isr == (2,) for assignment in cluster.brokers[ONE].metadata.values()))
     await cluster.kill(TWO)
-    await until(lambda: all(each.state.leader == -1 for each in cluster.brokers[ONE].metadata.values()))
+    await until(lambda: all(assignment.state.leader == -1 for assignment in cluster.brokers[ONE].metadata.values()))
     await cluster.start(THREE)
     await until(lambda: len(cluster.broker.metadata) == 1)
     assert cluster.broker.leads() == []

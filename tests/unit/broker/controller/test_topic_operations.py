@@ -230,7 +230,7 @@ def test_topics_asked_for_together_are_written_together_and_one_that_is_refused_
         await controller.create_topic(NewTopic("t-7"))
         before = counted[0].transactions
         asked = [NewTopic(f"t-{index}", 2, configs={"retention.ms": "x"} if index == 5 else {}) for index in range(40)]
-        made = await asyncio.gather(*(controller.create_topic(each) for each in asked), return_exceptions=True)
+        made = await asyncio.gather(*(controller.create_topic(new_topic) for new_topic in asked), return_exceptions=True)
         refused = {index: type(outcome) for index, outcome in enumerate(made) if isinstance(outcome, Exception)}
         assert refused == {5: InvalidConfig, 7: TopicAlreadyExists}
         assert counted[0].transactions - before <= 4

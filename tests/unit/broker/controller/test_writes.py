@@ -40,7 +40,7 @@ async def test_while_thousands_of_operations_are_made_others_get_their_turn() ->
         await asyncio.sleep(0)
     await writing
     assert max(map(made_in.count, set(made_in))) <= 1_000
-    written = [each for part in service.transactions for each in part[1:]]
+    written = [operation for part in service.transactions for operation in part[1:]]
     assert written == [Create(f"/brokers/topics/a/partitions/{index}") for index in range(count)]
     assert {part[0] for part in service.transactions} == {Check("/controller_epoch", 7)}
     assert len(service.transactions) == -(-count * (72 + 40 + len("/brokers/topics/a/partitions/19999")) // MAX_REQUEST_SIZE)

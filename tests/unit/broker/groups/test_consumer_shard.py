@@ -67,7 +67,7 @@ def classic_group(shard: GroupShard) -> Group:
 
 
 def classic_join(member_id: str = "", owned: Assignment | None = None, instance_id: str | None = None, known: bool = False) -> Join:
-    data = subscription(frozenset({"clicks"}), {(topic, each) for topic, some in (owned or {}).items() for each in some}, TOPICS)
+    data = subscription(frozenset({"clicks"}), {(topic, number) for topic, some in (owned or {}).items() for number in some}, TOPICS)
     protocols = (Protocol("cooperative-sticky", data),)
     return Join(member_id, instance_id, "client", "/h", 10_000, 60_000, "consumer", protocols, requires_known_member_id=known)
 

@@ -150,7 +150,7 @@ class OldClient:
         else:
             topic = self._storm.topics.topic("clicks")
             assert topic is not None
-            self.owned = {(topic.topic_id, each) for each in read_assignment(answer.assignment).get("clicks", ())}
+            self.owned = {(topic.topic_id, click) for click in read_assignment(answer.assignment).get("clicks", ())}
             self._is_joined = True
 
     def _dealt(self, members: list[str]) -> Mapping[str, bytes]:

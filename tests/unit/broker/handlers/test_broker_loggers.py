@@ -19,8 +19,8 @@ FETCHER = "ottla.broker.replication.fetchers"
 def levels() -> Iterator[None]:
     """Leaves the loggers of the test process as they were."""
     logging.getLogger(FETCHER)
-    loggers = [logging.root, *(each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger))]
-    before = [(each, each.level) for each in loggers]
+    loggers = [logging.root, *(logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger))]
+    before = [(logger, logger.level) for logger in loggers]
     yield
     for each in logging.root.manager.loggerDict.values():
         if isinstance(each, logging.Logger):

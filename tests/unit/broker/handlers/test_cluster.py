@@ -16,7 +16,9 @@ from ottla.protocol.api import ApiKey
 async def test_the_cluster_is_described(broker: Any, version: int) -> None:
     response = await broker.ask(ApiKey.DESCRIBE_CLUSTER, version, include_cluster_authorized_operations=version == 1)
     assert (response.error_code, response.cluster_id, response.controller_id) == (0, broker.parts.controller.cluster_id, 1)
-    assert [(each.broker_id, each.host, each.port, each.rack) for each in response.brokers] == [(1, "broker.test", 9092, "rack-1")]
+    assert [(broker.broker_id, broker.host, broker.port, broker.rack) for broker in response.brokers] == [
+        (1, "broker.test", 9092, "rack-1")
+    ]
     expected = sum(1 << number for number in (5, 7, 8, 9, 10, 11, 12)) if version == 1 else -2147483648
     assert response.cluster_authorized_operations == expected
 
@@ -79,7 +81,11 @@ async def test_a_replica_moves_to_another_log_directory(broker: Any, version: in
 
     broker.parts.log_moves._offload = held
     response = await broker.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, version, dirs=[{"path": str(there), "topics": topics}, nowhere])
-    assert {(topic.topic_name, each.partition_index): int(each.error_code) for topic in response.results for each in topic.partitions} == {
+    assert {
+        (topic.topic_name, partition.partition_index): int(partition.error_code)
+        for topic in response.results
+        for partition in topic.partitions
+    } == {
         ("flights", 0): 0,
         ("unknown", 4): 9,
         ("flights", 1): 57,

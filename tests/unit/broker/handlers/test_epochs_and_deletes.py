@@ -89,7 +89,7 @@ def replicated(broker: Any, *living: int) -> Any:
     brokers = tuple(BrokerId(number) for number in (1, 2, 3))
     state = PartitionState(BrokerId(1), partition.leader_epoch, brokers, brokers)
     partition.become_leader(PartitionAssignment("flights", partition.topic_id, 0, state, partition.partition_epoch + 1), 0)
-    broker.parts.metadata.brokers = {BrokerId(each): BrokerRegistration(BrokerId(each), ()) for each in living}
+    broker.parts.metadata.brokers = {BrokerId(number): BrokerRegistration(BrokerId(number), ()) for number in living}
     return partition
 
 

@@ -24,7 +24,7 @@ async def ask(broker: Any, version: int, timestamp: int, *, replica_id: int = -1
         isolation_level=isolation_level,
         topics=[{"name": topic, "partitions": [partition]}],
     )
-    assert [each.name for each in response.topics] == [topic]
+    assert [topic.name for topic in response.topics] == [topic]
     return response.topics[0].partitions[0]
 
 

@@ -24,7 +24,7 @@ def named(*names: str) -> list[dict[str, Any]]:
 async def test_a_topic_is_described_at_every_version(broker: Any, version: int) -> None:
     await broker.create("flights", partitions=3)
     response = await broker.ask(ApiKey.METADATA, version, topics=named("flights"))
-    assert [(each.node_id, each.host, each.port) for each in response.brokers] == [(1, "broker.test", 9092)]
+    assert [(broker.node_id, broker.host, broker.port) for broker in response.brokers] == [(1, "broker.test", 9092)]
     (topic,) = response.topics
     assert (topic.name, topic.error_code) == ("flights", 0)
     assert [
@@ -173,14 +173,14 @@ async def test_who_asks_for_a_topic_is_given_a_broker_that_has_just_gone_and_nob
     metadata.put_brokers(own)
     for topics, brokers in ((named("flights"), [1, 2]), (None, [1]), ([], [1])):
         response = await broker.ask(ApiKey.METADATA, 12, topics=topics)
-        assert [each.node_id for each in response.brokers] == brokers
+        assert [broker.node_id for broker in response.brokers] == brokers
 
 
 async def test_only_brokers_with_the_clients_listener_are_listed(broker: Any) -> None:
     other = BrokerRegistration(BrokerId(2), (Endpoint("EXTERNAL", "elsewhere.test", 1234),))
     broker.parts.metadata.brokers[BrokerId(2)] = other
     response = await broker.ask(ApiKey.METADATA, 12, listener_name="EXTERNAL", topics=[])
-    assert [(each.node_id, each.host) for each in response.brokers] == [(2, "elsewhere.test")]
+    assert [(broker.node_id, broker.host) for broker in response.brokers] == [(2, "elsewhere.test")]
 
 
 async def test_an_internal_topic_is_not_created_by_asking_for_it(broker: Any) -> None:

@@ -86,7 +86,12 @@ async def test_each_partition_of_a_request_has_an_answer_of_its_own(broker: Wire
         ("events", 2): (UNKNOWN_TOPIC, -1),
     }
     if version >= 8:
-        messages = [each.error_message for topic in response.responses for each in topic.partition_responses if each.error_message]
+        messages = [
+            partition_response.error_message
+            for topic in response.responses
+            for partition_response in topic.partition_responses
+            if partition_response.error_message
+        ]
         assert sorted(messages) == ["events-2 is not on broker 1", "nowhere-0 is not on broker 1"]
 
 
@@ -294,7 +299,9 @@ async def test_the_records_without_a_key_are_named_and_no_others(broker: Wired, 
     keyless = build_batch([Record(index, NOW, None if index in (1, 3) else b"k", b"v") for index in range(5)])
     client.write(produce(("table", 0, keyless), ("table", 1, batch(b"a")), version=version))
     _, response = await client.answer(ApiKey.PRODUCE, version)
-    answers = {each.index: each for topic in response.responses for each in topic.partition_responses}
+    answers = {
+        partition_response.index: partition_response for topic in response.responses for partition_response in topic.partition_responses
+    }
     assert [int(answers[index].error_code) for index in (0, 1)] == [INVALID_RECORD, 0]
     if version >= 8:
         complaint = "Compacted topic cannot accept message without key in topic partition table-0."

@@ -40,7 +40,7 @@ def test_everything_that_is_declared_is_exposed_and_can_be_parsed(tmp_path: Path
         port = cluster._broker(1).http_port
         until(lambda: "ottla_scrape_seconds" in text(port))  # of the one before
         exposition = text(port)
-    families = {each.name: each for each in parse_text(exposition)}
+    families = {metric.name: metric for metric in parse_text(exposition)}
     assert families["ottla_broker_state"].samples[0].value == 2
     declared = {metric.name for metric in BROKER_METRICS}
     assert names_in(exposition) - {"ottla_build", "ottla_broker"} <= declared

@@ -282,7 +282,7 @@ class Leader:
         topics: dict[str | UUID, list[FetchAnswer]] = {}
         for (topic, _), answer in answers:
             topics.setdefault(topic, []).append(answer)
-        pieces = fetch.encode_response(fetch_client.VERSION, error_code, session_id, [(each, topics[each]) for each in topics])
+        pieces = fetch.encode_response(fetch_client.VERSION, error_code, session_id, [(topic, topics[topic]) for topic in topics])
         return b"".join(cast("list[bytes]", pieces))
 
     def _list(self, correlation_id: int, body: memoryview) -> bytes:

@@ -140,7 +140,7 @@ class Replicated:
         self.loop = asyncio.new_event_loop()
         self.clock = ManualClock()
         self.controller = Controller()
-        self.nodes = {each: Node(each, directory / str(each), ForgetfulFiles()) for each in BROKERS}
+        self.nodes = {broker: Node(broker, directory / str(broker), ForgetfulFiles()) for broker in BROKERS}
         overrides = {"min.insync.replicas": str(min_insync_replicas)}
         if flush_messages is not None:
             overrides["flush.messages"] = str(flush_messages)

@@ -38,7 +38,7 @@ async def test_offsets_are_given_as_staged_and_seen_only_when_written(broker: Wi
     broker.topic("events")
     partition = broker.partition("events")
     sent = [batch(b"a", b"b"), batch(b"c")]
-    assert [partition.append_as_leader(memoryview(each), 0, len(each), 1, NOW) for each in sent] == [(0, 1, -1), (2, 2, -1)]
+    assert [partition.append_as_leader(memoryview(value), 0, len(value), 1, NOW) for value in sent] == [(0, 1, -1), (2, 2, -1)]
     assert (partition.log.log_end_offset, partition.high_watermark) == (0, 0)
     broker.parts.replicas.appends.stage(partition)
     assert partition.has_staged

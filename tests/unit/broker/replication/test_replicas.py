@@ -44,7 +44,7 @@ async def test_what_is_assigned_is_hosted_and_only_what_this_broker_leads_is_led
     )
     broker.settings["events"] = TopicSettings.of(broker.parts.settings, {})
     assigned = [PartitionAssignment("events", topic_id("events"), index, each, 0, is_new=True) for index, each in enumerate(states)]
-    assert await broker.parts.replicas.apply(assigned, ()) == {each.topic_partition: 0 for each in assigned}
+    assert await broker.parts.replicas.apply(assigned, ()) == {assignment.topic_partition: 0 for assignment in assigned}
     assert broker.partition("events", 0).is_leader
     assert not broker.partition("events", 1).is_leader
     with pytest.raises(UnknownTopicOrPartition, match="events-2 is not on broker 1"):
@@ -79,7 +79,7 @@ async def test_replicas_that_are_this_brokers_no_more_are_set_aside_with_their_f
     assert set(strays) == {TopicPartition("kept", 1), TopicPartition("moved", 0), found}
     assert {*replicas.partitions} == {*logs.logs} == {TopicPartition("kept", 0), TopicPartition("unread", 0)}
     aside = sorted(path for path in directory.iterdir() if path.name.endswith("-stray"))
-    assert [each.name.split(".")[0] for each in aside] == ["found-7", "kept-1", "moved-0"]
+    assert [path.name.split(".")[0] for path in aside] == ["found-7", "kept-1", "moved-0"]
     assert (aside[2] / f"{0:020d}.log").stat().st_size > 0
     assert await replicas.rename_stray_logs(told) == ()
     broker.topic("moved")

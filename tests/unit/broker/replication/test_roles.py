@@ -19,7 +19,7 @@ from ..wired import BROKER, NOW, Wired, batch, topic_id
 
 TWO, THREE = BrokerId(2), BrokerId(3)
 BROKERS = (BROKER, TWO, THREE)
-LIVING = tuple(BrokerRegistration(each, ()) for each in (TWO, THREE))
+LIVING = tuple(BrokerRegistration(broker_id, ()) for broker_id in (TWO, THREE))
 KEY = TopicPartition("events", 0)
 STORAGE_ERROR, STALE_CONTROLLER, FENCED = KafkaStorageError.code, StaleControllerEpoch.code, FencedLeaderEpoch.code
 INCONSISTENT_TOPIC_ID = InconsistentTopicId.code
@@ -39,8 +39,8 @@ class PartitionFetchState:
     def unfollow(self, partitions: Iterable[TopicPartition], /) -> None:
         gone = list(partitions)
         self.calls.append(f"unfollow {len(gone)}")
-        for each in gone:
-            del self.now[each]
+        for partition in gone:
+            del self.now[partition]
 
 
 def told(

@@ -61,8 +61,8 @@ def internal_of(broker: Wired) -> InternalTopics:
 
 async def followers_of(broker: Wired, *broker_ids: BrokerId) -> list[Follower]:
     made = [Follower(await broker.connect(), broker_id) for broker_id in broker_ids]
-    for each in made:
-        await each.begin()
+    for follower in made:
+        await follower.begin()
     await until(lambda: len(broker.parts.fetch_purgatory) == len(made))
     return made
 
@@ -77,8 +77,8 @@ async def test_followers_that_wait_are_answered_at_once_and_their_next_fetch_say
     broker.topic("state", isr=(BROKER, TWO, THREE))
     two, three = await followers_of(broker, TWO, THREE)
     asking = asyncio.ensure_future(internal_of(broker).check_still_led(KEY, 0, 10))
-    for each in (two, three):
-        await each.answer()
+    for follower in (two, three):
+        await follower.answer()
     assert not asking.done()
     two.ask()
     await until(lambda: len(broker.parts.fetch_purgatory) == 1)
@@ -95,7 +95,7 @@ async def test_several_that_ask_are_answered_together(broker: Wired) -> None:
     internal = internal_of(broker)
     asking = [asyncio.ensure_future(internal.check_still_led(KEY, 0, 10)) for _ in range(100)]
     fetches = 0
-    while not all(each.done() for each in asking):
+    while not all(task.done() for task in asking):
         await two.answer()
         two.ask()
         fetches += 1
