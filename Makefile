@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # One more than there are cores, for many tests wait for processes and sockets more than they compute; four at the most.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); if [ $$n -lt 4 ]; then echo $$((n + 1)); else echo 4; fi)
+TESTED := tests/unit tests/scenarios tests/chaos tests/simulation tests/security tests/paper
 PROTOS := $(sort $(wildcard proto/ottla/rpc/v1/*.proto))
 PROTO_INTO ?= services
 PINNED := --generate-hashes --python-version 3.11 --python-platform linux --custom-compile-command 'make requirements'
@@ -18,7 +19,7 @@ export PROFILES
 # Where an environment keeps Python from writing bytecode, each of some hundred processes of the tests would compile everything.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install quickstart stop test test-zookeeper compat chaos chaos-sabotage sim sim-sabotage bench attack fuzz sbom golden docs house rules dashboards helm-test k8s-test proto lint format clean base-image images requirements wheels up down logs ps demo integration spark-test spark-kills spark-demo
+.PHONY: help install quickstart stop test test-long test-zookeeper compat chaos chaos-sabotage sim sim-sabotage bench attack fuzz sbom golden docs house rules dashboards helm-test k8s-test proto lint format clean base-image images requirements wheels up down logs ps demo integration spark-test spark-kills spark-demo
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,11 +70,15 @@ requirements: $(INSTALLED) ## update the pins, with hashes, of what the images i
 		$$(sed -n 's/^\([a-z0-9-]*\)==.*/--no-emit-package \1/p' services/requirements.txt) pyproject.toml -o services/requirements-spark.txt
 	echo 'setuptools>=75' | $(BIN)/uv pip compile --quiet --upgrade $(PINNED) - -o services/requirements-build.txt
 
+# A worker takes whole stretches of tests, so that most files are run by one, which imports and parses once what they need.
 test: $(INSTALLED) ## the tests that need nothing but this checkout, in under two minutes
-	$(BIN)/python -m pytest -n $(WORKERS) tests/unit tests/scenarios tests/chaos tests/simulation tests/security tests/paper tests/test_tidy.py
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not long' $(TESTED) tests/test_tidy.py
+
+test-long: $(INSTALLED) ## proofs at length that `make test` leaves out, and every property with more examples than it has there
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'long or hypothesis' --hypothesis-profile long $(TESTED)
 
 test-zookeeper: $(INSTALLED) ## those of them that start a real ZooKeeper, which without Java are left out
-	$(BIN)/python -m pytest -n $(WORKERS) -m zookeeper tests/unit tests/scenarios tests/chaos tests/simulation tests/security tests/paper
+	$(BIN)/python -m pytest -n $(WORKERS) -m zookeeper $(TESTED)
 
 compat: $(INSTALLED) ## real clients against a real broker: librdkafka, kafka-python, aiokafka, kcat
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/compat

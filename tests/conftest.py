@@ -24,17 +24,18 @@ REAL_SYNC: Final = os.fsync, os.fdatasync
 TESTS_RUN: Final = itertools.count(1)
 
 # How long an example takes says more of the machine, and of who else uses it, than of what is tested.
-# A property without a number of its own gets as many examples as keep `make test` under two minutes; `pytest
-# --hypothesis-profile thorough` gives each ten times as many.
+# A property without a number of its own gets as many examples as keep `make test` under two minutes; `make test-long` gives it 50,
+# `pytest --hypothesis-profile thorough` 500.
 # A failure is told with what repeats it, and without Hypothesis' explanation, which makes examples slower by a tracer.
 settings.register_profile(
     "ottla",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
-    max_examples=50,
+    max_examples=20,
     phases=set(Phase) - {Phase.explain},
     print_blob=True,
 )
+settings.register_profile("long", settings.get_profile("ottla"), max_examples=50)
 settings.register_profile("thorough", settings.get_profile("ottla"), max_examples=500)
 settings.load_profile("ottla")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

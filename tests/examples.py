@@ -8,5 +8,5 @@ USUAL = 50
 
 
 def examples(count: int) -> int:
-    """So many in `make test`, where all examples together have a minute, and ten times as many with `--hypothesis-profile thorough`."""
+    """So many in `make test-long`, two fifths of them in `make test`, and ten times as many with `--hypothesis-profile thorough`."""
     return max(1, count * settings().max_examples // USUAL)

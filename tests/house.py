@@ -52,6 +52,7 @@ _LATER: Final = """
     unit/audit_counter/ helm/test_audit_counter unit/broker/auditing/ unit/mirror_maker/ unit/takeover/ security/
     compat/test_schema_registry compat/test_mirror helm/test_mirror_maker integration/test_mirror_maker simulation/mirroring
     compat/test_audit compat/test_takeover integration/test_spark integration/test_audit_counter helm/test_load
+    cli/configs compat/test_configs_command
 """
 LATER: Final = tuple(_LATER.split())
 
@@ -75,8 +76,8 @@ CEILINGS: Final[dict[str, int]] = {
     "Callable[": 187,
     "home words": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 60_249,
-    "lines of tests": 76_725,
+    "lines of services/ottla": 60_325,
+    "lines of tests": 76_791,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
     "files on the way of a CreateTopics": 31,
@@ -265,7 +266,7 @@ def static_figures() -> dict[str, int]:
         "home words": sum(len(HOME_WORDS.findall(text)) for text in texts),
         "__getattr__": sum(text.count("def __getattr__") for text in texts),
         "lines of services/ottla": sum(map(lines_of, STOOD)),
-        "lines of tests": 76_725sum(lines_of(path) for path in (ROOT / "tests").rglob("*.py") if stood(path, ROOT / "tests")),
+        "lines of tests": sum(lines_of(path) for path in (ROOT / "tests").rglob("*.py") if stood(path, ROOT / "tests")),
     }
 
 

@@ -83,14 +83,16 @@ def for_each(paths: Sequence[Path]) -> Callable[[Callable[[Path], None]], Callab
     return test_of
 
 
-def committed_files() -> list[Path]:
+@cache
+def committed_texts() -> dict[Path, str]:
     """The text files that git keeps; without git (a source archive) those of the folders that we write in."""
     if shutil.which("git") and (ROOT / ".git").exists():
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
         paths = [ROOT / name for name in listed.split("\0") if name]
     else:
         paths = [path for folder in ("services", "tests", "docs", ".ci") for path in (ROOT / folder).rglob("*")]
-    return [path for path in paths if path.is_file() and b"\0" not in path.read_bytes()[:4096]]
+    contents = {path: path.read_bytes() for path in paths if path.is_file()}
+    return {path: content.decode(errors="replace") for path, content in contents.items() if b"\0" not in content[:4096]}
 
 
 @cache
@@ -281,9 +283,9 @@ def test_the_tree_does_not_hold(what: str) -> None:
     """The words are looked for in every committed text file but this one, which has to name them."""
     found = [
         f"{relative(path)}:{number}: {line.strip()}"
-        for path in committed_files()
+        for path, text in committed_texts().items()
         if path != Path(__file__)
-        if NOT_IN_THE_TREE[what].search(text := path.read_text(encoding="utf-8", errors="replace"))
+        if NOT_IN_THE_TREE[what].search(text)
         for number, line in enumerate(text.splitlines(), start=1)
         if NOT_IN_THE_TREE[what].search(line)
     ]

@@ -89,6 +89,13 @@ MIRROR: Final = Board(
                     empty_because=_NONE,
                 ),
                 Panel(
+                    "Age of records when they are copied",
+                    "s",
+                    "99 % are younger: of the last record of each partition in a transaction, by the clocks of source and worker.",
+                    ((f"histogram_quantile(0.99, {_rate('record_age_seconds_bucket', 'link, le')})", "{{link}}"),),
+                    empty_because=_NONE,
+                ),
+                Panel(
                     "Behind, in messages",
                     "short",
                     "Offsets of the source that are not copied yet.",

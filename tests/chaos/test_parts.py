@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.chaos import messages
@@ -115,6 +116,7 @@ def test_the_writer_of_an_offset_is_the_producer_of_its_batch(tmp_path: Path) ->
     assert [writer_of(0, offset) for offset in (0, 4, 5, 8, 9, 12)] == [(7, 0), (7, 0), (8, 3), (8, 3), (7, 1), (7, 1)]
 
 
+@pytest.mark.long
 def test_each_sabotage_breaks_what_is_there() -> None:
     """It replaces parts by their names, and says so when there is no such part any more. In a process that it may break."""
     each = "if not os.fork(): begin(); sys.exit()\n if os.wait()[1]: print(name)"

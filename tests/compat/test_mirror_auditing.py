@@ -14,6 +14,7 @@ from tests.unit.mirror_maker.mirrors import (
     SECONDS,
     Side,
     caught_up,
+    committed,
     copier,
     create_both,
     create_map,
@@ -24,8 +25,10 @@ from tests.unit.mirror_maker.mirrors import (
     settings,
     two_sides,
 )
-from tests.unit.mirror_maker.test_server import worker
+from tests.unit.mirror_maker.test_server import arrives, values_of, worker
+from tests.unit.wire.clusters import create_topic
 
+from ottla import lifecycle
 from ottla.audit_counter.service import AuditCounter, CounterSettings
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict
 from ottla.clock import SystemClock
@@ -41,6 +44,7 @@ from ottla.wire.producing import BatchProducer
 
 MINUTE = 60_000
 CLICKS = TopicPartition("clicks", 0)
+ASKED = CounterSettings(expected=("producer", "broker"), verify="never")
 AUDITING: dict[str, Any] = {"audit_enable": "true", "audit_report_interval_ms": "100"}
 AT_SOURCE, AT_TARGET = "broker->mirror:A-B", "mirrored:A-B->broker"
 
@@ -51,8 +55,7 @@ def _says_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def counters(tmp_path: Path, a: Side, b: Side) -> AsyncIterator[tuple[AuditCounter, AuditCounter]]:
-    asked = CounterSettings(expected=("producer", "broker"), verify="never")
+async def counters(tmp_path: Path, a: Side, b: Side, asked: CounterSettings = ASKED) -> AsyncIterator[tuple[AuditCounter, AuditCounter]]:
     async with running_counter(a.cluster, tmp_path / "a.db", asked) as one, running_counter(b.cluster, tmp_path / "b.db", asked) as other:
         await asyncio.gather(one.wait_caught_up(), other.wait_caught_up())
         await asyncio.gather(a.cluster.refresh(None), b.cluster.refresh(None))
@@ -94,11 +97,9 @@ def test_each_edge_of_a_link_is_complete_and_brokers_and_mirror_agree_on_every_w
                         producer.send(TopicPartition("clicks", number % 2), batch)
                     count += 1 + SMALL_RECORDS + 8 + 3 + 2
                 await producer.flush()
+                await all_is_complete((at_source, at_target), count)
                 for counter, name in ((at_source, AT_SOURCE), (at_target, AT_TARGET)):
-                    said = await edge(counter, name, count=count)
-                    assert {one.verdict for one in said} <= {Verdict.COMPLETE, Verdict.LATE}, said
-                    assert sum(one.downstream_count for one in said) == count
-                    assert {one.evidence for one in said} == {"offsets"}
+                    assert {one.evidence for one in await edge(counter, name)} == {"offsets"}
                 # A mirrored topic has no producer that would have to report; the source has, and none of this test does.
                 edges = {one.edge for _, one in (await at_target.summary("clicks", 0, 1 << 60)).verdicts}
                 assert edges == {AT_TARGET}
@@ -204,4 +205,94 @@ def test_what_the_sources_audit_topic_does_not_take_holds_nothing_up_and_is_said
                 assert one.counts.failed_transactions == 0
 
     monkeypatch.setattr(BatchProducer, "send", refusing)
+    asyncio.run(main())
+
+
+def test_by_key_what_two_slots_write_into_one_partition_is_counted_once(tmp_path: Path) -> None:
+    """Each source partition has records for all partitions of the target, so ranges of offsets there lie in each other."""
+
+    async def main() -> None:
+        async with two_sides(tmp_path, 1, **AUDITING) as (a, b), counters(tmp_path, a, b) as (at_source, at_target):
+            await create_topic(a.cluster, "clicks", 3)
+            await create_topic(b.cluster, "clicks", 2)
+            then = SystemClock().time_ms() - 10 * MINUTE
+            count = 0
+            async with worker(a, b, audit_enable="true", naming="identity", partition_by="key"), BatchProducer(a.cluster) as producer:
+                for number in range(40):
+                    for partition in range(3):
+                        records = [Record(index, then + number * 3000, b"key %d" % (number + index), b"value") for index in range(5)]
+                        producer.send(TopicPartition("clicks", partition), build_batch(records))
+                        count += len(records)
+                    await asyncio.sleep(0.01)
+                await producer.flush()
+                await all_is_complete((at_source, at_target), count)
+                ends = await ends_of(b, *(TopicPartition("clicks", number) for number in range(2)))
+                assert all(end > count // 4 for end in ends.values()), "both have some"
+
+    asyncio.run(main())
+
+
+async def all_is_complete(counters: tuple[AuditCounter, AuditCounter], count: int) -> None:
+    for counter, name in zip(counters, (AT_SOURCE, AT_TARGET), strict=True):
+        said = await edge(counter, name, count=count)
+        assert {one.verdict for one in said} <= {Verdict.COMPLETE, Verdict.LATE}, said
+        assert sum(one.downstream_count for one in said) == count
+
+
+def test_a_source_that_stamps_records_itself_is_counted_by_its_clock_on_both_sides(tmp_path: Path) -> None:
+    """Records of long ago, in a topic with `LogAppendTime`: in the target they have the times that the source gave them, as their own."""
+    window_ms = 10_000
+
+    async def main() -> None:
+        auditing = {**AUDITING, "audit_window_ms": str(window_ms)}
+        asked = CounterSettings(window_ms, expected=("producer", "broker"), verify="never")
+        async with two_sides(tmp_path, 1, **auditing) as (a, b), counters(tmp_path, a, b, asked) as (at_source, at_target):
+            await create_topic(a.cluster, "clicks", message_timestamp_type="LogAppendTime")
+            given = {"audit_enable": "true", "audit_window_ms": str(window_ms), "naming": "identity"}
+            async with worker(a, b, None, **given), BatchProducer(a.cluster) as producer:
+                for number in range(40):
+                    await producer.send(CLICKS, stamped(1_000_000, 2_000_000, number=number))
+                    await asyncio.sleep(1.2 * window_ms / 1000 / 40)
+                await all_is_complete((at_source, at_target), 80)
+                assert {one.evidence for one in await edge(at_target, AT_TARGET)} == {"offsets"}
+                values = (await committed(b, CLICKS))[CLICKS]
+                assert len(values) == 80 and all(record.timestamp > 2_000_000 for record in values)
+
+    asyncio.run(main())
+
+
+@pytest.mark.timeout(600)
+def test_what_a_compacted_source_does_not_have_any_more_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its brokers have counted it when it was written, so the mirror says nothing of it there; in the target each copy is counted."""
+
+    async def main() -> None:
+        cleaning = {"log_cleaner_backoff_ms": "50", **AUDITING}
+        async with two_sides(tmp_path, 1, **cleaning) as (a, b), counters(tmp_path, a, b) as (at_source, at_target):
+            compacted = {"cleanup_policy": "compact", "segment_bytes": "1000", "min_cleanable_dirty_ratio": "0.01"}
+            await create_topic(a.cluster, "clicks", 1, 1, **compacted)
+            await create_topic(a.cluster, "views", 1, ottla_audit="false")
+            then = SystemClock().time_ms() - 10 * MINUTE
+            async with BatchProducer(a.cluster) as producer:
+                for number in range(100):
+                    await producer.send(CLICKS, stamped(then, number=number))
+                await producer.send(TopicPartition("views", 0), stamped(then))
+                await edge_counts(at_source, 100)
+                async with asyncio.timeout(2 * SECONDS):
+                    while len((await committed(a, CLICKS))[CLICKS]) > 30:  # noqa: ASYNC110 - its last segments stay
+                        await asyncio.sleep(0.1)
+                async with worker(a, b, audit_enable="true", naming="identity"):
+                    await arrives(b, TopicPartition("views", 0), b"0")
+                    await edge(at_target, AT_TARGET)
+                    copies = len(await values_of(b, CLICKS))
+                    assert 0 < copies <= 30
+                    said = await edge(at_target, AT_TARGET, count=copies)
+                    assert {one.verdict for one in said} <= {Verdict.COMPLETE, Verdict.LATE}, said
+                    await asyncio.sleep(0.5)  # in which what is read would have been said ten times
+                for topic in ("clicks", "views"):
+                    for counter in (at_source, at_target):
+                        tiers = {tier for _, tier, _ in await counter.tiers(topic, 0, 1 << 60)}
+                        assert tiers <= ({"broker", "mirrored:A-B"} if topic == "clicks" else set()), (topic, tiers)
+
+    # The cleaner runs when nothing else wants to; here it does not wait for others of the machine.
+    monkeypatch.setattr(lifecycle, "_let_give_way", lambda process_id: None)
     asyncio.run(main())

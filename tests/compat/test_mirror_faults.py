@@ -19,13 +19,16 @@ from tests.unit.mirror_maker.mirrors import (
     reached,
     running,
     same,
+    side,
     two_sides,
     until,
 )
+from tests.unit.mirror_maker.test_lying_sources import given, started
 from tests.unit.mirror_maker.test_server import arrives, publish, values_of, worker
-from tests.unit.wire.clusters import create_topic
+from tests.unit.wire.clusters import create_topic, servers
 
 from ottla.clock import SystemClock
+from ottla.config.mirror import MirrorSettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.errors import ConnectionLoss
 from ottla.coordination.interface import Coordination
@@ -34,12 +37,14 @@ from ottla.mirror_maker.merge.slot import FETCH_SETTINGS, TRANSACTION_BYTES
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.mirror_maker.server import MirrorMaker
 from ottla.model import TopicPartition
+from ottla.record.records import Record, build_batch
 from ottla.testing.failing_files import failing_files
 from ottla.wire import transactions
 from ottla.wire.admin import delete_topics
 from ottla.wire.producing import BatchProducer
 
 CLICKS, OTHER = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
+HOUR_MS = 3_600_000
 
 
 def test_a_targets_disk_that_is_full_is_waited_for_and_fails_no_partition(tmp_path: Path) -> None:
@@ -150,6 +155,45 @@ def test_a_worker_whose_sessions_end_gives_its_slots_up_and_takes_part_again(tmp
                     await until(lambda: (held(one), held(other)) == (2, 2))
             finally:
                 await zookeeper.close()
+
+    asyncio.run(main())
+
+
+class ShiftedClock(SystemClock):
+    """One that is hours wrong."""
+
+    def __init__(self, hours: int) -> None:
+        self._shift_ms = hours * HOUR_MS
+
+    def time_ms(self) -> int:
+        return super().time_ms() + self._shift_ms
+
+
+@pytest.mark.parametrize("hours", [3, -3])
+def test_a_worker_whose_clock_is_hours_wrong_copies_and_says_no_lag_below_zero(tmp_path: Path, hours: int) -> None:
+    """The target takes no time that is more than an hour from its own, so it stamps the map; copies have the times of the source."""
+    bounds = {"log_message_timestamp_after_max_ms": str(HOUR_MS), "log_message_timestamp_before_max_ms": str(HOUR_MS)}
+
+    async def main() -> None:
+        async with side(tmp_path / "a") as a, side(tmp_path / "b", 1, **bounds) as b:
+            await create_topic(a.cluster, "clicks", 2)
+            clock = ShiftedClock(hours)
+            async with started(MirrorSettings.from_properties(given(b, {"A": servers(a.brokers)})), clock) as one:
+                now_ms = SystemClock().time_ms()
+                async with BatchProducer(a.cluster) as producer:
+                    await producer.send(CLICKS, build_batch([Record(0, now_ms, None, b"0")]))
+                    copied = TopicPartition("A.clicks", 0)
+                    await arrives(b, copied, b"0")
+                    assert [record.timestamp for record in (await committed(b, copied))[copied]] == [now_ms]
+                    # A source whose clock is wrong: the target refuses its records by name, and those of no other partition.
+                    await producer.send(OTHER, build_batch([Record(0, now_ms + hours * HOUR_MS, None, b"of another time")]))
+                    statuses = one.links["A-B"].statuses
+                    await until(lambda: one.links["A-B"].statuses[OTHER].state is PartitionState.FAILED)
+                    assert "InvalidTimestamp" in one.links["A-B"].statuses[OTHER].reason
+                    await producer.send(CLICKS, build_batch([Record(0, now_ms, None, b"1")]))
+                    await arrives(b, copied, b"0", b"1")
+                    assert all(status.lag_seconds(clock.time_ms()) >= 0 for status in statuses.values())
+                assert (await values_of(b, TopicPartition("heartbeats", 0))) != []
 
     asyncio.run(main())
 

@@ -2,9 +2,10 @@
 What the audit counter of each cluster says of the mirror's edge is COMPLETE.
 
 Each cluster has its own chroot in a real ZooKeeper. Killed with -9 are workers, brokers of the source and brokers of the target, which
-lead, and coordinate the transactions: one at a time, and both of a cluster at once. Each time all of the cluster is in sync before, as the
-test is about the mirror. As many records come before, during and after each fault. `OTTLA_MIRROR_MESSAGES=10000000` is the proof at its
-full length: some minutes.
+lead, and coordinate the transactions: one at a time, and both of a cluster at once. Each is stopped in order, too (SIGTERM), and frozen
+for longer than its session lasts (SIGSTOP); a disk of the target is full for a while, and ZooKeeper is away for longer than a session from
+everyone at once. Each time all of the cluster is in sync before, as the test is about the mirror. As many records come before, during and
+after each fault. `OTTLA_MIRROR_MESSAGES=10000000` is the proof at its full length: some minutes.
 """
 
 from __future__ import annotations
@@ -49,9 +50,11 @@ OF_A_BATCH: Final = 1000
 SINGLES: Final = 5  # batches of one record, which are joined, behind each tenth batch
 PAD: Final = b"\xee" * 32
 FAULTS: Final = (
-    *("worker 0", "source 1", "target 1", "worker 1", "source 2", "target 2"),
-    *("source both", "worker 0", "target both", "worker 1"),
+    *("kill worker 0", "kill source 1", "kill target 1", "kill worker 1", "kill source 2", "kill target 2"),
+    *("freeze worker 0", "freeze source 1", "freeze target 1", "fill target 2", "freeze zookeeper all"),
+    *("end worker 1", "end source 2", "end target 2", "kill source all", "kill worker 0", "kill target all", "kill worker 1"),
 )
+SESSION_SECONDS: Final = 6.0  # of workers and of brokers
 # Of all messages; long enough ago that their window is over.
 THEN_MS: Final = int(time.time() * 1000) - 600_000
 SECONDS: Final = 300.0
@@ -191,30 +194,63 @@ async def copied(target: Side) -> int:
     return 0
 
 
-async def harm(sides: dict[str, Side], workers: list[Worker], files: tuple[Path, Path], progress: Progress) -> None:
+async def harm(
+    zookeeper: ZooKeeperServer, sides: dict[str, Side], workers: list[Worker], files: tuple[Path, Path], progress: Progress
+) -> None:
     for number, fault in enumerate(FAULTS):
         async with asyncio.timeout(SECONDS):
             while await copied(sides["target"]) < MESSAGES * (number + 1) // (len(FAULTS) + 2):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
-        name, which = fault.split()
-        if name == "worker":
-            workers[int(which)].signal(signal.SIGKILL)
-            workers[int(which)].process.wait(10)
-            workers[int(which)] = Worker(*files)
+        kind, name, which = fault.split()
+        if name == "zookeeper":
+            zookeeper.pause()
+            await asyncio.sleep(SESSION_SECONDS * 1.5)
+            zookeeper.resume()
+        elif name == "worker":
+            await harm_worker(kind, workers, int(which), files)
         else:
             await sides[name].until_whole()
             brokers = sides[name].brokers
-            killed = list(brokers.values()) if which == "both" else [brokers[int(which)]]
-            await asyncio.gather(*(broker.kill() for broker in killed))
-            for broker in killed:
-                await broker.launch()
-            for broker in killed:
-                await broker.ready()
-            await sides[name].until_whole()
+            await asyncio.gather(*(harm_broker(kind, broker) for broker in (brokers.values() if which == "all" else [brokers[int(which)]])))
+        for side_ in sides.values():
+            await side_.until_whole()
         progress.faults += 1
         progress.changed.set()
     progress.faults = len(FAULTS) + 2
     progress.changed.set()
+
+
+async def harm_worker(kind: str, workers: list[Worker], number: int, files: tuple[Path, Path]) -> None:
+    worker = workers[number]
+    if kind == "freeze":
+        worker.signal(signal.SIGSTOP)
+        await asyncio.sleep(SESSION_SECONDS * 1.5)
+        worker.signal(signal.SIGCONT)
+        return
+    worker.signal(signal.SIGKILL if kind == "kill" else signal.SIGTERM)
+    code = await asyncio.to_thread(worker.process.wait, 30)
+    assert kind == "kill" or code == 0
+    workers[number] = Worker(*files)
+
+
+async def harm_broker(kind: str, broker: BrokerProcess) -> None:
+    match kind:
+        case "freeze":
+            broker.freeze()
+            await asyncio.sleep(SESSION_SECONDS * 1.5)
+            broker.thaw()
+        case "fill":
+            broker.may_end = True
+            broker.fill_disk()
+            await asyncio.sleep(SESSION_SECONDS)
+            broker.empty_disk()
+            await broker.launch()  # unless it has gone on
+            await broker.ready()
+            broker.may_end = False
+        case _:
+            await (broker.kill() if kind == "kill" else broker.terminate())
+            await broker.launch()
+            await broker.ready()
 
 
 async def judge(target: Side, numbered: Numbered, sent: dict[TopicPartition, int]) -> int:
@@ -272,15 +308,15 @@ def test_each_record_is_there_once_and_in_order_whoever_is_killed(tmp_path: Path
                 addresses = [",".join(broker.address for broker in one.brokers.values()) for one in (a, b)]
                 files[0].write_text(
                     f"clusters = A, B\nA.bootstrap.servers = {addresses[0]}\nB.bootstrap.servers = {addresses[1]}\nA->B.enabled = true\n"
-                    "topics = clicks\nnaming = identity\nslots = 4\nreplication.factor = 2\nzookeeper.session.timeout.ms = 6000\n"
-                    f"zookeeper.connect = 127.0.0.1:{zookeeper.port}/b\naudit.enable = true\n"
+                    f"topics = clicks\nnaming = identity\nslots = 4\nreplication.factor = 2\naudit.enable = true\n"
+                    f"zookeeper.session.timeout.ms = {SESSION_SECONDS * 1000:.0f}\nzookeeper.connect = 127.0.0.1:{zookeeper.port}/b\n"
                 )
                 workers = [Worker(*files), Worker(*files)]
                 progress = Progress()
                 try:
                     async with asyncio.TaskGroup() as tasks:
                         tasks.create_task(publish(a, numbered, progress))
-                        tasks.create_task(harm({"source": a, "target": b}, workers, files, progress))
+                        tasks.create_task(harm(zookeeper, {"source": a, "target": b}, workers, files, progress))
                     assert progress.total >= MESSAGES
                     batches = await judge(b, numbered, progress.sent)
                     sys.stdout.write(f"{progress.total} records in {batches} batches, each once and in order\n")

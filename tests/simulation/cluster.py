@@ -343,7 +343,7 @@ class Cluster:
             return
         machine.is_up = True
         why = await broker.failed()
-        if not any(disk.failed_calls for disk in machine.disks):
+        if not any(disk.failed_by_kind for disk in machine.disks):
             self._unexpected(f"{machine.name} cannot go on: {why}")
             return
         self.trace.tell(f"{machine.name} cannot go on: {why}")

@@ -136,11 +136,6 @@ class Disk:
         self.faults = [] if fault is None else [armed for armed in self.faults if armed is not fault]
 
     @property
-    def failed_calls(self) -> int:
-        """How many calls have failed on purpose since the disk is there."""
-        return self.failed_by_kind.total()
-
-    @property
     def can_fail(self) -> bool:
         return (bool(self.faults) or self.is_frozen) and not self.is_observed
 

@@ -257,9 +257,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def set_debug(self, enabled: bool) -> None:
         raise NotSimulated("set_debug")
 
-    async def shutdown_asyncgens(self) -> None:
-        pass
-
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self._unhandled(context)
 

@@ -29,6 +29,7 @@ from tests.simulation.scenes import THERE, Stage
 from tests.simulation.wire import ClientView
 from tests.simulation.wire_clients import wire_connect
 
+from ottla.errors import OttlaError
 from ottla.lifecycle import offload_nothing
 from ottla.mirror_maker.assignment import slot_of
 from ottla.mirror_maker.merge.map_topic import Origins
@@ -199,6 +200,14 @@ async def _begin_of(asker: Asker, topic: str, partition: int) -> int:
     return offset
 
 
+async def _id_of(cluster: Cluster) -> str:
+    while True:
+        with suppress(OSError, OttlaError):
+            await cluster.refresh(None)
+            return cluster.metadata.cluster_id or ""
+        await asyncio.sleep(1.0)
+
+
 class _Target:
     """Another cluster, in which one broker at a time is killed, paused or cut off from the workers."""
 
@@ -343,12 +352,12 @@ class _Worker:
         clock = SkewedClock(self._loop, 0)
         settings = ClusterSettings(client_id=self.name, request_timeout_seconds=6.0)
         connects = [wire_connect(cluster.connections) for cluster in self._clusters]
-        merge = MergeSettings("A-B", MAP, "cluster-a", "cluster-b")
         wanted = {TopicPartition(SOURCE, number): Destination(COPY, PARTITION_COUNT, MAX_BATCH_BYTES) for number in range(PARTITION_COUNT)}
         async with (
             Cluster(addresses[0], settings, clock=clock, random=Random(self._random.random()), connect=connects[0]) as source,
             Cluster(addresses[1], settings, clock=clock, random=Random(self._random.random()), connect=connects[1]) as target,
         ):
+            merge = MergeSettings("A-B", MAP, await _id_of(source), "cluster-b")
             origins = Origins(source)
             self._copiers = [SlotCopier(slot, merge, source, target, origins, offload_nothing, clock, Pace(0)) for slot in range(SLOTS)]
             for copier in self._copiers:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import hashlib
 import logging
 import resource
 import shutil
@@ -244,8 +243,3 @@ def _observed_starts(cluster: Cluster) -> Iterator[None]:
         yield
     finally:
         LogManager.start = start  # type: ignore[method-assign]
-
-
-def digest_of(outcomes: list[Outcome]) -> str:
-    """One hash for many runs."""
-    return hashlib.blake2b("".join(outcome.digest for outcome in outcomes).encode(), digest_size=8).hexdigest()

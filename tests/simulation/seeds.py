@@ -101,4 +101,9 @@ REGRESSIONS: Final = (
         "A broker of a cluster taken over from Kafka did not start again: the logs of a topic that was being deleted were missing.",
         "tests/unit/takeover/test_findings.py",
     ),
+    Regression(
+        88878315,
+        "ZooKeeper was restored while brokers ran, and broker epochs went back with it: a broker refused its controller for ever.",
+        "tests/unit/broker/test_applying.py",
+    ),
 )

@@ -87,21 +87,13 @@ class Service(Protocol):
         """Takes in that topics are gone."""
         ...
 
-    async def drain(self) -> None:
-        """Hands over what this broker leads."""
-        ...
+    # Hands over what this broker leads, and takes part again.
+    async def drain(self) -> None: ...
+    async def undrain(self) -> None: ...
 
-    async def undrain(self) -> None:
-        """Has it take part again."""
-        ...
-
-    async def begun_epoch(self) -> int:
-        """The latest controller's, as ZooKeeper says."""
-        ...
-
-    async def registration_of(self, broker_id: BrokerId) -> BrokerRegistration | None:
-        """A broker's registration, as ZooKeeper says."""
-        ...
+    # The latest controller's epoch, and a broker's registration, as ZooKeeper has them now.
+    async def begun_epoch(self) -> int: ...
+    async def registration_of(self, broker_id: BrokerId) -> BrokerRegistration | None: ...
 
 
 class Coordinators(Protocol):
@@ -149,7 +141,7 @@ class ControlApplier(BrokerControl):
         self._controller_epoch = -1
         # The last request that was taken: controller, its epoch, broker epoch and number. Numbers count within these three.
         self._last_taken = (NO_LEADER, -1, NOT_REGISTERED, 0)
-        self._ended_epoch = NOT_REGISTERED
+        self._ended: BrokerRegistration | None = None  # the last one that ended with its session
         self._one_at_a_time = asyncio.Lock()
         self._is_closed = False
 
@@ -161,9 +153,7 @@ class ControlApplier(BrokerControl):
 
     def session_lost(self) -> None:
         """The registration has ended: nothing is led any more, and what was meant for it is refused, even if it waits for its turn."""
-        registration = self._service.registration
-        if registration is not None:
-            self._ended_epoch = max(self._ended_epoch, registration.broker_epoch)
+        self._ended = self._service.registration or self._ended
         self._replicas.stop_leading_all()
 
     def controller_changed(self, controller_id: BrokerId, controller_epoch: int) -> None:
@@ -181,7 +171,7 @@ class ControlApplier(BrokerControl):
             written_epochs = self._replicas.written_epochs(request.partitions)
             possible = [partition for partition in request.partitions if partition.topic_partition not in written_epochs]
             errors = dict(await self._replicas.apply(possible, request.live_leaders))
-            if request.broker_epoch <= self._ended_epoch:
+            if not self._is_for(request.broker_epoch):
                 # The session ended in the middle of it, so what came after that has to be taken back.
                 self._replicas.stop_leading_all()
                 self._check(request)
@@ -210,7 +200,7 @@ class ControlApplier(BrokerControl):
             replaced = self._metadata.update(request.partitions, deleted, is_all=request.all_topics is not None)
             self._groups.topics_changed([*deleted, *replaced], request.all_topics_known)
             if request.all_topics is not None:  # the last request of those that follow a registration
-                self.metadata_epoch = max(self.metadata_epoch, request.broker_epoch)
+                self.metadata_epoch = request.broker_epoch
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Gives replicas up."""
@@ -254,9 +244,7 @@ class ControlApplier(BrokerControl):
         if own is not None and request.broker_epoch > own.broker_epoch:
             registered = await self._service.registration_of(self._broker_id)
             if registered is None or request.broker_epoch > registered.broker_epoch:
-                raise StaleBrokerEpoch(
-                    f"broker {self._broker_id}: the request names broker epoch {request.broker_epoch}, which it never had"
-                )
+                raise StaleBrokerEpoch(f"broker {self._broker_id}: request for broker epoch {request.broker_epoch}, which it never had")
 
     def _take(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest) -> None:
         """Refuses what is out of date, by its epochs or by its number, and notes what was taken."""
@@ -272,17 +260,20 @@ class ControlApplier(BrokerControl):
             )
         self._last_taken = (*sender, request.request_number)
 
+    def _is_for(self, broker_epoch: int) -> bool:
+        """Whether that is the registration that stands, or a later one that is not read back yet. Epochs go back with ZooKeeper's zxids."""
+        own, ended = self._service.registration, self._ended
+        if own is None or broker_epoch < own.broker_epoch:
+            return False
+        return own is not ended if broker_epoch == own.broker_epoch else ended is None or broker_epoch != ended.broker_epoch
+
     def _check(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest | LogEndsRequest) -> None:
         """Refuses what is out of date, and takes in who is the controller."""
         if self._is_closed:
             raise BrokerNotAvailable(f"broker {self._broker_id} stops")
-        registration = self._service.registration
-        own_epoch = NOT_REGISTERED if registration is None else registration.broker_epoch
-        # A newer one than ours is one that we have made and not read back yet.
-        if own_epoch == NOT_REGISTERED or request.broker_epoch < own_epoch or request.broker_epoch <= self._ended_epoch:
-            raise StaleBrokerEpoch(
-                f"broker {self._broker_id}: the request names broker epoch {request.broker_epoch}, the current one is {own_epoch}"
-            )
+        if not self._is_for(request.broker_epoch):
+            own = NOT_REGISTERED if (registered := self._service.registration) is None else registered.broker_epoch
+            raise StaleBrokerEpoch(f"broker {self._broker_id}: request for broker epoch {request.broker_epoch}, the current one is {own}")
         if request.controller_epoch < self._controller_epoch:
             raise StaleControllerEpoch(
                 f"broker {self._broker_id}: request of controller {request.controller_id} with the stale epoch "

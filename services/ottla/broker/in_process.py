@@ -59,14 +59,14 @@ class InProcessBrokers:
             raise
 
     async def stop(self) -> None:
-        """Stops all of them cleanly, one after the other, and then what they share. No broker is left to take over from the last."""
+        """Stops all cleanly, one by one, and then what they share. Each hands over once: what no other can lead now, none can later."""
         async with AsyncExitStack() as stack:
             if self._zookeeper is not None:
                 stack.push_async_callback(self._zookeeper.close)
                 stack.push_async_callback(self._listening.aclose)
                 self._zookeeper = None
             for index, broker_id in enumerate(list(self.running)):
-                stack.push_async_callback(self.running.pop(broker_id).stop, hands_over=index > 0)
+                stack.push_async_callback(self.running.pop(broker_id).stop, handover_attempts=min(index, 1))
 
     def warn_of_missing_brokers(self) -> None:
         """As `Broker.warn_of_missing_brokers`, of all of them."""

@@ -95,12 +95,12 @@ def judge(facts: Facts) -> Readiness:
     registered = facts.broker_epoch >= 0
     phase = facts.phase
     # A broker that was drained gets nothing to lead before it registers again or is undrained, so it is not back before that.
-    if phase is Phase.RUNNING and registered and facts.drained_epoch >= facts.broker_epoch:
+    if phase is Phase.RUNNING and registered and facts.drained_epoch == facts.broker_epoch:
         phase = Phase.DRAINING
     return Readiness(
         phase,
         registered,
-        controller_known=registered and facts.metadata_epoch >= facts.broker_epoch,
+        controller_known=registered and facts.metadata_epoch == facts.broker_epoch,
         replicas_in_sync=facts.were_in_sync,
         full_directories=facts.full_directories,
     )

@@ -120,7 +120,7 @@ class Broker:
         self._listeners: dict[str, AnyListener] = {}
         self._stack = AsyncExitStack()
         self._is_killed = False
-        self._hands_over = True
+        self._handover_attempts: int | None = None
         self._host = LOCAL
         self._has_session = False
         self._all_failed = asyncio.Event()
@@ -157,13 +157,13 @@ class Broker:
             await self._observation.health.enter(Phase.STARTING)
             await asyncio.sleep(PAUSE_SECONDS)
 
-    async def stop(self, *, hands_over: bool = True) -> None:
+    async def stop(self, *, handover_attempts: int | None = None) -> None:
         """Stops cleanly: leaderships handed over, waiting requests answered, logs flushed and checkpointed. Again it does nothing.
 
         Args:
-            hands_over: whether others are to lead first, if `controlled.shutdown.enable` says so too.
+            handover_attempts: how often to have others lead first, if `controlled.shutdown.enable` says so; by default as its retries say.
         """
-        self._hands_over = hands_over
+        self._handover_attempts = handover_attempts
         with speaking(self._settings.broker_id):
             await self._observation.health.enter(Phase.STOPPING)
             await self._stack.aclose()
@@ -372,13 +372,13 @@ class Broker:
 
     async def _hand_over(self) -> None:
         settings = self._settings
-        if not self._hands_over or self._is_killed or not settings.controlled_shutdown_enable:
+        if self._handover_attempts == 0 or self._is_killed or not settings.controlled_shutdown_enable:
             return
         await self._observation.health.enter(Phase.DRAINING)
         pauses = settings.controlled_shutdown_max_retries * settings.controlled_shutdown_retry_backoff_ms / 1000
         try:
             async with asyncio.timeout(max(HAND_OVER_SECONDS, pauses)):
-                await self._service.controlled_shutdown()
+                await self._service.controlled_shutdown(self._handover_attempts)
         except TimeoutError:
             log.warning("broker %d stops without controlled shutdown: no controller answers", self.broker_id)
         await self._observation.health.enter(Phase.STOPPING)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from ottla.cli import (
     audit,
     broker,
     cluster,
+    configs,
     consume,
     dev,
     elect_leaders,
@@ -51,6 +55,7 @@ app.command("audit-counter", rich_help_panel=RUN)(audit.audit_counter)
 app.command("mirror-maker", rich_help_panel=RUN)(mirror_maker.mirror_maker)
 app.command("quickstart", rich_help_panel=RUN)(quickstart.quickstart)
 app.add_typer(topics.app, name="topics", rich_help_panel=USE)
+app.add_typer(configs.app, name="configs", rich_help_panel=OPERATE)
 app.command("produce", rich_help_panel=USE)(produce.produce)
 app.command("consume", rich_help_panel=USE)(consume.consume)
 app.command("replay", rich_help_panel=USE)(replay.replay)
@@ -74,3 +79,32 @@ def version() -> None:
     from importlib.metadata import version as version_of
 
     say(version_of("ottla"))
+
+
+def _version(is_asked: bool) -> None:
+    if is_asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", help="Print the version and exit.", callback=_version, is_eager=True, show_default=False)
+    ] = False,
+) -> None:
+    """Only what stands before any command."""
+
+
+def command() -> TyperGroup:
+    """The whole command line. Its help shows no type beside an option that takes no value, where Typer would say `<bool>`."""
+    root = typer.main.get_group(app)
+    found: list[TyperCommand | TyperGroup] = [root]
+    while found:
+        command = found.pop()
+        help_option = command.get_help_option(typer.Context(command, help_option_names=["-h", "--help"]))
+        for parameter in (*command.params, help_option):
+            if isinstance(parameter, TyperOption) and parameter.is_flag and parameter.metavar is None:
+                parameter.metavar = ""
+        found += getattr(command, "commands", {}).values()
+    return root

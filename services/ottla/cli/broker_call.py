@@ -63,7 +63,7 @@ def call(
         try:
             connection: socket.socket = stack.enter_context(socket.create_connection(address, timeout_seconds))
             if properties.get("security.protocol", "").lower() == "ssl":
-                connection = stack.enter_context(_tls(properties).wrap_socket(connection, server_hostname=address[0]))
+                connection = stack.enter_context(tls_context(properties).wrap_socket(connection, server_hostname=address[0]))
             connection.sendall(_FRAME.pack(len(payload)) + payload)
             (size,) = _FRAME.unpack(_receive(connection, _FRAME.size))
             answer = _receive(connection, size)
@@ -86,7 +86,8 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     return bytes(received)
 
 
-def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
+def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
+    """TLS as librdkafka's properties ask for it."""
     context = ssl.create_default_context(cafile=properties.get("ssl.ca.location"), cadata=properties.get("ssl.ca.pem"))
     if properties.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
         context.check_hostname = False

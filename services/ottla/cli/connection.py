@@ -122,6 +122,11 @@ def _heard(error: KafkaError) -> None:
         _last_errors.append(error)
 
 
+def last_error() -> str:
+    """Why the command's clients have no connection, by their last error; empty if they have said nothing."""
+    return _last_errors[0].str() if _last_errors else ""
+
+
 def _is_loopback(host: str) -> bool:
     return host.strip("[]") in ("", "localhost", "::1") or host.startswith("127.")
 

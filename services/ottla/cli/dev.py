@@ -19,11 +19,11 @@ import typer
 from ottla.cli.connection import pairs
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
-from ottla.cli.output import say
+from ottla.cli.output import note, say
 
 DEFAULT_PORT: Final = 9092
 # What `--with` takes, and the port of each.
-SERVICE_PORTS: Final = {"schema-registry": 8081, "audit-counter": 8090}
+SERVICE_PORTS: Final = {"schema-registry": 8081, "audit-counter": 8090, "mirror-maker": 9095}
 ZOOKEEPER_ADDRESS: Final = "127.0.0.1:2181"  # of the embedded twin, where consumers of other processes meet
 
 
@@ -64,6 +64,16 @@ def dev_properties(
     }
 
 
+def _from_environment() -> Mapping[str, str]:
+    """What variables `OTTLA_SETTING_…` say, as they do for `ottla broker`."""
+    if not any(name.startswith("OTTLA_SETTING_") for name in os.environ):
+        return {}  # without the import
+    from ottla.config.broker import BrokerSettings
+    from ottla.config.environment import from_environment
+
+    return from_environment(BrokerSettings, os.environ)
+
+
 def _is_free(address: str) -> bool:
     """Whether one could listen there now. No one relies on it: a broker continues without."""
     host, _, port = address.rpartition(":")
@@ -98,8 +108,11 @@ def dev(
     partitions: Annotated[int, typer.Option("--partitions", min=1, help="Partitions of a topic that is created by being used.")] = 1,
     services: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="SERVICE", help="A service beside the brokers: schema-registry, audit-counter; may be repeated."),
+        typer.Option("--with", metavar="SERVICE", help=f"A service beside the brokers: {', '.join(SERVICE_PORTS)}; may be repeated."),
     ] = None,
+    mirror_from: Annotated[
+        str, typer.Option("--mirror-from", metavar="HOST:PORT,…", help="The brokers of the cluster that the mirror-maker copies from.")
+    ] = "",
     properties: Annotated[
         list[str] | None,
         typer.Option("--property", "-X", metavar="KEY=VALUE", help="A property of the broker, under Kafka's name; may be repeated."),
@@ -122,22 +135,31 @@ def dev(
     - `ottla dev -d ./data -X log.segment.bytes=1048576`
     - `ottla dev -X http.listener=127.0.0.1:9404`
     - `ottla dev --with schema-registry --with audit-counter`
+    - `ottla dev --with mirror-maker --mirror-from localhost:19092`
     """
     if ephemeral and data_dir is not None:
         raise UsageError("--ephemeral and --data-dir contradict each other")
     unknown = [name for name in services or () if name not in SERVICE_PORTS]
     if unknown:
-        raise UsageError(f"--with takes {' and '.join(SERVICE_PORTS)}, and not {unknown[0]!r}")
+        raise UsageError(f"--with takes {', '.join(SERVICE_PORTS)}, and not {unknown[0]!r}")
+    if bool(mirror_from) is not ("mirror-maker" in (services or ())):
+        raise UsageError("--with mirror-maker and --mirror-from belong together")
     with ExitStack() as stack:
         if ephemeral:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-dev-", ignore_cleanup_errors=True)))
         else:
             directory = (data_dir or default_data_directory()).expanduser().absolute()
-        overrides = {**({"audit.enable": "true"} if "audit-counter" in (services or ()) else {}), **pairs(properties, "-X")}
+        audited = {"audit.enable": "true"} if "audit-counter" in (services or ()) else {}
+        overrides = {**audited, **_from_environment(), **pairs(properties, "-X")}
+        if former := [number for number in range(brokers + 1, 100) if (directory / f"broker-{number}").exists()]:
+            note(
+                f"ottla: {directory} was used with {former[-1]} brokers: partitions without a replica on those that run stay offline; "
+                f"--brokers {former[-1]} runs all of them"
+            )
         each = {number: dev_properties(directory, host, port, partitions, overrides, number, brokers) for number in range(1, brokers + 1)}
         with ends_told(set_up(log_level, log_format, default_level="warning")):
             addresses = {name: f"{host}:{SERVICE_PORTS[name] if port else 0}" for name in services or ()}
-            _run(directory, ephemeral, each, pid_file, addresses)
+            _run(directory, ephemeral, each, pid_file, addresses, mirror_from)
 
 
 def _run(
@@ -146,6 +168,7 @@ def _run(
     properties: dict[int, dict[str, str]],
     pid_file: Path | None,
     addresses: dict[str, str],
+    mirror_from: str,
 ) -> None:
     from ottla.cli.process import seconds_since_start, serve, serve_several
     from ottla.config.broker import BrokerSettings
@@ -174,7 +197,7 @@ def _run(
                     say(f"  {label:<9} {url}")
                 sys.stdout.flush()
 
-            serve_with_services(settings, directory, addresses, all_ready, pid_file)
+            serve_with_services(settings, directory, addresses, mirror_from, all_ready, pid_file)
         elif len(settings) == 1:
             serve(settings[BrokerId(1)], ready, pid_file)
         else:

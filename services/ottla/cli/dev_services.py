@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -18,8 +19,9 @@ from ottla.model import BrokerId
 
 SCHEMA_REGISTRY: Final = "schema-registry"
 AUDIT_COUNTER: Final = "audit-counter"
+MIRROR_MAKER: Final = "mirror-maker"
 # What the line of a service is called.
-LABELS: Final = {SCHEMA_REGISTRY: "schemas", AUDIT_COUNTER: "audit"}
+LABELS: Final = {SCHEMA_REGISTRY: "schemas", AUDIT_COUNTER: "audit", MIRROR_MAKER: "mirror"}
 
 
 class Service(Protocol):
@@ -46,12 +48,20 @@ class BrokersWithServices:
         settings: of each broker.
         directory: of the data.
         addresses: `host:port` of each service, by its name.
+        mirror_from: the brokers that a mirror maker copies from.
     """
 
-    def __init__(self, settings: Mapping[BrokerId, BrokerSettings], directory: Path, addresses: Mapping[str, str]) -> None:
+    def __init__(
+        self, settings: Mapping[BrokerId, BrokerSettings], directory: Path, addresses: Mapping[str, str], mirror_from: str
+    ) -> None:
         self._brokers = InProcessBrokers(settings, settings.__getitem__, directory / "coordination")
         self._directory = directory
         self._addresses = addresses
+        self._makers: dict[str, Callable[[str, str, Path, str], Service]] = {
+            SCHEMA_REGISTRY: _schema_registry,
+            AUDIT_COUNTER: _audit_counter,
+            MIRROR_MAKER: partial(_mirror_maker, mirror_from),
+        }
         self._stack = AsyncExitStack()
         self.services: dict[str, Service] = {}
 
@@ -67,7 +77,7 @@ class BrokersWithServices:
             stack.push_async_callback(self._brokers.stop)
             copies = str(min(3, len(self._brokers.running)))
             for name, address in self._addresses.items():
-                service = _MAKERS[name](self.bootstrap_servers, address, self._directory / name, copies)
+                service = self._makers[name](self.bootstrap_servers, address, self._directory / name, copies)
                 await service.start()
                 stack.push_async_callback(service.stop)
                 self.services[name] = service
@@ -118,18 +128,32 @@ def _audit_counter(servers: str, address: str, directory: Path, copies: str) -> 
     return AuditServer(AuditSettings.from_properties(properties))
 
 
-_MAKERS: Final = {SCHEMA_REGISTRY: _schema_registry, AUDIT_COUNTER: _audit_counter}
+def _mirror_maker(source: str, servers: str, address: str, directory: Path, copies: str) -> Service:
+    from ottla.config.mirror import MirrorSettings
+    from ottla.mirror_maker.server import MirrorMaker
+
+    properties = {
+        "clusters": "source,dev",
+        "source.bootstrap.servers": source,
+        "dev.bootstrap.servers": servers,
+        "source->dev.enabled": "true",
+        "replication.factor": copies,
+        "slots": "4",
+        "rpc.listener": address,
+    }
+    return MirrorMaker(MirrorSettings.from_properties(properties))
 
 
 def serve_with_services(
     settings: Mapping[BrokerId, BrokerSettings],
     directory: Path,
     addresses: Mapping[str, str],
+    mirror_from: str,
     when_ready: Callable[[str, Mapping[str, str]], None],
     pid_file: Path | None,
 ) -> None:
     """Runs them until SIGINT or SIGTERM; `when_ready` is called with the addresses of brokers and of each service."""
-    served = BrokersWithServices(settings, directory, addresses)
+    served = BrokersWithServices(settings, directory, addresses, mirror_from)
 
     def ready(servers: str) -> None:
         when_ready(servers, {LABELS[name]: service.url for name, service in served.services.items()})

@@ -43,6 +43,7 @@ app = typer.Typer(
 )
 
 GROUP_TYPES = ("classic", "consumer")
+STATES = ("Assigning", "CompletingRebalance", "Dead", "Empty", "PreparingRebalance", "Reconciling", "Stable")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Group = Annotated[str, typer.Argument(metavar="GROUP")]
 
@@ -58,6 +59,8 @@ def list_command(
     """List the groups."""
     rows = list_groups(where)
     if state is not None:
+        if state.lower() not in (name.lower() for name in STATES):
+            raise UsageError(f"--state takes one of {', '.join(STATES)}, and {state!r} is none")
         rows = [row for row in rows if row.state.lower() == state.lower()]
     if group_type is not None:
         if group_type.lower() not in GROUP_TYPES:

@@ -49,6 +49,8 @@ def dump(
     - `ottla log dump data/flights-0/*.log --records --json`
     """
     for path in files:
+        if path.is_dir():
+            raise UsageError(f"{path} is a directory; name its files: {path}/*.log")
         if not path.is_file():
             raise UsageError(f"{path}: no such file")
     problems = 0

@@ -36,17 +36,17 @@ def _run(words: list[str]) -> None:
     if words[:1] in (["dev"], ["broker"], ["schema-registry"]):
         from ottla.cli.quick import NotPlain, arguments_for
 
-        command = _service(words[0])
+        service = _service(words[0])
         try:
-            keywords = arguments_for(command, words[1:])
+            keywords = arguments_for(service, words[1:])
         except NotPlain:
             pass
         else:
-            command(**keywords)
+            service(**keywords)
             return
-    from ottla.cli.app import app
+    from ottla.cli.app import command
 
-    app(args=words, prog_name="ottla")
+    command()(args=words, prog_name="ottla")
 
 
 def _service(name: str) -> Callable[..., Any]:
@@ -65,6 +65,8 @@ def _service(name: str) -> Callable[..., Any]:
 
 def main() -> None:
     """The entry point of the installed command."""
+    # kio's types enter themselves with Hypothesis where it is installed: half a second, and a directory `.hypothesis` left behind.
+    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]  # the documented way to make an import fail
     code = run()
     try:
         sys.stdout.flush()

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ottla.cli.connection import Connection, connects, sentence
+from ottla.cli.connection import Connection, connects, last_error, sentence
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.offsets import timestamp_ms
+from ottla.cli.output import count_of, note
 from ottla.cli.rendering import unescaped
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 DELIVERY_MS: Final = 30_000
+FLUSH_SECONDS: Final = 0.5
+SILENT_SECONDS: Final = 3.0  # after which a person hears why nothing happens
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -216,7 +219,12 @@ class Publisher:
 
     def finish(self) -> None:
         """Waits until everything is acknowledged or given up."""
-        while self._producer.flush(0.5):
-            pass
+        left, silent_seconds = 0, 0.0
+        while still := self._producer.flush(FLUSH_SECONDS):
+            silent_seconds = silent_seconds + FLUSH_SECONDS if still == left else 0.0
+            left = still
+            if silent_seconds == SILENT_SECONDS:
+                reason = last_error() or "the cluster does not answer"
+                note(f"ottla: {count_of(left, 'message')} not acknowledged yet, trying for up to {DELIVERY_MS // 1000} s: {reason}")
         if self._failed:
-            raise CommandFailed(f"{self._failed:,} messages were not taken; the first because: {self._first_failure}")
+            raise CommandFailed(f"{count_of(self._failed, 'message')} not delivered. First error: {self._first_failure}")

@@ -266,7 +266,10 @@ class BackgroundBroker:
 
     def start(self) -> PidFile:
         """Starts it and waits until it answers; the usual port if that is free, else any."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommandFailed(f"{self.directory} cannot be made: {error.strerror}; say where data may go: --directory") from None
         self.pid_path.unlink(missing_ok=True)
         port = DEFAULT_PORT if _is_free(DEFAULT_PORT) else 0
         command = [sys.executable, "-m", "ottla.cli", "dev"]

@@ -9,7 +9,7 @@ import typer
 
 from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, connects, pairs, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
-from ottla.cli.output import bytes_of, count_of, say, say_json, table
+from ottla.cli.output import bytes_of, count_of, note, say, say_json, table
 from ottla.cli.topic_facts import TopicFacts, gather
 
 app = typer.Typer(
@@ -160,7 +160,7 @@ def alter(
     if partitions is None and not configs and not delete_configs:
         raise UsageError("nothing to alter: give --partitions, --config or --delete-config")
     admin = where.admin()
-    cluster_metadata(admin, where.bootstrap_server, name)
+    count = len(cluster_metadata(admin, where.bootstrap_server, name).topics[name].partitions)
     entries = [
         *(ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in pairs(configs, "--config").items()),
         *(ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in delete_configs or ()),
@@ -171,6 +171,7 @@ def alter(
         _wait({name: answers[resource]}, where)
     if partitions is not None:
         _wait(admin.create_partitions([NewPartitions(name, partitions)], request_timeout=ANSWER_SECONDS), where)
+        note(f"ottla: keys of {name!r} are spread over {partitions} partitions now, and not over {count}: their order holds from here on")
     say(f"Altered topic {name!r}.")
 
 

@@ -54,6 +54,7 @@ says so at its start.
 
 Sizes are bytes and times are in the unit that ends the name. *Changes* says whether a setting can be altered while the
 broker runs: for all brokers at once or for one (`cluster-wide`), for one (`per-broker`), or not (`read-only`).
+`ottla configs alter` does it, and `ottla configs describe` shows what holds and where it comes from.
 A password is never shown. `ssl.*` can be set for one listener with `listener.name.<name in small letters>.` before it.
 """
 _TOPIC_INTRODUCTION: Final = """\

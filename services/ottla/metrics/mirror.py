@@ -27,6 +27,12 @@ LAG_SECONDS: Final = Metric(
     "How old the last copied record is, where more is to come, or since when one waits for the first; of all partitions the oldest.",
     _LINK,
 )
+RECORD_AGE: Final = Metric(
+    "ottla_mirror_record_age_seconds",
+    "histogram",
+    "Age of the last record of each partition that a transaction copies, when that is committed: by the clocks of source and worker.",
+    _LINK,
+)
 LAG_BYTES: Final = Metric(
     "ottla_mirror_lag_bytes", "gauge", "Bytes that are not copied yet, as far as copied records say how large one is.", _LINK
 )
@@ -57,6 +63,7 @@ METRICS: Final = (
     PARTITIONS,
     LAG,
     LAG_SECONDS,
+    RECORD_AGE,
     LAG_BYTES,
     SLOTS,
     LINK_SLOTS,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -23,10 +23,21 @@ from ottla.coordination.errors import CoordinationError
 from ottla.coordination.interface import Coordination
 from ottla.errors import ApiError, InvalidRequest, InvalidTopic, OttlaError
 from ottla.lifecycle import Offload, ThreadOffload
+from ottla.metrics.cells import Histogram, HistogramSnapshot
 from ottla.mirror_maker.assignment import slot_of, to_release, to_take
 from ottla.mirror_maker.membership import ALL, Alone, Members, Membership, Shared
 from ottla.mirror_maker.merge.map_topic import Origins
-from ottla.mirror_maker.merge.slot import Counts, Destination, MergeSettings, Pace, Repair, SlotCopier, SlotLost, SourceChanged
+from ottla.mirror_maker.merge.slot import (
+    Counts,
+    Destination,
+    MergeSettings,
+    Pace,
+    Repair,
+    SlotCopier,
+    SlotLost,
+    SourceChanged,
+    check_source,
+)
 from ottla.mirror_maker.naming import (
     EXCLUDED_GROUPS,
     EXCLUDED_TOPICS,
@@ -44,7 +55,7 @@ from ottla.mirror_maker.partition_states import PartitionState, PartitionStatus
 from ottla.mirror_maker.sync.groups import follow_group, list_groups, translated, wanted_groups
 from ottla.mirror_maker.sync.legacy_records import Checkpoint, OffsetSync, checkpoint, heartbeat, offset_sync
 from ottla.mirror_maker.sync.schemas import SchemaCopier
-from ottla.mirror_maker.sync.topics import ensure_topics, follow_settings, make_topic, own_settings
+from ottla.mirror_maker.sync.topics import ensure_topics, follow_settings, make_topic, own_settings, unaudited
 from ottla.model import TopicPartition
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import NewTopic
@@ -59,7 +70,8 @@ SETTINGS_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 1.0
 # A worker that finds its slot taken, although it has the znode, shares the configuration with one that has another ZooKeeper, or none.
 LOST_SECONDS: Final = 10.0
-MAP_SETTINGS: Final = {"cleanup.policy": "compact"}
+# The target stamps what is said there: it may refuse the time of a worker whose clock is another.
+MAP_SETTINGS: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 
 
 class Link:
@@ -86,6 +98,7 @@ class Link:
             import ottla.record.audit_records  # noqa: F401 - says here that the extra `audit` is not installed
         self.settings: Final = settings
         self.failure = ""  # why nothing is copied
+        self._trouble = ""  # what kept the last attempt at something from success
         self.slots: Final[dict[int, SlotCopier]] = {}
         self.refused: dict[TopicPartition, str] = {}  # partitions that the target cannot have, and why
         self._source = source
@@ -111,10 +124,12 @@ class Link:
         self._emitter: BatchProducer | None = None
         self._measured: dict[int, tuple[float, int]] = {}
         self._past = Counts()  # of slots that are held no more
+        self._past_ages = Histogram()
         self._schemas = schemas
         self._schemas_offload = ThreadOffload(1, "ottla-mirror-schemas")  # its thread begins with the first question
         self._copying_schemas: asyncio.Future[int] | None = None
         self._names: dict[str, str] = {}  # of the target, by those of the source
+        self._unaudited: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()  # topics of the source, and of the target
         self.copied_schemas = 0
 
     # Starting and stopping.
@@ -139,9 +154,9 @@ class Link:
             await asyncio.wait([self._copying_schemas])
         self._schemas_offload.close()
 
-    async def join(self, coordination: Coordination) -> None:
-        """Shares the slots with other workers, in this session."""
-        membership = Shared(coordination, self.settings.name, self._worker, self._changed.set)
+    async def join(self, coordination: Coordination, session_seconds: float) -> None:
+        """Shares the slots with other workers, in this session, which lasts so long behind the last word of ZooKeeper."""
+        membership = Shared(coordination, session_seconds, self.settings.name, self._worker, self._changed.set)
         await membership.join()
         self._membership = membership
         self._changed.set()
@@ -149,6 +164,10 @@ class Link:
     def lost(self) -> None:
         """The session has expired: the slots are others'."""
         self._membership = _Nobody()
+        self._drop_slots()
+
+    def _drop_slots(self) -> None:
+        self._members = Members(paused=self._members.paused)
         for slot, task in self._copying.items():
             task.cancel()
             self._keep_counts(self.slots.pop(slot))
@@ -159,6 +178,7 @@ class Link:
         while True:
             if await self._attempt(self._identify):
                 break
+            self.failure = self._trouble
             await asyncio.sleep(RETRY_SECONDS)
         settings = self.settings
         loops = [
@@ -184,10 +204,17 @@ class Link:
                     await event.wait()
 
     async def _attempt(self, action: Callable[[], Awaitable[None]]) -> bool:
+        doing = action.__name__.strip("_").replace("_", " ")
         try:
             await action()
         except (OSError, OttlaError) as error:
-            log.warning("%s: %s is tried again: %s", self.settings.name, action.__name__.strip("_").replace("_", " "), error)
+            self._trouble = str(error) or type(error).__name__
+            log.warning("%s: %s is tried again: %s", self.settings.name, doing, error)
+            return False
+        except Exception as error:
+            # Where a step of the link ends: a source that answers nonsense ends neither what else the link does nor another link.
+            self._trouble = f"{doing} failed: {error!r}"
+            log.exception("%s: %s failed in a way that was not foreseen, and is tried again", self.settings.name, doing)
             return False
         return True
 
@@ -198,16 +225,14 @@ class Link:
         await self._target.refresh(None)
         source_id, target_id = self._source.metadata.cluster_id or "", self._target.metadata.cluster_id or ""
         if source_id == target_id:
-            self.failure = f"source and target are one cluster, {source_id}"
-            raise OttlaError(self.failure)
+            raise OttlaError(f"source and target are one cluster, {source_id}")
         map_topic = f"{MAP_PREFIX}{settings.name}"
         refused = await ensure_topics(self._target, {map_topic: settings.slots}, settings.replication_factor, {map_topic: MAP_SETTINGS})
         for error in refused.values():
             raise error
         slots = len(self._target.metadata.topic(map_topic).partitions)
         if slots != settings.slots:
-            self.failure = f"{map_topic} has {slots} partitions, and slots is {settings.slots}: it cannot change"
-            raise OttlaError(self.failure)
+            raise OttlaError(f"{map_topic} has {slots} partitions, and slots is {settings.slots}: it cannot change")
         if settings.audit_enable:
             await self._prepare_audit()
         self.failure = ""
@@ -237,6 +262,8 @@ class Link:
 
     async def _assign(self) -> None:
         assert self._merge is not None
+        if self.failure:
+            return  # and what is free may be another worker's, whose source is the right one
         slots = self.settings.slots
         try:
             members = self._members = await self._membership.look()
@@ -251,6 +278,10 @@ class Link:
             released = to_release(self._worker, members.workers, slots, members.holders, members.bytes_per_second)
         except CoordinationError as error:
             log.warning("%s: slots cannot be assigned: %s", self.settings.name, error)
+            if self.slots and self._membership.may_be_over:
+                # Whoever has them by now would be fenced by this worker, and this worker by them, in turns.
+                log.warning("%s: ZooKeeper is silent for as long as a session lasts; all slots are given up", self.settings.name)
+                self._drop_slots()
             return
         if released is not None:
             log.info("%s: slot %d is given up, for another worker has less to do", self.settings.name, released)
@@ -272,13 +303,21 @@ class Link:
                 log.warning("%s: %s", self.settings.name, error)
                 await asyncio.sleep(LOST_SECONDS)
             except SourceChanged as error:
-                self.failure = str(error)
-                log.error("%s", error)
+                self._has_changed(error)
                 return
             except Exception:
                 # Where the work of a slot ends: the others go on, and it is begun again.
                 log.exception("%s: slot %d failed in a way that was not foreseen", self.settings.name, slot)
                 await asyncio.sleep(LOST_SECONDS)
+
+    def _has_changed(self, error: SourceChanged) -> None:
+        """Another cluster has the source's address: nothing is copied any more until the worker is started again."""
+        if not self.failure:
+            log.error("%s", error)
+        self.failure = str(error)
+        for task in self._copying.values():
+            if task is not asyncio.current_task():
+                task.cancel()
 
     async def _give_up(self, slot: int) -> None:
         """The copier first: a slot that is free is taken at once."""
@@ -295,6 +334,7 @@ class Link:
     def _keep_counts(self, copier: SlotCopier) -> None:
         for name in Counts.__slots__:
             setattr(self._past, name, getattr(self._past, name) + getattr(copier.counts, name))
+        self._past_ages.add(copier.record_ages)
 
     def _rates(self) -> dict[int, float]:
         now = self._clock.monotonic()
@@ -321,7 +361,7 @@ class Link:
 
     async def discover(self) -> None:
         """Looks at the source's topics, and has the target have them too."""
-        await self._source.refresh(None)
+        await self._refresh_source(None)
         names: dict[str, str] = {}
         refused: dict[TopicPartition, str] = {}
         for topic in self._source.metadata.topics.values():
@@ -344,6 +384,10 @@ class Link:
                 refused |= {
                     TopicPartition(name, number): f"{type(why).__name__}: {why}" for number in self._source.metadata.topics[name].partitions
                 }
+        if self.settings.audit_enable and (self._clock.monotonic() >= self._settings_at or names.keys() != self._names.keys()):
+            made = set(names.values()) & self._target.metadata.topics.keys()
+            self._unaudited = await unaudited(self._source, names, are_read=True), await unaudited(self._target, made, are_read=False)
+        unread, unwritten = self._unaudited
         await self._follow_settings(names, settings)
         wanted = {}
         for name, target in names.items():
@@ -353,9 +397,21 @@ class Link:
                 continue
             for number in known.partitions:
                 if number in there.partitions or self.settings.partition_by == "key":
-                    wanted[TopicPartition(name, number)] = Destination(target, len(there.partitions), self._sizes.get(target, 1 << 31))
+                    wanted[TopicPartition(name, number)] = Destination(
+                        target, len(there.partitions), self._sizes.get(target, 1 << 31), name not in unread, target not in unwritten
+                    )
         self._wanted, self.refused, self._names = wanted, refused, names
         self._tell_slots()
+
+    async def _refresh_source(self, topics: Collection[str] | None) -> None:
+        """Hears of the source as it is now, which has to be the cluster that it was."""
+        assert self._merge is not None
+        await self._source.refresh(topics)
+        try:
+            check_source(self._merge.link, self._merge.source_id, self._source.metadata.cluster_id)
+        except SourceChanged as error:
+            self._has_changed(error)
+            raise
 
     async def _settings_of(self, names: Mapping[str, str]) -> dict[str, dict[str, str]]:
         """By the target's names; of new topics always, of all now and then."""
@@ -393,12 +449,17 @@ class Link:
         maps = {partition: known for partition, known in self.maps.items() if known.next_offset >= 0}
         if not maps:
             return
+        await self._refresh_source(())
         positions = {partition: CommittedOffset(known.next_offset, known.leader_epoch) for partition, known in maps.items()}
         await commit_offsets(self._source, f"{MAP_PREFIX}{settings.name}", positions)
         records = []
         if settings.partition_by == "number":  # by key a target's partition has records of many, and no offset stands for one of them
             for group in wanted_groups(await list_groups(self._source), self._groups):
-                found = await self.translate(group)
+                try:
+                    found = await self.translate(group)
+                except ApiError as error:
+                    log.warning("%s: the offsets of group %s are not translated: %s", settings.name, group, error)
+                    continue
                 records += [checkpoint(one) for one in found]
                 if settings.sync_group_offsets_enabled:
                     await follow_group(self._target, found, f"mirrored by {settings.name}")
@@ -451,6 +512,14 @@ class Link:
         """Of all slots that were held here."""
         copiers = [self._past, *(copier.counts for copier in self.slots.values())]
         return Counts(*(sum(getattr(counts, name) for counts in copiers) for name in Counts.__slots__))
+
+    @property
+    def record_ages(self) -> HistogramSnapshot:
+        """Of all slots that were held here."""
+        ages = Histogram()
+        for found in [self._past_ages, *(copier.record_ages for copier in self.slots.values())]:
+            ages.add(found)
+        return ages.snapshot()
 
     @property
     def gaps(self) -> list[tuple[TopicPartition, Gap]]:
@@ -507,6 +576,8 @@ class Link:
 
 class _Nobody:
     """Between two sessions: no worker, and no slot."""
+
+    may_be_over = True
 
     async def look(self) -> Members:
         return Members()

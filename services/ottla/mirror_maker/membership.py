@@ -40,6 +40,11 @@ class Members:
 class Membership(Protocol):
     """One worker's part in a link."""
 
+    @property
+    def may_be_over(self) -> bool:
+        """Whether the session may have ended, which ZooKeeper cannot say while it is cut off: others may have the slots."""
+        ...
+
     async def look(self) -> Members:
         """How things are now."""
 
@@ -67,6 +72,10 @@ class Alone:
         self._held: set[int] = set()
         self._paused: frozenset[str] = frozenset()
 
+    @property
+    def may_be_over(self) -> bool:
+        return False
+
     async def look(self) -> Members:
         return Members(frozenset({self._worker}), dict.fromkeys(self._held, self._worker), paused=self._paused)
 
@@ -91,16 +100,22 @@ class Shared:
     """With ZooKeeper, in one session.
 
     Args:
+        session_seconds: how long the session lasts behind the last word of ZooKeeper.
         changed: called when a worker or a holder comes or goes, or what is paused changes.
     """
 
-    def __init__(self, coordination: Coordination, link: str, worker: str, changed: Callable[[], None]) -> None:
+    def __init__(self, coordination: Coordination, session_seconds: float, link: str, worker: str, changed: Callable[[], None]) -> None:
         self._coordination = coordination
+        self._session_seconds = session_seconds
         self._path = f"{ROOT}/{link}"
         self._worker = worker
         self._changed = changed
         self._paused_as_read = b""
         self._paused: frozenset[str] = frozenset()
+
+    @property
+    def may_be_over(self) -> bool:
+        return self._coordination.silent_seconds >= self._session_seconds
 
     async def join(self) -> None:
         """Is a worker from now on."""

@@ -45,7 +45,7 @@ class PartitionStatus:
     """One partition as it stands.
 
     Attributes:
-        reason: why it failed; empty otherwise.
+        reason: why it failed, or why it waits; empty otherwise.
         next_offset: of the source, that is copied next; -1 while that is not known.
         end_offset: of the source, up to where committed records can be read; -1 while that is not known.
         timestamp: of the last record that was copied, in milliseconds; -1 before there is one.

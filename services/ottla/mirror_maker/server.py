@@ -87,6 +87,12 @@ class MirrorMaker:
         """Which links it copies, for who starts it."""
         return ", ".join(f"{link.source}->{link.target}" for link in self._settings.links) or "no link of its file"
 
+    @property
+    def url(self) -> str:
+        """Where `ottla mirror` asks it; its port is 0 without `rpc.listener`."""
+        address = self._settings.rpc_address
+        return f"{address.host if address is not None else 'localhost'}:{self.rpc_port}"
+
     def status(self) -> Status:
         """As /readyz says it: ready while each slot of each link has a holder, here or elsewhere."""
         waiting = [name for name, link in self.links.items() if not link.is_assigned or link.failure]
@@ -162,7 +168,7 @@ class MirrorMaker:
     async def _take_part(self, session: Coordination) -> None:
         async with self._following:
             for link in self.links.values():
-                await link.join(session)
+                await link.join(session, self._settings.zookeeper_session_timeout_ms / 1000)
             self._session = session
         self._links_changed.set()
 
@@ -246,7 +252,7 @@ class MirrorMaker:
                     continue
                 async with AsyncExitStack() as stack:
                     link = self._add(stack, settings)
-                    await link.join(session)
+                    await link.join(session, self._settings.zookeeper_session_timeout_ms / 1000)
                     link.start()
                     stack.push_async_callback(link.stop)
                     self._made[name] = (said, stack.pop_all())
@@ -422,6 +428,7 @@ class Collector:
             metrics.LAG_SECONDS,
             [((name,), max((status.lag_seconds(now_ms) for status in found), default=0.0)) for name, found in statuses.items()],
         )
+        yield Family(metrics.RECORD_AGE, [((name,), link.record_ages) for name, link in links])
         yield Family(metrics.LAG_BYTES, [((name,), lag * counts[name].bytes / max(counts[name].records, 1)) for name, lag in lags.items()])
         yield Family(metrics.SLOTS, [((name,), float(sum(copier.is_open for copier in link.slots.values()))) for name, link in links])
         yield Family(metrics.LINK_SLOTS, [((name,), float(link.settings.slots)) for name, link in links])

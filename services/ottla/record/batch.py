@@ -29,6 +29,7 @@ MAGIC_AND_CRC: Final = struct.Struct(">bI")
 _CHECKED: Final = struct.Struct(">qiibIhi")  # up to the last offset delta
 _SPAN: Final = struct.Struct(">8xi9xh")  # length and attributes
 COVERED: Final = struct.Struct(">hiqqqhii")  # what the CRC covers of the header
+MAXIMUM_OFFSET: Final = (1 << 63) - 1  # of the offset behind a batch
 LOG_OVERHEAD: Final = 12  # base_offset and length: a batch's size is its length field plus these
 CRC_START: Final = 21  # the first byte that the CRC covers
 MAGIC_POSITION: Final = 16
@@ -219,7 +220,7 @@ def check_fetched(records: memoryview, offset: int, *, check_crcs: bool) -> tupl
     A last batch that is cut short is left out. Without a whole one it is 0, `offset` and -1.
 
     Raises:
-        CorruptMessage: a wrong checksum, or offsets that go back.
+        CorruptMessage: a wrong checksum, offsets that go back, or one that no log has.
         UnsupportedForMessageFormat: magic 0 or 1, or one that is not invented yet.
     """
     if len(records) > MAGIC_POSITION and records[MAGIC_POSITION] != MAGIC:
@@ -232,8 +233,9 @@ def check_fetched(records: memoryview, offset: int, *, check_crcs: bool) -> tupl
         if length < SMALLEST_LENGTH or behind > stop:
             break
         last_offset = base_offset + last_offset_delta
-        if magic != MAGIC or last_offset < offset:
-            raise CorruptMessage(f"a batch of magic {magic} up to offset {last_offset}, where {offset} was to come")
+        # The first batch may begin before the offset that was asked for, and no other one before the end of its neighbour.
+        if magic != MAGIC or last_offset < max(offset, base_offset) or last_offset >= MAXIMUM_OFFSET or (end and base_offset < offset):
+            raise CorruptMessage(f"a batch of magic {magic} with offsets {base_offset} to {last_offset}, where {offset} was to come")
         if check_crcs and crc32c(records[end + CRC_START : behind]) != crc:
             raise CorruptMessage(f"the batch at offset {base_offset} has not the checksum that it says")
         end, offset, leader_epoch = behind, last_offset + 1, epoch

@@ -339,7 +339,7 @@ def file_system_of(path: Path, mounts: Path = MOUNTS) -> str | None:
         lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return None
-    place = path.resolve()
+    place = path.resolve().as_posix()
     longest, found = -1, None
     for line in lines:
         # 36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/root rw: any number of fields before the dash
@@ -347,10 +347,10 @@ def file_system_of(path: Path, mounts: Path = MOUNTS) -> str | None:
         parts = fields.split()
         if len(parts) < 5 or not after:
             continue
-        mount_point = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), parts[4]))
+        mount_point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), parts[4]).rstrip("/") + "/"
         # A later line with the same mount point covers the earlier one.
-        if (place == mount_point or mount_point in place.parents) and len(mount_point.parts) >= longest:
-            longest, found = len(mount_point.parts), after.split()[0]
+        if f"{place}/".startswith(mount_point) and len(mount_point) >= longest:
+            longest, found = len(mount_point), after.split()[0]
     return found
 
 

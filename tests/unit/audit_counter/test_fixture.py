@@ -43,6 +43,7 @@ def test_a_message_is_claimed_and_was_never_sent(ottla_audit, ottla_bootstrap_se
 """
 
 
+@pytest.mark.long
 def test_a_test_whose_messages_are_not_all_there_fails(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(PROJECT + FIXTURE.text)
     outcome = pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=300)

@@ -28,6 +28,7 @@ READY = Facts(Phase.RUNNING, broker_epoch=5, metadata_epoch=5, were_in_sync=True
         (replace(READY, phase=Phase.STOPPING), "it is stopping"),
         (replace(READY, broker_epoch=-1), "not registered, not controller known"),
         (replace(READY, metadata_epoch=4), "not controller known"),
+        (replace(READY, metadata_epoch=7, drained_epoch=6), "not controller known"),  # ZooKeeper was restored: epochs went back
         (replace(READY, were_in_sync=False), "not replicas in sync"),
         (replace(READY, full_directories=("/a", "/b")), ""),  # it is read from as before
         (replace(READY, drained_epoch=5), "it is draining"),

@@ -24,6 +24,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "dev",
         "broker",
         "topics",
+        "configs",
         "produce",
         "consume",
         "cluster",
@@ -34,6 +35,21 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "version",
     ):
         assert f" {command} " in text
+
+
+@pytest.mark.parametrize("words", [[], ["topics", "create"], ["configs", "describe"]])
+def test_help_shows_no_type_beside_an_option_that_takes_no_value(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*words, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "--help" in text and "<bool>" not in text
+
+
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_the_version_is_printed_by_an_option_as_by_the_command(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["version"]) == 0
+    version = capsys.readouterr().out
+    assert run([option]) == 0
+    assert capsys.readouterr().out == version
 
 
 @pytest.mark.parametrize(
@@ -86,6 +102,27 @@ def test_a_port_that_is_in_use_is_told_with_what_to_do(tmp_path: Path, capsys: p
     assert f"port {port} is in use (is a quickstart or another `ottla dev` running?); stop it or choose another: --port 0" in told
 
 
+def test_a_directory_of_more_brokers_is_not_used_with_fewer_in_silence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "broker-3").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert run(["dev", "-d", str(tmp_path), "--port", str(taken.getsockname()[1])]) == 1
+    assert f"{tmp_path} was used with 3 brokers" in capsys.readouterr().err
+
+
+def test_variables_are_settings_of_a_broker_for_a_laptop_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/configuration.md: each setting can be given by a variable."""
+    monkeypatch.setenv("OTTLA_SETTING_NUM_PARTITION", "5")
+    assert run(["dev", "-d", str(tmp_path), "--port", "0"]) == 2
+    assert "OTTLA_SETTING_NUM_PARTITION" in capsys.readouterr().err
+
+
+def test_a_quickstart_that_has_no_place_for_its_data_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["quickstart", "--directory", "/proc/quickstart"]) == 1
+    assert capsys.readouterr().err.startswith("ottla: /proc/quickstart cannot be made: ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -111,6 +148,8 @@ def test_a_port_that_is_in_use_is_told_with_what_to_do(tmp_path: Path, capsys: p
         (["reassign", "execute", "/nowhere/plan.json", "--throttle", "fast"], "--throttle"),
         (["reassign", "cancel"], "--all"),
         (["log", "dump", "/nowhere/0.log"], "no such file"),
+        (["log", "dump", "/proc/self"], "/proc/self/*.log"),
+        (["configs", "describe", "cluster"], "cluster"),
         (["topics", "nonsense"], "nonsense"),
         (["consume", "clicks", "--count", "0"], "count"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from tests.unit.wire.clusters import brokers, cluster_of, create_topic
 
 from ottla.broker.in_process import InProcessBrokers
 from ottla.clock import SystemClock
+from ottla.errors import ApiError
 from ottla.lifecycle import offload_nothing
 from ottla.mirror_maker.merge.map_topic import Origins
 from ottla.mirror_maker.merge.slot import Destination, MergeSettings, Pace, SlotCopier
@@ -54,9 +55,9 @@ def settings(a: Side, b: Side, link: str = "A-B", **changes: object) -> MergeSet
     return MergeSettings(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def copier(a: Side, b: Side, merge: MergeSettings | None = None, slot: int = 0) -> SlotCopier:
+def copier(a: Side, b: Side, merge: MergeSettings | None = None, slot: int = 0, bytes_per_second: int = 0) -> SlotCopier:
     merge = merge or settings(a, b)
-    return SlotCopier(slot, merge, a.cluster, b.cluster, Origins(a.cluster), offload_nothing, SystemClock(), Pace(0))
+    return SlotCopier(slot, merge, a.cluster, b.cluster, Origins(a.cluster), offload_nothing, SystemClock(), Pace(bytes_per_second))
 
 
 def same(partitions: int, *topics: str, max_batch_bytes: int = MAX_BATCH) -> dict[TopicPartition, Destination]:
@@ -109,8 +110,10 @@ async def ends_of(one: Side, *partitions: TopicPartition) -> dict[TopicPartition
     return {partition: listed.offset for partition, listed in found.items()}
 
 
-async def committed(one: Side, *partitions: TopicPartition) -> dict[TopicPartition, list[Record]]:
-    """What a reader of committed data gets, up to the last stable offset."""
+async def committed(
+    one: Side, *partitions: TopicPartition, leave_out: tuple[type[ApiError], ...] = ()
+) -> dict[TopicPartition, list[Record]]:
+    """What a reader of committed data gets, up to the last stable offset; without batches that cannot be read for such a reason."""
     ends = await ends_of(one, *partitions)
     begins = await list_offsets(one.cluster, dict.fromkeys(partitions, EARLIEST))
     found: dict[TopicPartition, list[Record]] = {partition: [] for partition in partitions}
@@ -122,11 +125,23 @@ async def committed(one: Side, *partitions: TopicPartition) -> dict[TopicPartiti
             while left:
                 for fetched in await fetcher.poll(1.0):
                     for position, header in visible_batches(fetched.records, fetched.aborted):
-                        records = read_records(fetched.records[position : position + header.size])
-                        found[fetched.partition] += [record for record in records if record.offset >= fetched.offset]
+                        with suppress(*leave_out):
+                            records = list(read_records(fetched.records[position : position + header.size]))
+                            found[fetched.partition] += [record for record in records if record.offset >= fetched.offset]
                     if fetched.next_offset >= ends[fetched.partition]:
                         left.discard(fetched.partition)
     return found
+
+
+async def in_sync(one: Side, replicas: int) -> None:
+    """Waits until each partition has so many replicas in sync: a leader that dies is to have a successor."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            await one.cluster.refresh(None)
+            topics = one.cluster.metadata.topics.values()
+            if all(len(partition.isr) == replicas for topic in topics for partition in topic.partitions.values()):
+                return
+            await asyncio.sleep(0.05)
 
 
 def batch(*values: bytes, begin: int = 0, **fields: object) -> bytes:

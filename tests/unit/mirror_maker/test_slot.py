@@ -15,6 +15,7 @@ from tests.unit.mirror_maker.mirrors import (
     create_map,
     ended,
     ends_of,
+    in_sync,
     reached,
     running,
     same,
@@ -81,6 +82,7 @@ def test_batches_are_copied_with_their_records_untouched_and_the_map_says_where(
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_each_record_is_there_once_and_in_order_whatever_is_killed(tmp_path: Path) -> None:
     """Workers lose their slot in the middle of a transaction, and a leader and coordinator is killed on both sides; to the last record."""
     partitions, records_each = 3, 5
@@ -123,6 +125,7 @@ def test_each_record_is_there_once_and_in_order_whatever_is_killed(tmp_path: Pat
             for number in range(6):
                 await work(1 + number % 2)
             for one in (a, b):
+                await in_sync(one, 2)
                 await one.brokers.kill(BrokerId(1))
                 await work(1)
                 await one.brokers.start_broker(BrokerId(1))
@@ -462,5 +465,28 @@ def test_a_paused_partition_waits_and_goes_on_where_it_was(tmp_path: Path) -> No
                 await caught_up(one, {CLICKS: 1})
                 one.want({other: wanted[other]})
                 await until(lambda: CLICKS not in one.statuses)
+
+    asyncio.run(main())
+
+
+def test_a_throttle_has_what_comes_next_wait_for_what_was_copied(tmp_path: Path) -> None:
+    """`throttle.bytes.per.second`: 900 kB at 500 kB a second."""
+
+    async def main() -> None:
+        async with two_sides(tmp_path) as (a, b):
+            await create_both(a, b, "clicks")
+            await create_map(b)
+            loop = asyncio.get_running_loop()
+            one = copier(a, b, bytes_per_second=500_000)
+            one.want(same(1, "clicks"))
+            async with BatchProducer(a.cluster) as producer:
+                await producer.send(CLICKS, batch(bytes(900_000)))
+                began = loop.time()
+                async with running(one):
+                    await caught_up(one, {CLICKS: 1})
+                    await producer.send(CLICKS, batch(b"next"))
+                    await caught_up(one, {CLICKS: 2})
+                    assert loop.time() - began > 900_000 / 500_000
+                    assert one.record_ages.snapshot().buckets[-1] == 2, "their records are of 2023"
 
     asyncio.run(main())

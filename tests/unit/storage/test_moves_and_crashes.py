@@ -101,8 +101,8 @@ async def next_life(disks: list[Disk], outcome: dict[str, bytes], was_power: boo
     await again.shutdown()
 
 
-@pytest.mark.parametrize("was_power", [False, True])
-@pytest.mark.parametrize("moves", [1, 2])
+@pytest.mark.parametrize("was_power", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.parametrize("moves", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_crash_between_any_two_calls_on_the_disks_leaves_the_log_whole(tmp_path: Path, was_power: bool, moves: int) -> None:
     """With two moves it comes back to where checkpoints spoke of it before."""
     crashes = 0

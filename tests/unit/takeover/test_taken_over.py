@@ -26,7 +26,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("which", [CLEAN, KILLED])
+@pytest.mark.parametrize("which", [pytest.param(CLEAN, marks=pytest.mark.long), KILLED])
 def test_everything_that_kafka_held_is_there_and_more_can_be_written(tmp_path: Path, which: str) -> None:
     """Issue 20: 'every record, offset, timestamp, header, aborted transaction, log start, group and setting'."""
     left = KafkaLeft.unpack(which, tmp_path)

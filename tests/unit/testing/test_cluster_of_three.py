@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -20,6 +21,7 @@ from ottla.testing.zookeeper import ZooKeeperServer
 from .clients import QUIET, Publisher, assert_nothing_lost, read_all, until
 
 ALL = [1, 2, 3]
+LONG = pytest.mark.long
 SETTINGS = {
     "min.insync.replicas": "2",
     "controlled.shutdown.retry.backoff.ms": "100",
@@ -75,6 +77,7 @@ def test_the_leader_dies_and_nothing_is_lost(cluster: EmbeddedCluster) -> None:
     assert first == second == third
 
 
+@LONG
 def test_each_leader_dies_in_turn(cluster: EmbeddedCluster) -> None:
     """Every one of them has led and followed, been truncated and caught up again."""
     with Publisher(cluster, "events") as publisher:
@@ -108,7 +111,7 @@ def broker_epoch(cluster: EmbeddedCluster, broker_id: int) -> int:
     return cluster._broker(broker_id)._service.registered_epoch
 
 
-@pytest.mark.parametrize("whose", ["the leader", "the controller", "every broker"])
+@pytest.mark.parametrize("whose", [pytest.param("the leader", marks=LONG), pytest.param("the controller", marks=LONG), "every broker"])
 def test_sessions_that_time_out_lose_nothing(cluster: EmbeddedCluster, whose: str) -> None:
     """A broker without a session stops leading at once, as others lead by then, and joins again; its process lives on."""
     with Publisher(cluster, "events") as publisher:
@@ -135,6 +138,7 @@ def test_sessions_that_time_out_lose_nothing(cluster: EmbeddedCluster, whose: st
     assert first == second == third
 
 
+@LONG
 def test_a_rolling_restart_is_not_noticed(cluster: EmbeddedCluster) -> None:
     """One after the other stops cleanly, hands over before, and is back in sync before the next one goes."""
     with Publisher(cluster, "events") as publisher:
@@ -242,7 +246,7 @@ def created(cluster: EmbeddedCluster) -> bool:
     return True
 
 
-@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("stops", [False, pytest.param(True, marks=LONG)])
 def test_a_first_group_and_a_first_transaction_come_after_a_broker_has_gone(cluster: EmbeddedCluster, stops: bool) -> None:
     """Their topics take three brokers, so they are made before the first one goes."""
     with Publisher(cluster, "events") as publisher:
@@ -275,7 +279,7 @@ def test_the_internal_topics_are_both_there_though_a_broker_is_late_to_know_the_
     assert cluster.isr("__consumer_offsets") and cluster.isr("__transaction_state")
 
 
-@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("restarts", [False, pytest.param(True, marks=LONG)])
 def test_a_group_reads_a_topic_that_was_deleted_and_made_again_from_its_start(cluster: EmbeddedCluster, restarts: bool) -> None:
     """Also where no coordinator that had the offsets in memory is left when the topic is back."""
     with Publisher(cluster, "events") as publisher:
@@ -295,6 +299,16 @@ def test_a_group_reads_a_topic_that_was_deleted_and_made_again_from_its_start(cl
         again.more(1)
     few = again.acknowledged[:5]
     assert grouped(cluster, "readers", len(few)) == few
+
+
+def test_what_cannot_be_handed_over_is_not_asked_for_again_where_all_stop(caplog: pytest.LogCaptureFixture) -> None:
+    """Of each two of the three one stops before the other, which then leads what they had. It would ask three times, 5 s apart."""
+    caplog.set_level(logging.INFO, "ottla.broker.controller")
+    with EmbeddedCluster(brokers=3) as cluster:
+        cluster.create_topic("pairs", partitions=3, replication_factor=2)
+    asked = [each.args for each in caplog.records if each.getMessage().endswith(": controlled shutdown")]
+    assert len(asked) == len(set(asked)) == 2
+    assert "that no other replica can lead" in caplog.text
 
 
 def test_a_cluster_of_none_is_refused() -> None:

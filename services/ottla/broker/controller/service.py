@@ -192,10 +192,10 @@ class ControllerService(ClusterOperations):
         # Its process lived on, and so did what it had written: that is no unclean start.
         return await self._join(replace(self.registration, previous_broker_epoch=self.registration.broker_epoch))
 
-    async def controlled_shutdown(self) -> None:
-        """Has the controller move what this broker leads, as often as `controlled.shutdown.max.retries` allows. Never raises."""
+    async def controlled_shutdown(self, attempts: int | None = None) -> None:
+        """Has the controller move what this broker leads, by default as often as `controlled.shutdown.max.retries` allows. Never raises."""
         settings = self.settings
-        for attempt in range(settings.controlled_shutdown_max_retries):
+        for attempt in range(settings.controlled_shutdown_max_retries if attempts is None else attempts):
             if attempt:
                 await asyncio.sleep(settings.controlled_shutdown_retry_backoff_ms / 1000)
             if not self._is_registered:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
-from ottla.errors import InvalidRecord
+from ottla.errors import ApiError, InvalidRecord
 from ottla.mirror_maker.naming import MAP_PREFIX
 from ottla.mirror_maker.offset_map import MapContents, MapRecord
 from ottla.model import TopicPartition
@@ -37,8 +37,9 @@ async def read_map(cluster: Cluster, partition: TopicPartition) -> MapContents:
         InvalidRecord: it holds something else.
     """
     contents = MapContents()
-    async for _, (key, value) in _committed(cluster, {partition: EARLIEST}, {}):
-        contents.take(key, value)
+    async for _, batch, first_offset in _committed(cluster, {partition: EARLIEST}, {}):
+        for key, value in _records(batch, first_offset):
+            contents.take(key, value)
     return contents
 
 
@@ -80,17 +81,28 @@ class Origins:
             for number in topic.partitions
         }
         contents = MapContents(writers=self._contents.writers)
-        async for partition, (key, value) in _committed(self._cluster, partitions, self._positions):
+        async for partition, batch, first_offset in _committed(self._cluster, partitions, self._positions):
             try:
-                contents.take(key, value)
-            except InvalidRecord as error:
-                log.warning("%s: %s", partition, error)
+                records = _records(batch, first_offset)
+            except ApiError as error:  # what others have written into a topic of such a name
+                log.warning("%s has a batch that is none of a map: %s", partition, error)
+                continue
+            for key, value in records:
+                try:
+                    contents.take(key, value)
+                except InvalidRecord as error:
+                    log.warning("%s: %s", partition, error)
+
+
+def _records(batch: memoryview, first_offset: int) -> list[MapRecord]:
+    """Those from an offset on."""
+    return [(key, value) for offset, key, value in read_key_values(batch) if offset >= first_offset and key is not None]
 
 
 async def _committed(
     cluster: Cluster, partitions: Mapping[TopicPartition, int], positions: dict[TopicPartition, int]
-) -> AsyncIterator[tuple[TopicPartition, MapRecord]]:
-    """The records from there on up to the end as it is now; `positions` says afterwards where each ended."""
+) -> AsyncIterator[tuple[TopicPartition, memoryview, int]]:
+    """The batches from there on up to the end as it is now, and the first offset that counts; `positions` says where each ended."""
     if not partitions:
         return
     ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=True)
@@ -110,9 +122,7 @@ async def _committed(
                 raise TimeoutError(f"{min(left)} cannot be read up to offset {left[min(left)]}")
             for found in fetched:
                 for position, header in visible_batches(found.records, found.aborted):
-                    for offset, key, value in read_key_values(found.records[position : position + header.size]):
-                        if offset >= found.offset and key is not None:
-                            yield found.partition, (key, value)
+                    yield found.partition, found.records[position : position + header.size], found.offset
                 positions[found.partition] = found.next_offset
                 if found.next_offset >= left.get(found.partition, 0):
                     left.pop(found.partition, None)

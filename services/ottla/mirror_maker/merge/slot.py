@@ -17,10 +17,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 from uuid import UUID
 
 from ottla.clock import Clock
@@ -42,6 +42,7 @@ from ottla.errors import (
     UnsupportedCompressionType,
 )
 from ottla.lifecycle import Offload
+from ottla.metrics.cells import Histogram
 from ottla.mirror_maker.merge.batches import JOINED_BYTES, Copy, PartitionBy, Rules, is_small, joined, must_be_opened, opened, unopened
 from ottla.mirror_maker.merge.map_topic import Origins, read_map
 from ottla.mirror_maker.offset_map import Gap, MapContents, MapRecord, PartitionMap, Range, gap_record, link_record, writer_record
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 MIB: Final = 1024 * 1024
 # A transaction takes what comes until one of these, so that a busy link has few of them and an idle one is quick.
 TRANSACTION_BYTES: Final = 8 * MIB
@@ -74,6 +77,8 @@ DELIVERY_SECONDS: Final = 45.0  # less than the transaction's
 CORRUPT_ATTEMPTS: Final = 3
 # How often a source has to say that it does not have an offset: a leader that is none any more, or not quite yet, may say so too.
 LOST_ATTEMPTS: Final = 5
+# How long a slot, which has others to copy meanwhile, waits for what its source says of one partition.
+ASK_SECONDS: Final = 5.0
 # A partition with more of its records to come is LAGGING once the last copied one is so old.
 LAGGING_SECONDS: Final = 30.0
 TRIM_SECONDS: Final = 300.0
@@ -103,6 +108,16 @@ class SlotLost(OttlaError):
 
 class SourceChanged(OttlaError):
     """The cluster at the source's address is another one than the link has copied from."""
+
+
+def check_source(link: str, copied: str, found: str | None) -> None:
+    """Looks whether the source is still the cluster that the link has copied from, by their ids.
+
+    Raises:
+        SourceChanged: it is another one.
+    """
+    if (found or "") != copied:
+        raise SourceChanged(f"{link} has copied from cluster {copied}, and its source is {found} now")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +154,14 @@ class Destination:
         topic: in the target.
         partition_count: of it.
         max_batch_bytes: its `max.message.bytes`.
+        is_reading_audited, is_writing_audited: whether the audit of the source, and of the target, is told of the topic.
     """
 
     topic: str
     partition_count: int
     max_batch_bytes: int
+    is_reading_audited: bool = True
+    is_writing_audited: bool = True
 
 
 @dataclass(slots=True)
@@ -185,6 +203,14 @@ class _Refused(OttlaError):
         self.is_final = is_final  # nothing else can be tried
 
 
+class _Unanswered(OttlaError):
+    """The source does not say what has to be known of one partition."""
+
+    def __init__(self, cause: OSError | OttlaError) -> None:
+        super().__init__(f"{type(cause).__name__}: {cause}")
+        self.is_final = isinstance(cause, ApiError) and not is_healed_by_time(cause)
+
+
 class SlotCopier:
     """One slot.
 
@@ -208,6 +234,7 @@ class SlotCopier:
     ) -> None:
         self.slot: Final = slot
         self.counts: Final = Counts()
+        self.record_ages: Final = Histogram()
         self.maps: dict[TopicPartition, PartitionMap] = {}
         self.gaps: list[tuple[TopicPartition, Gap]] = []
         self.is_open = False
@@ -225,8 +252,10 @@ class SlotCopier:
         self._refused_codecs: frozenset[int] = frozenset()
         self._max_batch_bytes: dict[str, int] = {}  # as topics of the target have refused
         self._refusals: Counter[TopicPartition] = Counter()  # of the source, in a row: a wrong checksum, or no such offset
+        self._unanswered: Counter[TopicPartition] = Counter()  # questions about these, in a row
         self._due: dict[TopicPartition, float] = {}  # when these are read again
         self._repairs: dict[TopicPartition, Repair] = {}  # that an operator has asked for, and that are still to be done
+        self._topic_ids: dict[TopicPartition, UUID] = {}  # of what is read; by now there may be another topic of the name, or none
         self._log_starts: dict[TopicPartition, int] = {}
         self._trim_at = 0.0
         self._audit: SlotAudit | None = None
@@ -281,7 +310,7 @@ class SlotCopier:
             except (OSError, OttlaError) as error:
                 self.counts.failed_transactions += 1
                 failures = 0 if self.counts.transactions > before else failures + 1
-                log.warning("%s is opened again: %s", self._settings.transactional_id(self.slot), error)
+                log.warning("%s is opened again: %s: %s", self._settings.transactional_id(self.slot), type(error).__name__, error)
                 await asyncio.sleep(self._target.pause_seconds(failures))
             finally:
                 self._close_term()
@@ -345,9 +374,8 @@ class SlotCopier:
     async def _introduce(self, producer: TransactionalProducer) -> None:
         """Says in the map whose copies follow, before there is one."""
         settings = self._settings
-        known = self._contents.cluster_id
-        if known and known != settings.source_id:
-            raise SourceChanged(f"{settings.link} has copied from cluster {known}, and its source is {settings.source_id} now")
+        if self._contents.cluster_id:
+            check_source(settings.link, self._contents.cluster_id, settings.source_id)
         producer_id = producer.identity.producer_id
         if self._contents.writers.get(producer_id) != settings.source_id:
             records = [link_record(settings.source_id), writer_record(producer_id, settings.source_id)]
@@ -365,7 +393,10 @@ class SlotCopier:
                 if status.state is not PartitionState.FAILED:
                     self._go(partition, PartitionState.PAUSED)
             elif status.state in (PartitionState.PENDING, PartitionState.PAUSED) and self._due.get(partition, 0.0) <= now:
-                await self._start(fetcher, producer, partition)
+                try:
+                    await self._start(fetcher, producer, partition)
+                except _Unanswered as error:
+                    self._wait_for(partition, error)
 
     async def _start(self, fetcher: Fetcher, producer: TransactionalProducer, partition: TopicPartition) -> None:
         known = self.maps.get(partition)
@@ -375,18 +406,42 @@ class SlotCopier:
             await self._begin_again(producer, fetcher, partition)
             return
         if self._due.pop(partition, None) is not None:
-            await self._source.refresh((partition.topic,))
-        topic_id = (await self._source.topic(partition.topic)).topic_id
+            await self._said(self._source.refresh((partition.topic,)))
+        topic_id = (await self._said(self._source.topic(partition.topic))).topic_id
+        self._check_source()
         if known.topic_id != ZERO_TOPIC_ID and topic_id not in (None, known.topic_id):
             reason = UnknownTopicId(f"the topic was made again: its id was {known.topic_id} and is {topic_id}")
             await self._lost(producer, fetcher, partition, reason)
             return
+        self._topic_ids[partition] = topic_id or ZERO_TOPIC_ID
         self._go(partition, PartitionState.STARTING)
         self._statuses[partition] = replace(self._statuses[partition], next_offset=known.next_offset)
         if known.next_offset < 0:
             fetcher.assign(partition, EARLIEST)
         else:
             fetcher.assign(partition, known.next_offset, last_epoch=known.leader_epoch)
+
+    async def _said(self, answer: Awaitable[T]) -> T:
+        """What the source says; it fails one partition at most, and holds the others up for some seconds.
+
+        Raises:
+            _Unanswered: nothing, or nonsense.
+        """
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                return await answer
+        except (OSError, OttlaError) as error:
+            raise _Unanswered(error) from error
+
+    def _wait_for(self, partition: TopicPartition, error: _Unanswered) -> None:
+        if error.is_final:
+            self._fail(partition, str(error))
+        else:
+            self._unanswered[partition] += 1
+            self._ask_again(partition, error, self._unanswered[partition])
+
+    def _check_source(self) -> None:
+        check_source(self._settings.link, self._settings.source_id, self._source.metadata.cluster_id)
 
     def _go(self, partition: TopicPartition, state: PartitionState, reason: str = "") -> None:
         before = self._statuses.get(partition)
@@ -455,15 +510,19 @@ class SlotCopier:
             raise OttlaError(f"{partition}: offset {fetched.offset} came where {expected} is next")
         rules = self._rules(partition, destination)
         most = min(JOINED_BYTES, rules.max_batch_bytes)
+        try:
+            visible = list(visible_batches(fetched.records, fetched.aborted))
+        except ApiError as error:  # what ends a transaction cannot be read
+            raise _Refused(partition, destination.topic, fetched.records, error, is_final=True) from error
         seen: list[tuple[memoryview, BatchHeader]] = []
         run: list[tuple[memoryview, BatchHeader]] = []  # small batches that become one
         run_bytes = 0
-        for position, header in visible_batches(fetched.records, fetched.aborted):
+        for position, header in visible:
             if header.last_offset < fetched.offset or not header.record_count:
                 continue
             batch = fetched.records[position : position + header.size]
             seen.append((batch, header))
-            if header.is_transactional and await self._origins.origin_of(header.producer_id) == self._settings.target_id:
+            if header.is_transactional and await self._is_copy_of_target(header, partition, destination, batch):
                 round_.cut_batches += 1
                 continue
             if header.max_timestamp > round_.timestamps.get(partition, -1):
@@ -487,10 +546,20 @@ class SlotCopier:
                 await self._send_copies(producer, round_, destination, [unopened(batch, header, rules)], rules)
         if run:
             await self._send_joined(producer, round_, destination, run, rules)
-        if round_.audit is not None:
+        if round_.audit is not None and destination.is_reading_audited:
             round_.audit.read(partition, seen, fetched.offset, fetched.next_offset)
         round_.positions[partition] = (fetched.next_offset, fetched.last_epoch, fetched.last_stable_offset)
-        self._log_starts[partition] = fetched.log_start_offset
+        # A log does not begin behind what it has just given: what is said of the records before would be deleted in the map.
+        self._log_starts[partition] = min(fetched.log_start_offset, fetched.offset)
+
+    async def _is_copy_of_target(self, header: BatchHeader, partition: TopicPartition, destination: Destination, batch: memoryview) -> bool:
+        try:
+            return await self._origins.origin_of(header.producer_id) == self._settings.target_id
+        except FetchFailed as error:
+            if not isinstance(error.__cause__, CorruptMessage):
+                raise
+            why = CorruptMessage(f"whose copies the source has cannot be known: {error}")
+            raise _Refused(partition, destination.topic, batch, why, is_final=True) from error
 
     async def _send_joined(
         self,
@@ -511,21 +580,21 @@ class SlotCopier:
         for copy in copies:
             await producer.room()
             to = TopicPartition(destination.topic, copy.target_partition)
-            round_.add(rules.partition, destination.topic, copy, await producer.send(to, copy.batch))
+            round_.add(rules.partition, destination, copy, await producer.send(to, copy.batch))
 
     async def _mapped(self, round_: _Round) -> list[MapRecord]:
         """Waits until all is written; gives the records that say where."""
         ranges: dict[TopicPartition, list[Range]] = {partition: [] for partition in round_.positions}
-        for partition, topic, copy, written in round_.sent:
+        for partition, destination, copy, written in round_.sent:
             base_offset = await written
             if base_offset < 0:
                 raise CorruptMessage(f"{partition}: no one knows where a batch was written")
-            if round_.audit is not None:
-                round_.audit.wrote(TopicPartition(topic, copy.target_partition), copy, base_offset)
+            if round_.audit is not None and destination.is_writing_audited:
+                round_.audit.wrote(TopicPartition(destination.topic, copy.target_partition), copy, base_offset)
             ranges[partition] += (Range(offset, copy.target_partition, base_offset + index, count) for offset, index, count in copy.spans)
         records: list[MapRecord] = []
         for partition, (next_offset, leader_epoch, _) in round_.positions.items():
-            topic_id = self._source.metadata.topics[partition.topic].topic_id or ZERO_TOPIC_ID
+            topic_id = self._topic_ids.get(partition, ZERO_TOPIC_ID)
             records += self.maps[partition].stage(topic_id, sorted(ranges[partition]), next_offset, leader_epoch)
         return records
 
@@ -540,6 +609,9 @@ class SlotCopier:
         counts.opened_batches += round_.opened_batches
         counts.joined_batches += round_.joined_batches
         counts.cut_batches += round_.cut_batches
+        now_ms = self._clock.time_ms()
+        for timestamp in round_.timestamps.values():
+            self.record_ages.observe(max(now_ms - timestamp, 0) / 1000)
         for partition, (next_offset, _, end) in round_.positions.items():
             self.maps[partition].commit()
             self._is_answered(partition)
@@ -642,20 +714,24 @@ class SlotCopier:
         attempts = CORRUPT_ATTEMPTS if isinstance(cause, CorruptMessage) else LOST_ATTEMPTS if isinstance(cause, OffsetOutOfRange) else 1
         self._refusals[partition] += 1
         if self._refusals[partition] < attempts:
-            self._ask_again(partition, failed)
+            self._ask_again(partition, failed, self._refusals[partition])
         elif isinstance(cause, OffsetOutOfRange | UnknownTopicId):
-            await self._lost(producer, fetcher, partition, cause)
+            try:
+                await self._lost(producer, fetcher, partition, cause)
+            except _Unanswered as error:
+                self._wait_for(partition, error)
         else:
             self._fail(partition, str(failed))
 
-    def _ask_again(self, partition: TopicPartition, error: OttlaError) -> None:
+    def _ask_again(self, partition: TopicPartition, error: OttlaError, times: int) -> None:
         """Has the partition be read again after a pause, from its leader of that time."""
         log.warning("%s: %s; asking again", partition, error)
-        self._due[partition] = asyncio.get_running_loop().time() + self._source.pause_seconds(self._refusals[partition])
-        self._go(partition, PartitionState.PENDING)
+        self._due[partition] = asyncio.get_running_loop().time() + self._source.pause_seconds(times)
+        self._go(partition, PartitionState.PENDING, str(error))
 
     def _is_answered(self, partition: TopicPartition) -> None:
         self._refusals.pop(partition, None)
+        self._unanswered.pop(partition, None)
         self._due.pop(partition, None)
         if self._repairs.get(partition) == "accept gap":  # there was none, and the next one is not accepted yet
             del self._repairs[partition]
@@ -675,13 +751,13 @@ class SlotCopier:
             gap = Gap(former, begin, self._clock.time_ms(), "deleted before it was copied")
             records = known.stage_skip(begin)
         else:
-            end = (await list_offsets(self._source, {partition: LATEST}))[partition].offset
+            end = (await self._said(list_offsets(self._source, {partition: LATEST})))[partition].offset
             epoch = known.leader_epoch
             if epoch >= 0:
-                epoch, ends = (await epoch_ends(self._source, {partition: epoch}))[partition]
+                epoch, ends = (await self._said(epoch_ends(self._source, {partition: epoch})))[partition]
                 end = min(end, ends) if ends >= 0 else end
             if end >= former:
-                self._ask_again(partition, cause)  # its present leader has all of it
+                self._ask_again(partition, cause, self._refusals[partition])  # its present leader has all of it
                 return
             gap = Gap(end, former, self._clock.time_ms(), f"the source was cut to offset {end}; what was copied from there on stays")
             records = known.stage_cut(min(end, former), epoch)
@@ -714,9 +790,10 @@ class SlotCopier:
     async def _begin_of(self, fetcher: Fetcher, partition: TopicPartition) -> tuple[UUID, int]:
         """The id of the source's topic as it is now, and the first offset; the partition is not read meanwhile."""
         fetcher.unassign(partition)
-        await self._source.refresh((partition.topic,))
-        topic_id = self._source.metadata.topic(partition.topic).topic_id or ZERO_TOPIC_ID
-        return topic_id, (await list_offsets(self._source, {partition: EARLIEST}))[partition].offset
+        await self._said(self._source.refresh((partition.topic,)))
+        self._check_source()
+        topic_id = (await self._said(self._source.topic(partition.topic))).topic_id or ZERO_TOPIC_ID
+        return topic_id, (await self._said(list_offsets(self._source, {partition: EARLIEST})))[partition].offset
 
     async def _record_gap(self, producer: TransactionalProducer, partition: TopicPartition, gap: Gap, records: Sequence[MapRecord]) -> None:
         async with producer.transaction():
@@ -732,7 +809,7 @@ class _Round:
     """What one transaction has so far."""
 
     audit: RoundAudit | None = None
-    sent: list[tuple[TopicPartition, str, Copy, asyncio.Future[int]]] = field(default_factory=list)
+    sent: list[tuple[TopicPartition, Destination, Copy, asyncio.Future[int]]] = field(default_factory=list)
     positions: dict[TopicPartition, tuple[int, int, int]] = field(default_factory=dict)  # next offset, leader epoch, end
     timestamps: dict[TopicPartition, int] = field(default_factory=dict)
     size: int = 0
@@ -741,13 +818,13 @@ class _Round:
     cut_batches: int = 0
     blamed: tuple[TopicPartition, str, bytes | memoryview] | None = None  # the first batch that the target refused
 
-    def add(self, partition: TopicPartition, topic: str, copy: Copy, written: asyncio.Future[int]) -> None:
+    def add(self, partition: TopicPartition, to: Destination, copy: Copy, written: asyncio.Future[int]) -> None:
         """A batch is on its way."""
 
         def look(done: asyncio.Future[int]) -> None:
             if not done.cancelled() and done.exception() is not None and self.blamed is None:
-                self.blamed = (partition, topic, copy.batch)
+                self.blamed = (partition, to.topic, copy.batch)
 
-        self.sent.append((partition, topic, copy, written))
+        self.sent.append((partition, to, copy, written))
         self.size += len(copy.batch)
         written.add_done_callback(look)

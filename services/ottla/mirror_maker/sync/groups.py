@@ -57,7 +57,8 @@ async def translated(
     offsets = await committed_offsets(source, group, [partition for partition in maps if partition in topics])
     found = []
     for partition, committed in offsets.items():
-        offset = maps[partition].translate(committed.offset)
+        known = maps.get(partition)  # None for one that was not asked for
+        offset = known.translate(committed.offset) if known is not None else None
         if offset is not None:
             there = TopicPartition(topics[partition], partition.partition)
             found.append(Checkpoint(group, there, committed.offset, offset, committed.metadata))

@@ -24,6 +24,8 @@ from ottla.wire.admin import (
 from ottla.wire.cluster import Cluster
 
 MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+_CLEANUP_POLICY: Final = "cleanup.policy"
+_AUDIT: Final = "ottla.audit"
 
 
 async def ensure_topics(
@@ -73,6 +75,23 @@ async def own_settings(source: Cluster, topics: Iterable[str], excluded: re.Patt
         }
         for name, entries in (await _described(source, topics)).items()
     }
+
+
+async def unaudited(cluster: Cluster, topics: Iterable[str], *, are_read: bool) -> frozenset[str]:
+    """Topics of which the audit of their cluster is not told: those that its brokers do not count, and those that have more than is read.
+
+    Args:
+        are_read: what a compacted topic has lost when it is read was counted when it was written, and is no loss.
+
+    Raises:
+        ApiError, OSError: the cluster cannot be asked.
+    """
+    return frozenset(
+        name
+        for name, entries in (await _described(cluster, topics)).items()
+        if (are_read and _CLEANUP_POLICY in entries and "compact" in (entries[_CLEANUP_POLICY].value or ""))
+        or (_AUDIT in entries and entries[_AUDIT].value == "false")
+    )
 
 
 async def follow_settings(target: Cluster, wanted: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
