@@ -6,7 +6,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # One more than there are cores, for many tests wait for processes and sockets more than they compute; four at the most.
-WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); if [ $$n -lt 4 ]; then echo $$((n + 1)); else echo 4; fi)
+ifndef WORKERS
+WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); if [ $$n -lt 4 ]; then echo $$((n + 1)); else echo 4; fi)
+# Few of these start a program that computes beside them.
+test test-long: WORKERS := $(shell echo $$(($(WORKERS) + 1)))
+endif
 TESTED := tests/unit tests/scenarios tests/chaos tests/simulation tests/security tests/paper
 PROTOS := $(sort $(wildcard proto/ottla/rpc/v1/*.proto))
 PROTO_INTO ?= services
@@ -93,7 +97,7 @@ spark-test: $(INSTALLED) ## real Spark sessions: the source, loads into Delta ta
 
 spark-kills: $(INSTALLED) ## loads and streams of Spark whose processes are killed, and faults around them; SEED=n, COUNT=m of each kind, 50 if none is given
 	@$(SPARK)
-	OTTLA_KILLS_SEED=$(or $(SEED),19) OTTLA_KILLS_COUNT=$(or $(COUNT),50) $(BIN)/python -m pytest -o timeout=0 tests/spark/test_kills.py tests/spark/test_faults.py
+	OTTLA_KILLS_SEED=$(or $(SEED),19) OTTLA_KILLS_COUNT=$(or $(COUNT),50) $(BIN)/python -m pytest tests/spark/test_kills.py tests/spark/test_faults.py
 
 spark-demo: $(INSTALLED) ## the quickstart, and its flights by Spark into a Delta table and a plot of their delays; installs as spark-test does
 	@$(SPARK)
@@ -111,8 +115,8 @@ demo integration:
 	@sh deploy/development/run.sh make VENV=.development/venv $@
 endif
 
-chaos: $(INSTALLED) ## three brokers and a real ZooKeeper under faults, judged by what clients saw; SEED=n MINUTES=m
-	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+chaos: $(INSTALLED) ## three brokers and a real ZooKeeper under faults, judged by what clients saw; SEED=n MINUTES=m AUDIT=1
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(AUDIT),--audit)
 
 chaos-sabotage: $(INSTALLED) ## the same with brokers that are broken on purpose: each must be found out
 	$(BIN)/python -m tests.chaos.sabotage

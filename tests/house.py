@@ -52,7 +52,7 @@ _LATER: Final = """
     unit/audit_counter/ helm/test_audit_counter unit/broker/auditing/ unit/mirror_maker/ unit/takeover/ security/
     compat/test_schema_registry compat/test_mirror helm/test_mirror_maker integration/test_mirror_maker simulation/mirroring
     compat/test_audit compat/test_takeover integration/test_spark integration/test_audit_counter helm/test_load
-    cli/configs compat/test_configs_command
+    cli/configs compat/test_configs_command chaos/auditing chaos/test_auditing
 """
 LATER: Final = tuple(_LATER.split())
 
@@ -76,8 +76,8 @@ CEILINGS: Final[dict[str, int]] = {
     "Callable[": 187,
     "home words": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 60_325,
-    "lines of tests": 76_791,
+    "lines of services/ottla": 60_322,
+    "lines of tests": 76_862,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
     "files on the way of a CreateTopics": 31,

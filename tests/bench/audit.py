@@ -1,35 +1,51 @@
 """What the audit costs: producing with the broker's tier on, beside the same with it off, and the counter at its work.
 
 Each round starts two fresh brokers, one after the other and in turns the other way round, so that what the machine does meanwhile
-falls on both. The counter's file is filled by what a thousand producers would report; nothing of it is measured over a network.
+falls on both. The counter's file is filled by what a thousand producers would report; nothing of it is measured over a network. How soon a
+verdict comes is measured at counters that run as processes: from the acknowledgement of a producer's last word, and from a kill -9.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import http.client
+import json
 import resource
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from tests.bench import paper_client, wire
 from tests.bench.clients import MESSAGES, PRODUCERS, QUEUE, run_user
 from tests.bench.connection import Connection
-from tests.bench.figures import Figure, figure, ratios
+from tests.bench.figures import Figure, figure, percentile, ratios
 from tests.bench.options import MESSAGE_SIZE, Options
-from tests.bench.processes import run_module
+from tests.bench.processes import Child, ChildFailed, run_module
 from tests.bench.produce import SHAPES, TOPIC, Shape, load_of, rate, run_load
-from tests.bench.servers import LOAD_CPU
+from tests.bench.servers import LOAD_CPU, free_port
 from tests.bench.user_load import AUDITED
 
 from ottla.audit_counter.store import Read, Store
+from ottla.client.auditing import ProducerAudit, new_session
+from ottla.model import TopicPartition
+from ottla.record import audit_records
 from ottla.record.audit_records import Session, Tally, decode, encode, tally_columns
 from ottla.record.columnar import read_columns
 from ottla.record.digests import Identities
+from ottla.record.records import Record, build_batch
+from ottla.testing.zookeeper import ZooKeeperServer, why_unavailable
+from ottla.wire.cluster import Cluster
+from ottla.wire.producing import BatchProducer
 
 WINDOW_MS: Final = 60_000
 SESSIONS: Final = 1_000
 AT_ONCE: Final = 5_000  # records that one read of `__audit` brings
+VERDICTS, VERDICTS_QUICK = 200, 20
+SESSION_MS: Final = 4_000  # of a counter's with ZooKeeper
+WAIT_SECONDS: Final = 120.0
 
 
 def _round(options: Options, shape: Shape, *, audited: bool) -> dict[str, Any]:
@@ -135,10 +151,145 @@ def _log(options: Options) -> list[Figure]:
     return [figure("audit, log", "records/s a core, read and hashed", rates, at_least=1_500_000)]
 
 
+class _Counter:
+    """A counter as a process."""
+
+    def __init__(self, options: Options, directory: Path, bootstrap_servers: str, zookeeper: str) -> None:
+        self.port = free_port()
+        settings = {
+            "bootstrap.servers": bootstrap_servers,
+            "rest.listener": f"127.0.0.1:{self.port}",
+            "audit.directory": str(directory),
+            "audit.topic.replication.factor": "1",
+            **({"zookeeper.connect": zookeeper, "zookeeper.session.timeout.ms": str(SESSION_MS)} if zookeeper else {}),
+        }
+        directory.mkdir()
+        config = directory / "counter.properties"
+        config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        self._command = [*options.servers.program, "audit-counter", "--config", str(config)]
+        self._log = directory / "counter.txt"
+        self.child: Child
+        self.start()
+
+    def start(self) -> None:
+        self.child = Child(self._command, log=self._log)
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not (self.ask("/v1/status") or {}).get("is_caught_up"):
+            self.child.check()
+            if time.monotonic() > deadline:
+                raise ChildFailed(f"the counter was not ready after {WAIT_SECONDS:g} s: {self.child.last_words()}")
+            time.sleep(0.02)
+
+    @contextlib.contextmanager
+    def asking(self, path: str) -> Iterator[http.client.HTTPResponse]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_SECONDS)
+        try:
+            connection.request("GET", path)
+            yield connection.getresponse()
+        finally:
+            connection.close()
+
+    def ask(self, path: str) -> Any:
+        """The answer's JSON; None while there is none."""
+        try:
+            with self.asking(path) as answer:
+                return json.loads(answer.read()) if answer.status == 200 else None
+        except OSError:
+            return None
+
+    @property
+    def is_active(self) -> bool:
+        return bool((self.ask("/v1/status") or {}).get("is_active"))
+
+
+@contextlib.contextmanager
+def _counters(options: Options, count: int, zookeeper: str = "") -> Iterator[tuple[list[_Counter], str]]:
+    """Counters beside a broker, and where that is."""
+    with options.servers.data_directory("audit-verdicts") as directory, options.servers.running(directory) as server:
+        with Connection(server.port) as connection:
+            connection.create_topic(TOPIC)
+        counters: list[_Counter] = []
+        try:
+            for number in range(count):
+                counter = _Counter(options, directory / f"counter-{number}", f"127.0.0.1:{server.port}", zookeeper)
+                counters.append(counter)
+            yield counters, f"127.0.0.1:{server.port}"
+        finally:
+            for counter in counters:
+                counter.child.stop()
+
+
+async def _produced(bootstrap_servers: str, start_ms: int) -> float:
+    """One message in a window, with all that its producer says; gives when the last word was acknowledged."""
+    audit = ProducerAudit(new_session("producer", host="bench", window_ms=WINDOW_MS))
+    attempt = audit.attempted(TOPIC, b"key", b"value", start_ms)
+    async with Cluster(bootstrap_servers) as cluster, BatchProducer(cluster) as producer:
+        offset = await producer.send(TopicPartition(TOPIC, 0), build_batch([Record(0, start_ms, b"key", b"value")]))
+        audit.acknowledged(attempt, 0, offset)
+        now_ms = time.time_ns() // 1_000_000
+        for record in audit.records(now_ms, is_final=True):
+            words = build_batch([Record(0, now_ms, TOPIC.encode(), encode(record))])
+            await producer.send(TopicPartition(audit_records.TOPIC, 0), words)
+        return time.perf_counter()
+
+
+def _windows() -> Iterator[int]:
+    """A window for each message, of the last days."""
+    now_ms = time.time_ns() // 1_000_000
+    return iter(range(now_ms - now_ms % WINDOW_MS - 3 * WINDOW_MS, 0, -WINDOW_MS))
+
+
+def _verdicts(options: Options) -> Iterator[Figure]:
+    """From a producer's last word to the verdict, which needs the log to be read."""
+    seconds = []
+    with _counters(options, 1) as (counters, servers), counters[0].asking(f"/v1/events?topic={TOPIC}") as events:
+        for _, start_ms in zip(range(VERDICTS_QUICK if options.quick else VERDICTS), _windows(), strict=False):
+            said_at, is_known = asyncio.run(_produced(servers, start_ms)), False
+            while not is_known:
+                line = events.readline()
+                if line.startswith(b"data: "):
+                    event = json.loads(line[6:])
+                    is_known = (event["window"], event["verdict"]) == (start_ms, "COMPLETE")
+            seconds.append(time.perf_counter() - said_at)
+    yield figure("audit, verdicts", "watermark to verdict, p99", [percentile(seconds, 0.99)], "s", at_most=2)
+    yield figure("audit, verdicts", "watermark to verdict", seconds, "s")
+
+
+def _standby(options: Options) -> Iterator[Figure]:
+    """From a kill -9 of the active counter to the standby's verdict of a message that was sent after it, less ZooKeeper's session."""
+    if (reason := why_unavailable()) is not None:
+        options.say(f"audit, standby: {reason}")
+        return
+    seconds = []
+    with options.servers.data_directory("audit-zookeeper") as directory:
+        zookeeper = ZooKeeperServer(directory / "zookeeper")
+        zookeeper.start()
+        try:
+            with _counters(options, 2, f"{zookeeper.address}/bench") as (counters, servers):
+                for _, start_ms in zip(range(options.rounds), _windows(), strict=False):
+                    active = next(counter for counter in counters if counter.is_active)
+                    (standby,) = (counter for counter in counters if counter is not active)
+                    killed_at = time.perf_counter()
+                    active.child.process.kill()
+                    asyncio.run(_produced(servers, start_ms))
+                    path = f"/v1/topics/{TOPIC}/edges?from={start_ms}&to={start_ms + 1}"
+                    while [edge["verdict"] for edge in standby.ask(path) or ()] != ["COMPLETE"]:
+                        standby.child.check()
+                        time.sleep(0.01)
+                    seconds.append(time.perf_counter() - killed_at - SESSION_MS / 1000)
+                    active.child.stop()
+                    active.start()
+        finally:
+            zookeeper.stop()
+    yield figure("audit, verdicts", "standby after kill -9, beyond the session", seconds, "s", at_most=2)
+
+
 def run(options: Options) -> Iterator[Figure]:
     """The broker's tier, the counter, the log."""
     yield from _log(options)
     yield from _counter(options)
+    yield from _verdicts(options)
+    yield from _standby(options)
     yield from _clients(options)
     for shape in SHAPES[1:]:
         yield from _produce(options, shape)

@@ -33,6 +33,7 @@ def arguments() -> argparse.Namespace:
         "--only", nargs="+", type=str.upper, choices=[kind.name for kind in Kind], metavar="KIND", help="only these kinds of faults"
     )
     parser.add_argument("--without-transactions", action="store_true", help="no transactional clients")
+    parser.add_argument("--audit", action="store_true", help="with an audit counter, whose verdicts must be those of the judge")
     parser.add_argument("--directory", type=Path, default=DIRECTORY, help="for data, logs and histories (.chaos)")
     parser.add_argument("--json", type=Path, help="where the result goes (result.json in the run's directory)")
     return parser.parse_args()
@@ -71,6 +72,7 @@ def main() -> int:
         chosen.rate,
         faketime=faketime if Kind.CLOCK_JUMP in kinds else None,
         transactions=not chosen.without_transactions,
+        audit=chosen.audit,
     )
     console.print(f"seed {seed}: {len(faults)} faults in {chosen.minutes:g} minutes; logs are in {directory}", highlight=False)
     with contextlib.suppress(asyncio.CancelledError):

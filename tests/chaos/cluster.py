@@ -50,6 +50,7 @@ COMMON_PROPERTIES: Final[Mapping[str, str]] = {
     "inter.broker.listener.name": "BROKER",
     "listener.security.protocol.map": "CLIENT:PLAINTEXT,BROKER:PLAINTEXT",
 }
+NOTHING_ELSE: Final[Mapping[str, str]] = {}
 # The controller tells brokers, a session opens, a follower catches up: seconds each. What takes longer hangs.
 RECOVERY_SECONDS: Final = 120.0
 _CLIENT_SECONDS: Final = 5.0
@@ -66,10 +67,15 @@ class Cluster:
         directory: for everything that it writes; a directory for each broker, and one for ZooKeeper.
         command: what runs `ottla`, when it is not the real one.
         faketime: the library that gives each broker a clock of its own.
+        properties: of all brokers, beside those that every run has.
     """
 
     def __init__(
-        self, directory: Path, command: tuple[str, ...] = (sys.executable, "-m", "ottla.cli"), faketime: Path | None = None
+        self,
+        directory: Path,
+        command: tuple[str, ...] = (sys.executable, "-m", "ottla.cli"),
+        faketime: Path | None = None,
+        properties: Mapping[str, str] = NOTHING_ELSE,
     ) -> None:
         self.directory = directory
         self.wires = Wires()
@@ -79,6 +85,7 @@ class Cluster:
         self.brokers: dict[int, BrokerProcess] = {}
         self._command = command
         self._faketime = faketime
+        self._properties = properties
         self._proxies: list[Proxy] = []
         self._restarts: set[asyncio.Task[None]] = set()
 
@@ -160,6 +167,7 @@ class Cluster:
         directory = self.directory / f"broker-{broker_id}"
         properties = {
             **COMMON_PROPERTIES,
+            **self._properties,
             "broker.id": str(broker_id),
             "broker.rack": f"rack-{broker_id}",
             "log.dirs": str(directory / "data"),

@@ -20,8 +20,11 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.chaos import messages
+from tests.chaos.auditing import OF_CLIENTS
 from tests.chaos.history import History, Polls
 from tests.chaos.producing import LIVES
+
+from ottla.client import audited
 
 _FURTHEST_BACK: Final = 5_000
 _POLL_SECONDS: Final = 0.2
@@ -45,6 +48,7 @@ class Consuming:
     history_file: str
     reads_to_the_end: bool = False
     rack: str = ""
+    is_audited: bool = False
 
 
 class Worker:
@@ -111,7 +115,7 @@ class Worker:
     def _assigned(self) -> tuple[Consumer, Polls]:
         polls = Polls(self._told.worker * LIVES + len(self._history.polls))
         self._history.polls.append(polls)
-        consumer = Consumer(self._configuration())
+        consumer = audited(Consumer)({**self._configuration(), **OF_CLIENTS}) if self._told.is_audited else Consumer(self._configuration())
         self._assign(consumer)
         for partition, offset in self._positions.items():
             polls.assign(partition, offset, self._now_ms())

@@ -21,7 +21,10 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from tests.chaos import messages
+from tests.chaos.auditing import OF_CLIENTS
 from tests.chaos.history import History, Sends, sender_of
+
+from ottla.client import audited
 
 # A process number is the worker's times this, and how many lives it had before.
 LIVES: Final = 10_000
@@ -43,6 +46,7 @@ class Producing:
     history_file: str
     messages_per_batch: int = 10_000
     message_timeout_ms: int = 120_000
+    is_audited: bool = False
 
 
 class Worker:
@@ -73,7 +77,7 @@ class Worker:
         sends = Sends(self._told.worker * LIVES + len(self._history.sends))
         self._history.sends.append(sends)
         self._has_fatal_error = False
-        producer = Producer(self._configuration())
+        producer = audited(Producer)({**self._configuration(), **OF_CLIENTS}) if self._told.is_audited else Producer(self._configuration())
         ends_at = time.monotonic() + self._random.uniform(15, 90)
         due = time.monotonic()
         reported_at = due
@@ -93,6 +97,8 @@ class Worker:
                 self._report()
         # Whatever is still on its way ends within the timeout of a message.
         self._hear(producer.flush, self._told.message_timeout_ms / 1000 + 10)
+        if self._told.is_audited:
+            producer.audit_reporter.close()  # type: ignore[attr-defined]  # says the final word
 
     def _hear(self, listen: Callable[[float], int], seconds: float) -> None:
         """Lets librdkafka say what came of messages; a fatal error is raised as well as told."""
@@ -118,14 +124,13 @@ class Worker:
             "topic.metadata.refresh.interval.ms": 5_000,
             "compression.type": self._random.choice(("none", "lz4")),
             "error_cb": self._error,
-            "on_delivery": self._delivered,
         }
 
     def _send(self, producer: Producer, sends: Sends, partition: int) -> None:
         value = sends.begin(partition, self._now_ms())
         self._counts["sent"] += 1
         try:
-            producer.produce(self._told.topic, messages.encode(value), partition=partition)
+            producer.produce(self._told.topic, messages.encode(value), partition=partition, on_delivery=self._delivered)
         except BufferError:
             sends.fail(sender_of(value)[1], self._now_ms())
             self._counts["failed"] += 1

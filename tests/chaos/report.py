@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from tests.chaos.auditing import counted
 from tests.chaos.checker import Anomaly
 from tests.chaos.incarnations import Wrong
 from tests.chaos.run import Options, Result
@@ -63,6 +64,11 @@ def print_tables(console: Console, options: Options, result: Result, left_out: M
     anomalies.add_row("replicas that differ", f"[red]{len(result.differences)}[/red]" if result.differences else "0")
     anomalies.add_row("other troubles", f"[red]{len(result.troubles)}[/red]" if result.troubles else "0")
     console.print(anomalies)
+    if options.audit:
+        audit = Table("what the audit says", "windows")
+        for said, count in counted(result.audit).items():
+            audit.add_row(said, str(count))
+        console.print(audit)
     if options.transactions:
         print_transactions(console, result.transactions, result.injected)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tests.chaos import incarnations
+from tests.chaos import auditing, incarnations
 from tests.chaos.brokers import BrokerTrouble
 from tests.chaos.checker import Verdict, check
 from tests.chaos.cluster import BROKER_IDS, MIN_INSYNC_REPLICAS, PARTITIONS, TOPIC, Cluster, NotHealthy
@@ -47,6 +47,7 @@ class Options:
     messages_per_batch: int = 10_000
     one_after_the_other: bool = True  # the faults of a lane
     transactions: bool = True
+    audit: bool = False
 
 
 @dataclass(slots=True)
@@ -59,6 +60,7 @@ class Result:
     incarnations: IncarnationVerdict = field(default_factory=IncarnationVerdict)
     differences: list[Difference] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
+    audit: list[auditing.Said] = field(default_factory=list)
     restarts: int = 0  # of brokers that found no ZooKeeper
     clients: dict[str, dict[str, Any]] = field(default_factory=dict)
     longest_silence_seconds: float = 0.0
@@ -75,7 +77,7 @@ class Result:
 async def run(options: Options, say: Callable[[str], None]) -> Result:
     """Starts a cluster and clients, breaks what is to be broken, waits until all is well, judges."""
     shutil.rmtree(options.directory, ignore_errors=True)
-    cluster = Cluster(options.directory, options.command, options.faketime)
+    cluster = Cluster(options.directory, options.command, options.faketime, auditing.OF_BROKERS if options.audit else {})
     result = Result()
     try:
         say("starting ZooKeeper and three brokers")
@@ -110,7 +112,9 @@ async def _run(options: Options, cluster: Cluster, result: Result, say: Callable
         options.messages_per_second,
         began_at,
         options.messages_per_batch,
+        options.audit,
     )
+    counter = auditing.AuditCounter(cluster.bootstrap_servers, options.directory / "audit")
     transactional = (
         TransactionalWorkload(cluster.bootstrap_servers, options.directory / "clients", options.seed, began_at)
         if options.transactions
@@ -128,6 +132,8 @@ async def _run(options: Options, cluster: Cluster, result: Result, say: Callable
     faults = Faults(cluster, now, say)
     watch = asyncio.create_task(_watch(workload, result, now))
     try:
+        if options.audit:
+            await counter.start()
         await workload.start()
         if transactional is not None:
             await transactional.start(len(BROKER_IDS), MIN_INSYNC_REPLICAS)
@@ -145,11 +151,16 @@ async def _run(options: Options, cluster: Cluster, result: Result, say: Callable
         history, lost_by_the_group = await workload.finish()
         result.troubles += lost_by_the_group
         await recreating.end()
+        if options.audit:
+            say(f"{now():7.1f} s  the audit is asked")
+            result.audit = await counter.said(TOPIC)
         transactions = await transactional.finish(result.troubles) if transactional is not None else None
         await _stop(cluster, result)
         say(f"{now():7.1f} s  judging {sum(map(len, history.sends))} messages sent and {sum(map(len, history.polls))} polled")
         writers = Writers(next(iter(cluster.brokers.values())).data_directory, TOPIC)
         result.verdict = await asyncio.to_thread(check, history, writers)
+        if options.audit:
+            result.troubles += auditing.disagreements(result.audit, result.verdict)
         directories = {broker_id: broker.data_directory for broker_id, broker in cluster.brokers.items()}
         result.differences = await asyncio.to_thread(differences, directories, TOPIC, PARTITIONS)
         lives = await asyncio.to_thread(incarnations.load, recreating.history_file)
@@ -161,6 +172,7 @@ async def _run(options: Options, cluster: Cluster, result: Result, say: Callable
                 result.differences += await asyncio.to_thread(differences, directories, topic, TRANSACTION_PARTITIONS)
     finally:
         watch.cancel()
+        await counter.close()
         await workload.close()
         await recreating.close()
         result.clients = workload.reports | {recreating.name: recreating.report}

@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.chaos.__main__ import DIRECTORY, run_until_told
+from tests.chaos.auditing import disagreements
 from tests.chaos.checker import Verdict
 from tests.chaos.incarnations import IncarnationVerdict
 from tests.chaos.report import make_console, print_tables, write_json
 from tests.chaos.run import Options, Result
-from tests.chaos.sabotaged import OF_STORAGE, SABOTAGES
+from tests.chaos.sabotaged import OF_REPLICATION, OF_STORAGE, SABOTAGES
 from tests.chaos.sabotaged_transactions import SABOTAGES as OF_TRANSACTIONS
 from tests.chaos.schedule import Fault, Kind
 from tests.chaos.transaction_checker import TransactionVerdict
@@ -81,14 +82,17 @@ def main() -> int:
             messages_per_batch=_MESSAGES_PER_BATCH,
             one_after_the_other=False,
             transactions=name in OF_TRANSACTIONS,
+            audit=name in OF_REPLICATION,
         )
         result = asyncio.run(run_until_told(options, console))
         print_tables(console, options, result, {})
         write_json(options.directory / "result.json", options, result, {})
         if _verdict(name, result).is_sound:
             unnoticed.append(name)
+        if options.audit and disagreements(result.audit, result.verdict):
+            unnoticed.append(f"{name}, by the audit")
     console.rule()
-    for name in names:
+    for name in (*names, *(f"{name}, by the audit" for name in names if name in OF_REPLICATION)):
         console.print(f"{name}: {'NOT NOTICED' if name in unnoticed else 'found out, as it should be'}")
     return 1 if unnoticed else 0
 

@@ -108,6 +108,7 @@ class Workload:
         messages_per_second: of all producers together.
         began_at: the run's begin, by the monotonic clock.
         messages_per_batch: at most so many.
+        is_audited: producers report to the audit, and the reader that reads all in the end.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Workload:
         messages_per_second: float,
         began_at: float,
         messages_per_batch: int = 10_000,
+        is_audited: bool = False,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
@@ -139,6 +141,7 @@ class Workload:
                 file,
                 messages_per_batch,
                 _MESSAGE_TIMEOUTS_MS[worker % len(_MESSAGE_TIMEOUTS_MS)],
+                is_audited,
             )
             self._producers.append(Client(f"producer-{worker}", "tests.chaos.producing", producing, directory))
         for worker in range(1, CONSUMERS + 1):
@@ -154,7 +157,9 @@ class Workload:
             connecting = Connecting(worker, zookeeper, TOPIC, f"{seed}/{name}", began_at, str(directory / f"{name}.history"))
             self._connectors.append(Client(name, "tests.chaos.connecting", connecting, directory))
         file = str(directory / "final.history")
-        final = Consuming(_FINAL_READER, bootstrap_servers, TOPIC, PARTITIONS, "", began_at, file, reads_to_the_end=True)
+        final = Consuming(
+            _FINAL_READER, bootstrap_servers, TOPIC, PARTITIONS, "", began_at, file, reads_to_the_end=True, is_audited=is_audited
+        )
         self._final = Client("final-reader", "tests.chaos.consuming", final, directory)
 
     async def start(self) -> None:

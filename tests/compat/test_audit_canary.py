@@ -23,6 +23,7 @@ from ottla.clock import SystemClock
 from ottla.model import BrokerId, TopicPartition
 from ottla.record.audit_records import CANARY_TOPIC, WRONG
 from ottla.rpc.v1 import audit_pb2 as messages
+from ottla.testing.certificates import Authority
 from ottla.wire.cluster import Cluster
 from ottla.wire.groups import committed_offsets
 
@@ -206,3 +207,23 @@ def test_a_canary_can_be_asked_for_and_goes_on_from_where_it_had_reported(tmp_pa
     printed = capsys.readouterr().out
     assert "PRODUCE" in printed
     assert "commits: p50" in printed
+
+
+def test_a_canary_sends_and_reads_over_tls(tmp_path: Path) -> None:
+    """Brokers that speak TLS alone, with each other too: messages, commits and the audit of them."""
+    keystore, truststore = (str(path) for path in Authority("tests").write(tmp_path, "broker"))
+    own: dict[str, Any] = {"ssl_keystore_location": keystore, "ssl_keystore_type": "PEM", "listeners": "SSL://127.0.0.1:0"}
+    others: dict[str, Any] = {"ssl_truststore_location": truststore, "ssl_truststore_type": "PEM", "security_inter_broker_protocol": "SSL"}
+
+    async def scene() -> None:
+        async with brokers(tmp_path, audit_enable="true", audit_report_interval_ms="1000", **own, **others) as running:
+            trusted = {"security_protocol": "SSL", "ssl_truststore_location": truststore, "audit_tiers": "producer,broker"}
+            async with server_of(settings_of(servers(running), tmp_path / "audit", **FAST, **trusted)) as server:
+                canary = server.canary
+                assert canary is not None
+                await until(
+                    "messages come back and are reported", lambda: led(canary) == {1} and comes_back(canary) and has_reported(canary)
+                )
+                await check_verdicts_at_the_end(server, canary)
+
+    asyncio.run(asyncio.wait_for(scene(), WAIT_SECONDS))

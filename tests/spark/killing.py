@@ -22,6 +22,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ _VARIABLE: Final = "OTTLA_KILLING"
 _ROOT: Final = Path(__file__).parent.parent.parent
 _SITE: Final = "from tests.spark.killing import install\n\ninstall()\n"
 
-SELF, JAVA, DRIVER, DISK = "self", "java", "driver", "disk"
+SELF, JAVA, DRIVER, DISK, HELD = "self", "java", "driver", "disk", "held"
 
 # Functions, and the step that each begins or ends; None says that it is no step.
 _POINTS: Final[Mapping[str, tuple[tuple[str, str | None, str | None], ...]]] = {
@@ -128,13 +129,21 @@ class Killing:
 
         Args:
             victim: SELF, the process that comes to the step; JAVA, the machine that it works for or has started; DRIVER, who started
-                that; DISK kills no process: from then on no file of the process may grow, which is what it finds on a full disk.
+                that; or the id of any other process. DISK kills none: from then on no file of the process may grow, which is what it
+                finds on a full disk. Nor does HELD: the process waits there until `struck` is called.
         """
         for name in ("struck", "count"):
             (self._directory / name).unlink(missing_ok=True)
         whole = self._directory / "whole"
         whole.write_text(json.dumps(asdict(_Planned(step, nth, victim, delay))), encoding="utf-8")
         whole.rename(self._directory / "plan")
+
+    def wait(self, seconds: float) -> None:
+        """Returns when a process has come to the step."""
+        deadline = time.monotonic() + seconds
+        while not (self._directory / "struck").exists():
+            assert time.monotonic() < deadline, "no process came to the step"
+            time.sleep(0.01)
 
     def struck(self) -> bool:
         """Whether the death that was planned has come; it does not come any more."""
@@ -166,6 +175,9 @@ def _come_to(step: str) -> None:
         return
     if planned.victim == DISK:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    elif planned.victim == HELD:
+        while (directory / "struck").exists():
+            time.sleep(0.01)
     elif planned.delay:
         signal.setitimer(signal.ITIMER_REAL, planned.delay)
     else:
@@ -173,8 +185,8 @@ def _come_to(step: str) -> None:
 
 
 def _victim(kind: str) -> int:
-    if kind == SELF:
-        return os.getpid()
+    if kind == SELF or kind.isdecimal():
+        return os.getpid() if kind == SELF else int(kind)
     java = next((process for process in [*_ancestors(os.getpid()), *_children(os.getpid())] if _name(process) == "java"), None)
     assert java is not None, "no machine of Java is above this process or below it"
     return java if kind == JAVA else _parent(java)

@@ -1,4 +1,4 @@
-"""Loads and sinks while something else fails: a full disk, a second driver, retention, new partitions, leaders, coordinators, ZooKeeper."""
+"""Loads and sinks while something else fails: disks, a second driver, retention, new partitions, leaders, ZooKeeper, a network."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -17,13 +18,15 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions
+from tests.chaos.network import Cut, Proxy, Wires
 from tests.spark.killing import DISK, Killing
 from tests.spark.test_kills import COUNT, SEED, load_command, loaded, read, run
 from tests.spark.test_load import all_of, rows_of, settings_for
 from tests.unit.spark.test_exactly_once import committed, connected, task
-from tests.unit.spark.test_reading import delete_before, fill
+from tests.unit.spark.test_reading import KEPT, delete_before, fill
 
 from ottla.errors import ApiError, OttlaError
+from ottla.lifecycle import LoopThread
 from ottla.model import TopicPartition
 from ottla.testing import EmbeddedCluster
 from ottla.testing.zookeeper import ZooKeeperServer
@@ -32,11 +35,11 @@ pytest.importorskip("deltalake")
 
 from ottla.spark import commits
 from ottla.spark.exactly_once import SinkCommits
-from ottla.spark.loading.driver import LocalExecutor, Step, load
+from ottla.spark.loading.driver import LoadSettings, LocalExecutor, Step, load
 from ottla.spark.reading import DataLost
 from ottla.spark.table import Table
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(0 if COUNT else 1200)
 
 ZOOKEEPER = "ZooKeeper"
 
@@ -271,3 +274,52 @@ def test_a_sinks_batches_are_whole_and_there_once_while_coordinators_leaders_and
         rows += [b"%d-%d" % (batch, number) for number in range(2)]
     assert committed(three.cluster, topic, 2) == sorted(rows)
     assert tries <= 3 * batch
+
+
+CUT_SECONDS = 60.0 if COUNT else 6.0  # with half of that as the request's timeout: 30 s is the default
+
+
+class Behind:
+    """A broker that clients reach through a proxy alone."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._loop = stack.enter_context(LoopThread("proxy"))
+        self._wires = Wires()
+        proxy = Proxy(self._wires, 1, 0, lambda peer, port: 2)
+        self._loop.call(proxy.start(), 60)
+        stack.callback(lambda: self._loop.call(proxy.close(), 60))
+        self.servers = f"127.0.0.1:{proxy.port}"
+        settings = {**KEPT, "advertised.listeners": f"PLAINTEXT://{self.servers}"}
+        self.cluster = stack.enter_context(EmbeddedCluster(settings=settings))
+        proxy.target_port = int(self.cluster.address("PLAINTEXT").rpartition(":")[2])
+
+    def cut(self, how: Cut) -> None:
+        """For as long as the issue says; returns at once."""
+
+        async def cut() -> None:
+            self._wires.cut({(1, 2), (2, 1)}, how)
+            asyncio.get_running_loop().call_later(CUT_SECONDS, self._wires.heal, {(1, 2), (2, 1)}, how)
+
+        self._loop.call(cut(), 60)
+
+
+@pytest.fixture(scope="module")
+def behind() -> Iterator[Behind]:
+    with ExitStack() as stack:
+        yield Behind(stack)
+
+
+@pytest.mark.parametrize("how", Cut)
+@pytest.mark.parametrize("step", [Step.PLANNED, Step.WRITTEN])
+def test_a_load_outlives_a_broker_that_is_cut_off(behind: Behind, tmp_path: Path, step: Step, how: Cut) -> None:
+    topic = behind.cluster.create_topic(f"loaded.{step.value}.{how.value}", partitions=2)
+    for number in range(2):
+        fill(behind.cluster, topic, 100, "zstd", number)
+    options = {
+        "kafka.bootstrap.servers": behind.servers,
+        "kafka.request.timeout.ms": str(round(500 * CUT_SECONDS)),
+        "subscribe": topic,
+    }
+    settings = LoadSettings.of(options, str(tmp_path), "job", group=topic, max_records_per_file=20)
+    assert load(settings, LocalExecutor(), at=when(step, lambda: behind.cut(how))).rows == 200
+    assert loaded(tmp_path) == read(behind.cluster, topic, 2)

@@ -6,19 +6,25 @@ is in `test_load` and in `tests/unit/spark/test_exactly_once.py`, by hundreds.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from tests.spark.killing import DRIVER, DRIVERS_STEPS, JAVA, SELF, SINKS_STEPS, SINKS_TASK_STEPS, TASKS_STEPS, Killing
 from tests.spark.test_load import rows_of
+from tests.spark.test_load_decoded import framed, produce
 from tests.unit.spark.test_reading import consumed, delete_before, fill
 
 from ottla.model import TopicPartition
@@ -34,11 +40,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-pytestmark = pytest.mark.timeout(1200)
-
 SEED = int(os.environ.get("OTTLA_KILLS_SEED", "19"))
 COUNT = int(os.environ.get("OTTLA_KILLS_COUNT", "0"))  # of each kind; 0 is what each test has for itself
-SECONDS = 300  # for what hangs
+pytestmark = pytest.mark.timeout(0 if COUNT else 1200)  # a mark wins over the command's `-o timeout=0`
+STARVED = "Python worker failed to connect back"  # Spark's own limit of 10 s, see conftest
+SECONDS = 1800  # for what hangs; limits are wide, see conftest
 AFTER_TASKS = ("the tasks are over", "the files are checked", "the commit begins", "the commit is done", "the group knows")
 
 
@@ -153,12 +159,27 @@ def test_a_load_whose_tasks_are_killed_commits_nothing_until_all_are_there(
         load(settings, SparkExecutor(lambda: spark), at=delete)
 
 
-def start(spark: SparkSession, servers: str, source: str, sink: str, checkpoint: str) -> StreamingQuery:
+def start(spark: SparkSession, servers: str, source: str, sink: str, checkpoint: str, **more: str) -> StreamingQuery:
     """A query that copies what a topic has, some records a batch, exactly once."""
-    options = {"kafka.bootstrap.servers": servers}
-    stream = spark.readStream.format("ottla").options(**options, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="25")
+    options = {"kafka.bootstrap.servers": servers, **{name: value for name, value in more.items() if name.startswith("kafka.")}}
+    reading = {"subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "25", **more}
+    stream = spark.readStream.format("ottla").options(**{**options, **reading})
     writer = stream.load().select("key", "value").writeStream.format("ottla").options(**options, topic=sink)
     return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+
+
+def finish(begin: Callable[[], StreamingQuery]) -> None:
+    """Runs a query to its end. One that Spark itself gave up, as the machine had nothing left for its Python, is started again."""
+    from pyspark.errors import StreamingQueryException
+
+    while True:
+        try:
+            assert begin().awaitTermination(SECONDS)
+        except StreamingQueryException as error:
+            if STARVED not in str(error):
+                raise
+        else:
+            return
 
 
 def contents(rows: list[tuple[Any, ...]]) -> Counter[Any]:
@@ -181,14 +202,14 @@ def test_a_stream_that_is_killed_at_any_step_has_every_row_once_for_readers_of_c
         runs += 1
         try:
             assert start(spark, cluster.bootstrap_servers, source, sink, str(tmp_path)).awaitTermination(SECONDS)
-        except StreamingQueryException:
-            assert killing.struck()
+        except StreamingQueryException as error:
+            assert killing.struck() or STARVED in str(error)
         else:
             killing.struck()
         assert not contents(read(cluster, sink, 2)) - contents(read(cluster, source, 3))
         if len(killing.deaths) >= (COUNT or 10):
             break
-    assert start(spark, cluster.bootstrap_servers, source, sink, str(tmp_path)).awaitTermination(SECONDS)
+    finish(lambda: start(spark, cluster.bootstrap_servers, source, sink, str(tmp_path)))
     assert contents(read(cluster, sink, 2)) == contents(read(cluster, source, 3))
     tell(capsys, killing, runs)
 
@@ -236,9 +257,93 @@ def test_a_stream_of_which_driver_or_machine_is_killed_has_every_row_once(
         ended = run([sys.executable, "-m", "tests.spark.test_kills", *arguments], killing)
         assert killing.struck(), ended.stderr
         assert not contents(read(cluster, sink, 2)) - contents(read(cluster, source, 2))
-    assert start(spark, *arguments).awaitTermination(SECONDS)
+    finish(lambda: start(spark, *arguments))
     assert contents(read(cluster, sink, 2)) == contents(read(cluster, source, 2))
     tell(capsys, killing, len(wanted) + 1)
+
+
+class Registry:
+    """A registry as a process, at a port of its own for as long as this lives: `start` again after its death."""
+
+    def __init__(self, cluster: EmbeddedCluster, directory: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        self._ready = directory / "registry.pid"
+        config = directory / "registry.properties"
+        settings = {
+            "listeners": self.url,
+            "kafkastore.bootstrap.servers": cluster.bootstrap_servers,
+            "kafkastore.topic.replication.factor": "1",
+        }
+        config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        self._command = [sys.executable, "-m", "ottla.cli", "schema-registry", "-c", str(config), "--pid-file", str(self._ready)]
+        self.start()
+
+    def start(self) -> None:
+        self._ready.unlink(missing_ok=True)
+        self.process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + SECONDS
+        while not self._ready.exists():
+            assert self.process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(SECONDS)
+
+
+# A registry that is killed then has not been asked yet.
+BEFORE_SCHEMAS = ("the table is open", "the bounds are known", "the ranges are planned", "a task begins")
+
+
+def test_a_load_that_decodes_has_every_row_once_whether_it_is_killed_or_its_registry(
+    cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command in one process. Each run meets a schema with one field more, which becomes a column."""
+    random = Random(SEED)
+    killing = Killing(tmp_path / "killing")
+    topic, table = cluster.create_topic("killed-decoded", partitions=2), tmp_path / "table"
+    schema: dict[str, Any] = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    ids: list[list[int]] = [[], []]
+    refused = runs = 0
+    with ExitStack() as stack:
+        registry = Registry(cluster, tmp_path)
+        stack.callback(registry.close)
+        client = SchemaRegistryClient({"url": registry.url})
+        command = load_command(cluster, topic, table, "--master", "none", "--registry", registry.url, "--on-schema-change", "merge")
+        for step in drawn(random, [*DRIVERS_STEPS, "columns are added", *TASKS_STEPS]):
+            schema["fields"].append({"name": f"f{runs}", "type": "long", "default": 0})
+            number = client.register_schema(f"{topic}-value", Schema(json.dumps(schema), "AVRO"))
+            more = range(len(ids[0]) + len(ids[1]), len(ids[0]) + len(ids[1]) + random.randrange(1, 20))
+            partition = random.randrange(2)
+            ids[partition] += more
+            records = [{"id": one, **{field["name"]: one for field in schema["fields"][1:]}} for one in more]
+            produce(cluster, topic, framed(number, schema, *records), partition)
+            victim = random.choice((SELF, str(registry.process.pid)))
+            killing.next(step, victim=victim)
+            runs += 1
+            ended = run(command, killing)
+            is_struck = killing.struck()
+            if victim == SELF or not is_struck:
+                assert ended.returncode == (-signal.SIGKILL if is_struck else 0), ended.stderr
+            else:
+                assert ended.returncode in ((1,) if step in BEFORE_SCHEMAS else (0, 1)), ended.stderr
+                assert ended.returncode == 0 or registry.url in ended.stderr.splitlines()[-1]
+                refused += ended.returncode
+                registry.close()
+                registry.start()
+            there = rows_of(table, ("partition", "offset", "id")) if (table / "_delta_log").exists() else []
+            assert there == sorted((one, offset, ids[one][offset]) for one, offset, _ in there)
+            if len(killing.deaths) >= (COUNT or 10):
+                break
+        assert run(command, killing).returncode == 0
+    assert rows_of(table, ("partition", "offset", "id")) == [(one, *row) for one in range(2) for row in enumerate(ids[one])]
+    assert not inspection.verify(Table.open(str(table))).wrong
+    killing.deaths[:] = [(step, victim if victim == SELF else "registry") for step, victim in killing.deaths]
+    with capsys.disabled():
+        print(f"\n{refused} loads ended as their registry was gone", end="")  # noqa: T201
+    tell(capsys, killing, runs)
 
 
 if __name__ == "__main__":

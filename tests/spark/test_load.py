@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
-from tests.unit.spark.test_reading import consumed, delete_before, fill, in_transaction
+from tests.unit.spark.test_reading import KEPT, consumed, delete_before, fill, in_transaction
 
 from ottla.model import TopicPartition
 from ottla.testing import EmbeddedCluster
@@ -133,6 +134,25 @@ def test_markers_and_aborted_records_are_accounted_for(cluster: EmbeddedCluster,
     assert rows_of(tmp_path) == [(topic, 0, 0), (topic, 0, 1), (topic, 0, 6)]
 
 
+def test_what_compaction_took_is_no_loss_and_is_accounted_for(tmp_path: Path) -> None:
+    """The cleaner may go further between a look of librdkafka and the load, so one comes before it and one after."""
+    compacted = {"cleanup.policy": "compact", "segment.bytes": "3000", "min.cleanable.dirty.ratio": "0.01"}
+    with EmbeddedCluster(settings={**KEPT, "log.cleaner.backoff.ms": "50"}) as compacting:
+        place = TopicPartition(compacting.create_topic("compacted", settings=compacted), 0)
+        producer = Producer({"bootstrap.servers": compacting.bootstrap_servers, "batch.num.messages": 7})
+        for number in range(400):
+            producer.produce(place.topic, b"value %d" % number * 5, b"key %d" % (number % 10), 0)
+        assert producer.flush(120) == 0
+        deadline = time.monotonic() + 300
+        while len(before := consumed(compacting, place, 400)) > 200:
+            assert time.monotonic() < deadline
+        outcome = load(settings_for(compacting, tmp_path, place.topic), LocalExecutor())
+        after = consumed(compacting, place, 400)
+    assert (outcome.offsets, outcome.lost) == ({place: 400}, 0)
+    found = set(rows_of(tmp_path, ("offset", "key", "value")))
+    assert {row[:3] for row in after} <= found <= {row[:3] for row in before}
+
+
 def test_limits_are_kept_and_new_partitions_begin_at_their_beginning(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     from confluent_kafka.admin import AdminClient, NewPartitions
 
@@ -229,6 +249,7 @@ def test_a_load_that_dies_anywhere_is_run_again_and_loses_and_doubles_nothing(cl
 
 LOADING = """
 import sys
+import time
 from ottla.spark.loading.driver import LoadSettings, LocalExecutor, load
 servers, topic, table = sys.argv[1:]
 settings = LoadSettings.of({"kafka.bootstrap.servers": servers, "subscribe": topic}, table, "killed", max_records=40)

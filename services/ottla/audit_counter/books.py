@@ -18,6 +18,7 @@ from ottla.record.digests import OffsetSums
 PRODUCER: Final = "producer"
 BROKER: Final = "broker"
 LOG: Final = "log"
+CONSUMER: Final = "consumer:"  # before the name of a group
 # Before the name of a link: what a mirror has read, in the cluster that it reads; and what it has written, in the other one.
 _MIRROR: Final = "mirror:"
 _MIRRORED: Final = "mirrored:"
@@ -59,6 +60,7 @@ class Books:
         reporting: tiers that ever said something of the topic.
         repeated: how many records of the log had the content of another one; None unless the log was read.
         moved: of each partition whose log was read and where it is something.
+        is_log_gone: the log cannot be read any more, or not all of it.
     """
 
     topic: str
@@ -71,6 +73,7 @@ class Books:
     reporting: frozenset[str] = frozenset()
     repeated: int | None = None
     moved: Mapping[int, Moved] = field(default_factory=dict)
+    is_log_gone: bool = False
 
     @property
     def end_ms(self) -> int:

@@ -22,18 +22,29 @@ import numpy as np
 
 from ottla.audit_counter.books import LOG, PRODUCER, Books, Moved
 from ottla.audit_counter.store import Read, Store, Window
-from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, Runs, judge
+from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, judge
 from ottla.audit_counter.windows import SessionStanding, watermark_of
 from ottla.clock import Clock
-from ottla.errors import ApiError, InvalidRecord, OttlaError, TopicAlreadyExists, UnknownTopicOrPartition
+from ottla.errors import ApiError, InvalidRecord, OffsetOutOfRange, OttlaError, TopicAlreadyExists, UnknownTopicOrPartition
 from ottla.lifecycle import Offload
 from ottla.metrics.cells import Histogram
 from ottla.model import TopicPartition
 from ottla.protocol.list_offsets_client import EARLIEST, LATEST
-from ottla.record.audit_records import NO_OFFSETS, TOPIC, VERDICTS_TOPIC, WRONG, Tally, Verdict, decode, tally_columns
+from ottla.record.audit_records import NO_OFFSETS, TOPIC, VERDICTS_TOPIC, WRONG, AuditRecord, Tally, Verdict, decode, tally_columns
 from ottla.record.batch import LOG_APPEND_TIME
-from ottla.record.columnar import Columns, Integers, read_columns
-from ottla.record.digests import Identities, OffsetSums, by_window, contents_of_columns, find_run, place_of, placed
+from ottla.record.columnar import read_columns
+from ottla.record.digests import (
+    Identities,
+    OffsetSums,
+    Sketch,
+    by_window,
+    contents_of_columns,
+    digest,
+    find_run,
+    offsets_of,
+    place_of,
+    placed,
+)
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import NewTopic, create_topics
 from ottla.wire.cluster import Cluster
@@ -54,6 +65,11 @@ _VERDICTS_AT_ONCE: Final = 500
 # A log that nobody writes to any more still has to be read to its end.
 _LOG_SECONDS: Final = 120.0
 _LOG_AGAIN_SECONDS: Final = 1.0
+# How often a broker is asked that has not heard yet of a partition of which tiers have spoken.
+_MOST_LOOKS: Final = 5
+# What tiers reported is read again piece by piece only for windows that are not older, as all of `__audit` since then is read.
+_MOST_PIECES_MS: Final = 3_600_000
+_MOST_PIECES: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +198,7 @@ class AuditCounter:
         self._open: dict[str, set[int]] = {}
         self._reporting: dict[str, frozenset[str]] = {}
         self._doubts: OrderedDict[Window, None] = OrderedDict()
+        self._without_log: set[Window] = set()  # of a topic that is gone, or whose log begins behind what is asked
         self._doubted = asyncio.Event()
         self._watchers: set[asyncio.Queue[Event | None]] = set()
         self._changed = asyncio.Condition()
@@ -264,6 +281,7 @@ class AuditCounter:
                 looked_at = began
                 heard_before = self._clock.time_ms() - self.settings.session_timeout_ms
                 changed |= {(topic, -1) for topic, _ in await self._in_store(self._store.silent_sessions, heard_before)}
+                await self._in_store(self._store.fold, self._clock.time_ms())
             if changed:
                 await self._judge(changed)
             if fetched:
@@ -280,13 +298,14 @@ class AuditCounter:
                 await self._in_store(self._store.purge, self._clock.time_ms())
                 oldest = self._clock.time_ms() - self.settings.retention_ms - self.settings.window_ms
                 self._open = {topic: {start for start in starts if start >= oldest} for topic, starts in self._open.items()}
+                self._without_log = {window for window in self._without_log if window[1] >= oldest}
                 await self._in_store(self._store.drop_sketches, self._clock.time_ms() - 10 * self.settings.window_ms)
 
-    async def _judge(self, changed: Iterable[Window], runs: Runs | None = None) -> None:
+    async def _judge(self, changed: Iterable[Window], of_log: _LogCount | None = None) -> None:
         """Judges windows again, and those of the same topics that were not known yet; a start of -1 is no window.
 
         Args:
-            runs: of logs that were read.
+            of_log: what was just read of one.
         """
         topics: dict[str, set[int]] = {}
         for topic, start_ms in changed:
@@ -295,7 +314,7 @@ class AuditCounter:
                 wanted.add(start_ms)
         for topic, starts in topics.items():
             starts |= self._open.get(topic, set())
-            events, unread = await self._in_store(self._judge_in_store, topic, sorted(starts), runs)
+            events, unread = await self._in_store(self._judge_in_store, topic, sorted(starts), of_log)
             await self._in_store(self._store.judged, [(topic, start_ms) for start_ms in (-1, *starts)])
             for event in events:
                 for watcher in list(self._watchers):
@@ -310,7 +329,7 @@ class AuditCounter:
         async with self._changed:
             self._changed.notify_all()
 
-    def _judge_in_store(self, topic: str, starts: list[int], runs: Runs | None) -> tuple[list[Event], list[int]]:
+    def _judge_in_store(self, topic: str, starts: list[int], of_log: _LogCount | None) -> tuple[list[Event], list[int]]:
         """What is new, and the windows whose logs should be read."""
         store, events, unread = self._store, [], []
         open_windows = self._open.setdefault(topic, set())
@@ -318,39 +337,43 @@ class AuditCounter:
         for _, start_ms, verdict in store.verdicts(topic, starts[0], starts[-1] + 1) if starts else ():
             known.setdefault(start_ms, {})[verdict.edge] = verdict
         for start_ms in starts:
-            books = store.books(topic, start_ms)
+            books = self._books(topic, start_ms)
             if books.reporting - self._reporting.get(topic, frozenset()):
                 self._reporting[topic] = books.reporting
                 # A tier that begins to report makes verdicts of silence old.
                 silent = store.verdicts(topic, kinds=(Verdict.UNAUDITED,))
                 open_windows |= {window for _, window, _ in silent}
             former = known.get(start_ms, {})
-            said = judge(books, self.settings.expected, former, runs)
+            just_read = of_log if of_log is not None and of_log.start_ms == start_ms else None
+            said = judge(books, self.settings.expected, former, just_read, reads_logs=self.settings.verify != "never")
             self.progress.judged += 1
             new = [verdict for verdict in said if former.get(verdict.edge) != verdict]
             if new or not known:
-                store.put_verdicts(topic, start_ms, said)
+                store.put_verdicts(topic, start_ms, said, books.window_ms // self.settings.window_ms)
                 events += [Event(topic, start_ms, verdict) for verdict in new]
-            if any(verdict.verdict is Verdict.PENDING for verdict in said) or self._waits_for_producers(books):
+            if any(verdict.is_open for verdict in said) or self._waits_for_producers(books):
                 open_windows.add(start_ms)
             else:
                 open_windows.discard(start_ms)
-            if books.repeated is None:
-                is_wanted = self._is_log_wanted(books, said)
-            else:  # it is read once more for what tiers have said since that no sketch can name
-                is_wanted = any(verdict.is_log_old or (runs is None and verdict in new and verdict.is_unnamed) for verdict in said)
-            if is_wanted:
+            if not books.is_log_gone and self._is_log_wanted(books, said, new, is_read=just_read is not None):
                 unread.append(start_ms)
         return events, unread
+
+    def _books(self, topic: str, start_ms: int) -> Books:
+        books = self._store.books(topic, start_ms)
+        books.is_log_gone = books.is_log_gone or (topic, start_ms) in self._without_log
+        return books
 
     def _waits_for_producers(self, books: Books) -> bool:
         """Whether the log will be read once all producers are through with the window, or dead: until then it may not report at all."""
         sessions = books.sessions.get(PRODUCER, ())
         return self.settings.verify == "records" and books.repeated is None and bool(sessions) and watermark_of(sessions) < books.end_ms
 
-    def _is_log_wanted(self, books: Books, said: list[EdgeVerdict]) -> bool:
-        if self.settings.verify == "doubt":
-            return any(verdict.verdict in WRONG for verdict in said)
+    def _is_log_wanted(self, books: Books, said: list[EdgeVerdict], new: list[EdgeVerdict], *, is_read: bool) -> bool:
+        if any(verdict.waits_for_log for verdict in said):
+            return True
+        if books.repeated is not None:  # once more for what tiers have said since that no sketch can name
+            return not is_read and any(verdict.is_unnamed for verdict in new)
         sessions = books.sessions.get(PRODUCER, ())
         return self.settings.verify == "records" and bool(sessions) and watermark_of(sessions) >= books.end_ms
 
@@ -364,73 +387,108 @@ class AuditCounter:
                 continue
             topic, start_ms = self._doubts.popitem(last=False)[0]
             try:
-                await self.read_log(topic, start_ms, start_ms + self.settings.window_ms)
+                await self.read_log(topic, start_ms)
+            except (UnknownTopicOrPartition, OffsetOutOfRange) as error:
+                log.warning("%s, window %d: its log is gone: %s", topic, start_ms, error)
+                self._without_log.add((topic, start_ms))
+                await self._judge({(topic, start_ms)})
             except (OttlaError, OSError) as error:
                 self.progress.log_failures += 1
                 log.warning("%s, window %d: its log cannot be read: %s", topic, start_ms, error)
-                if not isinstance(error, UnknownTopicOrPartition):  # behind the others, as the cause may be this topic's alone
-                    self._doubts.setdefault((topic, start_ms))
-                    await asyncio.sleep(_LOG_AGAIN_SECONDS)
+                self._doubts.setdefault((topic, start_ms))  # behind the others, as the cause may be this topic's alone
+                await asyncio.sleep(_LOG_AGAIN_SECONDS)
 
-    async def read_log(self, topic: str, from_ms: int, to_ms: int) -> None:
-        """Counts the log's records of windows that begin in [from_ms, to_ms) and judges these again.
+    async def read_log(self, topic: str, start_ms: int) -> None:
+        """Counts the log's records of a window and judges it again.
 
         Raises:
+            UnknownTopicOrPartition, OffsetOutOfRange: it is gone, or a part of it.
             OttlaError, OSError: it cannot be read.
         """
-        width = self.settings.window_ms
-        starts = list(range(from_ms - from_ms % width, to_ms, width))
-        await self._in_store(self._store.begin_log, topic, starts)
+        await self._in_store(self._store.begin_log, topic, [start_ms])
+        books = await self._in_store(self._books, topic, start_ms)
         bounds: dict[int, list[int]] = {}
-        for start_ms in starts:
-            books = await self._in_store(self._store.books, topic, start_ms)
-            for tier in books.tallies:
-                for partition, tally in books.by_partition(tier).items():
-                    if tally.first_offset >= 0 and tier != LOG:
-                        known = bounds.setdefault(partition, [tally.first_offset, tally.last_offset + 1])
-                        known[:] = min(known[0], tally.first_offset), max(known[1], tally.last_offset + 1)
-        counts, ends = await self._count_log(topic, set(starts), starts[0], starts[-1] + width, bounds)
+        for tier in books.tallies.keys() - {LOG}:
+            for partition, tally in books.by_partition(tier).items():
+                if tally.first_offset >= 0:
+                    known = bounds.setdefault(partition, [tally.first_offset, tally.last_offset + 1])
+                    known[:] = min(known[0], tally.first_offset), max(known[1], tally.last_offset + 1)
+        counts, ends = await self._count_log(topic, start_ms, bounds)
         repeated = await self._beside(counts.repeated)
-        await self._in_store(self._store.put_log, topic, counts.windows, ends, repeated, counts.moved)
+        await self._in_store(self._store.put_log, topic, {start_ms: counts.tallies}, ends, {start_ms: repeated}, {start_ms: counts.moved})
         self.progress.logs_read += 1
-        await self._judge({(topic, start_ms) for start_ms in starts}, counts)
+        tiers = await self._in_store(self._unexplained, topic, start_ms, counts)
+        if tiers and self._clock.time_ms() - start_ms < _MOST_PIECES_MS:
+            counts.found = await self._pieces(topic, start_ms, tiers)
+        await self._judge({(topic, start_ms)}, counts)
 
-    async def _count_log(
-        self, topic: str, starts: set[int], from_ms: int, to_ms: int, bounds: Mapping[int, list[int]]
-    ) -> tuple[_LogCount, dict[int, int]]:
+    def _unexplained(self, topic: str, start_ms: int, counts: _LogCount) -> set[str]:
+        """The tiers of edges of which it is not known which messages differ, though the log was read."""
+        said = judge(self._books(topic, start_ms), self.settings.expected, None, counts)
+        unexplained = [verdict for verdict in said if verdict.is_unnamed and (not verdict.reason or verdict.verdict is Verdict.COMPENSATED)]
+        return {tier for verdict in unexplained for tier in (verdict.upstream, verdict.downstream)}
+
+    async def _count_log(self, topic: str, start_ms: int, bounds: Mapping[int, list[int]]) -> tuple[_LogCount, dict[int, int]]:
         cluster = self._cluster
-        await cluster.refresh((topic,))  # a partition may be newer than what is known of the topic, and would be lost
+        for look in range(_MOST_LOOKS):  # a partition may be newer than what the broker that is asked knows, and would be lost
+            await asyncio.sleep(_LOG_AGAIN_SECONDS if look else 0)
+            await cluster.refresh((topic,))
+            if bounds.keys() <= cluster.metadata.topic(topic).partitions.keys():
+                break
         partitions = [TopicPartition(topic, number) for number in cluster.metadata.topic(topic).partitions]
-        ends = {
-            key: found.offset
-            for key, found in (await list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=True)).items()
-        }
-        begins = await list_offsets(cluster, dict.fromkeys(partitions, from_ms))
-        behind = await list_offsets(cluster, dict.fromkeys(partitions, to_ms))
+        ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=True)
+        begins = await list_offsets(cluster, dict.fromkeys(partitions, start_ms))
+        behind = await list_offsets(cluster, dict.fromkeys(partitions, start_ms + self.settings.window_ms))
         earliest = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
-        counts = _LogCount(starts, self.settings.window_ms)
-        async with Fetcher(cluster, FetchSettings(read_committed=True)) as fetcher:
-            stops: dict[TopicPartition, int] = {}
-            for key in partitions:
-                first, last = bounds.get(key.partition, (ends[key], 0))
-                begin = max(earliest[key].offset, min(first, begins[key].offset if begins[key].offset >= 0 else ends[key]))
-                stop = min(ends[key], max(last, behind[key].offset if behind[key].offset >= 0 else ends[key]))
-                if begin < stop:
-                    stops[key] = stop
-                    fetcher.assign(key, begin)
+        counts = _LogCount(start_ms, self.settings.window_ms)
+        spans: dict[TopicPartition, tuple[int, int]] = {}
+        for key in partitions:
+            end = ends[key].offset
+            first, last = bounds.get(key.partition, (end, 0))
+            if first < min(earliest[key].offset, end):
+                raise OffsetOutOfRange(f"{key}: offset {first} was deleted, the log begins at {earliest[key].offset}")
+            begin = max(earliest[key].offset, min(first, begins[key].offset if begins[key].offset >= 0 else end))
+            spans[key] = begin, min(end, max(last, behind[key].offset if behind[key].offset >= 0 else end))
+        async for fetched, stop in self._between(spans):
+            self.progress.log_records += await self._beside(counts.take, fetched, stop)
+        return counts, {key.partition: end.offset for key, end in ends.items()}
+
+    async def _between(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> AsyncIterator[tuple[Fetched, int]]:
+        """What partitions have between two offsets each, with the second one."""
+        async with Fetcher(self._cluster, FetchSettings(read_committed=True)) as fetcher:
+            stops = {key: stop for key, (begin, stop) in spans.items() if begin < stop}
+            for key in stops:
+                fetcher.assign(key, spans[key][0])
             deadline = self._clock.monotonic() + _LOG_SECONDS
             while stops:
                 for fetched in await fetcher.poll(_POLL_SECONDS):
-                    if fetched.partition not in stops:
+                    if (stop := stops.get(fetched.partition)) is None:
                         continue
-                    self.progress.log_records += await self._beside(counts.take, fetched, stops[fetched.partition])
-                    if fetched.next_offset >= stops[fetched.partition]:
+                    yield fetched, stop
+                    if fetched.next_offset >= stop:
                         del stops[fetched.partition]
                         fetcher.unassign(fetched.partition)
                     deadline = self._clock.monotonic() + _LOG_SECONDS
                 if self._clock.monotonic() > deadline:
                     raise TimeoutError(f"nothing came of {sorted(stops)} for {_LOG_SECONDS:.0f} s")
-        return counts, {key.partition: end for key, end in ends.items()}
+
+    async def _pieces(self, topic: str, start_ms: int, tiers: set[str]) -> dict[tuple[str, int], list[tuple[str, Tally]]]:
+        """What tiers have reported of a window, each record of `__audit` by itself: by tier and partition, with the host."""
+        partitions = [TopicPartition(TOPIC, number) for number in (await self._cluster.topic(TOPIC)).partitions]
+        ends = await list_offsets(self._cluster, dict.fromkeys(partitions, LATEST), read_committed=True)
+        begins = await list_offsets(self._cluster, dict.fromkeys(partitions, start_ms))
+        spans = {key: (begins[key].offset if begins[key].offset >= 0 else ends[key].offset, ends[key].offset) for key in partitions}
+        found: dict[tuple[str, int], list[tuple[str, Tally]]] = {}
+        seen: set[tuple[str, int]] = set()
+        async for fetched, _ in self._between(spans):
+            for record in await self._beside(_records_on, fetched, topic):
+                if record.tier not in tiers or start_ms not in record.windows or (record.session, record.sequence) in seen:
+                    continue
+                seen.add((record.session, record.sequence))
+                found.setdefault((record.tier, record.partition), []).append((record.host, record.windows[start_ms]))
+                if len(seen) > _MOST_PIECES:
+                    return {}
+        return found
 
     # What is asked.
 
@@ -457,6 +515,10 @@ class AuditCounter:
     async def partitions(self, topic: str, from_ms: int, to_ms: int) -> list[tuple[str, int, Tally]]:
         """What tiers had of each partition, all windows that begin in [from_ms, to_ms) added up: tier, partition, counts."""
         return await self._in_store(self._store.partitions, topic, from_ms, to_ms)
+
+    async def has_topic(self, topic: str) -> bool:
+        """Whether anything was said of a topic."""
+        return await self._in_store(self._store.has_topic, topic)
 
     async def sessions(self) -> list[SessionStanding]:
         """What every session has said."""
@@ -601,31 +663,45 @@ def _records_of(fetched: list[Fetched]) -> Iterator[Read]:
                     yield Read(number, offset, None, str(error))
 
 
-class _LogCount:
-    """What a log has of some windows."""
+def _records_on(fetched: Fetched, topic: str) -> list[AuditRecord]:
+    """The audit records of a topic, by their key: others are not decoded."""
+    aborted = [(transaction.producer_id, transaction.first_offset) for transaction in fetched.aborted]
+    found = []
+    for columns in read_columns(fetched.records, start_offset=fetched.offset, aborted=aborted):
+        for index, key in enumerate(columns.keys.to_list()):
+            if key == topic.encode():
+                with suppress(InvalidRecord):
+                    found.append(decode(columns.values[index] or b""))
+    return found
 
-    def __init__(self, starts: set[int], window_ms: int) -> None:
-        self._starts = starts
+
+class _LogCount:
+    """What a log has of a window: a `Log`, once all of it was taken."""
+
+    def __init__(self, start_ms: int, window_ms: int) -> None:
+        self.start_ms = start_ms
         self._window_ms = window_ms
-        self.windows: dict[int, dict[int, Tally]] = {start_ms: {} for start_ms in starts}
-        self.moved: dict[int, dict[int, Moved]] = {start_ms: {} for start_ms in starts}
+        self.tallies: dict[int, Tally] = {}
+        self.moved: dict[int, Moved] = {}
+        self.found: Mapping[tuple[str, int], list[tuple[str, Tally]]] = {}  # pieces
         self._placed: dict[int, list[Identities]] = {}
 
     def take(self, fetched: Fetched, stop: int) -> int:
         """Counts what was fetched below an offset, and gives how many records that are."""
         count = 0
         goes_back = False
+        partition = fetched.partition.partition
         aborted = [(transaction.producer_id, transaction.first_offset) for transaction in fetched.aborted]
         for columns in read_columns(fetched.records, start_offset=fetched.offset, end_offset=stop, aborted=aborted):
             count += len(columns)
             starts = columns.timestamps - columns.timestamps % self._window_ms
             goes_back = goes_back or bool((starts[1:] < starts[:-1]).any())
             tallies: dict[int, Tally] = {}
-            tally_columns(tallies, columns, fetched.partition.partition, self._window_ms)
-            for start_ms, tally in tallies.items():
-                if start_ms in self._starts:
-                    self.windows[start_ms].setdefault(fetched.partition.partition, Tally()).merge(tally)
-            self._remember(columns, starts, fetched.partition.partition)
+            tally_columns(tallies, columns, partition, self._window_ms)
+            if (tally := tallies.get(self.start_ms)) is not None:
+                self.tallies.setdefault(partition, Tally()).merge(tally)
+                identities = placed(contents_of_columns(columns), partition, columns.offsets)
+                self._placed.setdefault(partition, []).append(identities.select(starts == self.start_ms))
         if goes_back:
             self._note_moved(fetched, stop)
         return count
@@ -645,29 +721,41 @@ class _LogCount:
                         self._move(start_ms, fetched.partition.partition, -len(offsets), NO_OFFSETS.minus(OffsetSums.of(offsets)))
 
     def _move(self, start_ms: int, partition: int, count: int, offsets: OffsetSums) -> None:
-        if start_ms in self._starts:
-            known = self.moved[start_ms].get(partition, Moved())
-            self.moved[start_ms][partition] = Moved(known.messages + count, known.offsets.plus(offsets))
+        if start_ms == self.start_ms:
+            known = self.moved.get(partition, Moved())
+            self.moved[partition] = Moved(known.messages + count, known.offsets.plus(offsets))
 
-    def _remember(self, columns: Columns, starts: Integers, partition: int) -> None:
-        identities = placed(contents_of_columns(columns), partition, columns.offsets)
-        for start_ms in np.unique(starts).tolist():
-            if start_ms in self._starts:
-                self._placed.setdefault(start_ms, []).append(identities.select(starts == start_ms))
+    def repeated(self) -> int:
+        """How many records have the content of one that was there already."""
+        words = [some.second for parts in self._placed.values() for some in parts]  # of contents alone
+        return sum(map(len, words)) - len(np.unique(np.concatenate(words))) if words else 0
 
-    def repeated(self) -> dict[int, int]:
-        """Of each window, how many records have the content of one that was there already."""
-        found = {}
-        for start_ms in self._starts:
-            words = [some.second for some in self._placed.get(start_ms, ())]  # of contents alone
-            found[start_ms] = sum(map(len, words)) - len(np.unique(np.concatenate(words))) if words else 0
-        return found
+    def _of(self, partition: int) -> Identities:
+        parts = self._placed.setdefault(partition, [])
+        if len(parts) != 1:
+            none = np.zeros(0, np.uint64)
+            columns = [none, *(some.first for some in parts)], [none, *(some.second for some in parts)]
+            parts[:] = [Identities(*map(np.concatenate, columns))]
+        return parts[0]
 
-    def find(self, start_ms: int, partition: int, total: int, count: int) -> tuple[int, int] | None:
-        """As `Runs` has it."""
-        parts = [some for some in self._placed.get(start_ms, ()) if len(some) and place_of(int(some.first[0]))[0] == partition]
-        if not parts:
-            return None
-        whole = Identities(np.concatenate([some.first for some in parts]), np.concatenate([some.second for some in parts]))
+    def part(self, partition: int, first: int, last: int) -> Tally:
+        """As `Log` has it."""
+        whole = self._of(partition)
+        places = offsets_of(whole)
+        mask = (places >= first) & (places <= last)
+        some, offsets, tally = whole.select(mask), places[mask], Tally()
+        if len(some):
+            tally = Tally(count=len(some), first_offset=int(offsets[0]), last_offset=int(offsets[-1]), offsets=OffsetSums.of(offsets))
+            tally.placed, tally.sketch = digest(some), Sketch()
+            tally.sketch.add(some)
+        return tally
+
+    def find(self, partition: int, total: int, count: int) -> tuple[int, int] | None:
+        """As `Log` has it."""
+        whole = self._of(partition)
         start = find_run(whole, total, count)
         return None if start is None else (place_of(int(whole.first[start]))[1], place_of(int(whole.first[start + count - 1]))[1])
+
+    def pieces(self, tier: str, partition: int) -> list[tuple[str, Tally]]:
+        """As `Log` has it."""
+        return self.found.get((tier, partition), [])

@@ -5,6 +5,9 @@ read again. A session's record that came before changes nothing, by its sequence
 from their first offset on, so that the next leader may count again what the former one had not said. Windows that changed are noted there
 too until they are judged, which a kill may put off to the next start.
 
+Two hours later the windows of an hour in which all is well are folded into one, so that a week of many topics stays small: of each tier and
+partition one row. What comes late is counted with its hour then; logs are not read for it any more.
+
 Blocking: it lives in one thread of its own, and is called there only. Nobody else opens the file while it is in use.
 """
 
@@ -16,7 +19,7 @@ import sqlite3
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -34,6 +37,11 @@ _MOST_GAPS: Final = 100
 # Rows that are remembered, so that they are not read again: some 5 KiB each with a sketch, and half a KiB.
 _RECENT_COUNTS: Final = 4_096
 _RECENT_SESSIONS: Final = 16_384
+_HOUR_MS: Final = 3_600_000
+_FOLDED_AFTER_MS: Final = 2 * _HOUR_MS
+_FOLDED_AT_ONCE: Final = 100  # topics; the store does nothing else meanwhile
+# In place of where a range begins, in a row that windows were folded into.
+_FOLDED: Final = -1
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE offsets (partition INTEGER PRIMARY KEY, next_offset INTEGER NOT NULL);
@@ -51,12 +59,12 @@ CREATE TABLE counts (
 CREATE TABLE repeated (topic TEXT, start_ms INTEGER, count INTEGER, moved TEXT, PRIMARY KEY (topic, start_ms)) WITHOUT ROWID;
 CREATE TABLE verdicts (
     topic TEXT, start_ms INTEGER, upstream TEXT, downstream TEXT, verdict TEXT, upstream_count INTEGER, downstream_count INTEGER,
-    missing INTEGER, surplus INTEGER, revision INTEGER, details TEXT,
+    missing INTEGER, surplus INTEGER, revision INTEGER, details TEXT, windows INTEGER DEFAULT 1,
     PRIMARY KEY (topic, start_ms, upstream, downstream)) WITHOUT ROWID;
 CREATE INDEX verdicts_by_kind ON verdicts (verdict, topic, start_ms);
 CREATE TABLE quarantine (partition INTEGER, next_offset INTEGER, reason TEXT, PRIMARY KEY (partition, next_offset)) WITHOUT ROWID;
 """
-# A file of the first version may lack it, and the leader epochs of positions.
+# A file of the first version may lack it, the leader epochs of positions, and how many windows a verdict is of.
 _UNJUDGED: Final = "CREATE TABLE IF NOT EXISTS unjudged (topic TEXT, start_ms INTEGER, PRIMARY KEY (topic, start_ms)) WITHOUT ROWID;"
 _COUNTS: Final = (
     "attempted",
@@ -75,6 +83,12 @@ _COUNTS: Final = (
 _PUT_COUNTS: Final = f"INSERT OR REPLACE INTO counts VALUES ({', '.join('?' * (6 + len(_COUNTS)))})"
 _GET_COUNTS: Final = f"SELECT {', '.join(_COUNTS)} FROM counts"
 _KEY: Final = "topic = ? AND start_ms = ? AND tier = ? AND partition = ? AND host = ? AND range_offset = ?"
+
+_TOPICS_OF: Final = (  # from one to the next by the index, as there are many rows of each
+    "WITH RECURSIVE found(topic) AS (SELECT MIN(topic) FROM {0} UNION ALL"
+    " SELECT (SELECT MIN(topic) FROM {0} WHERE topic > found.topic) FROM found WHERE found.topic IS NOT NULL)"
+    " SELECT topic FROM found WHERE topic IS NOT NULL"
+)
 
 _NOTHING_MOVED: Final[Mapping[int, Mapping[int, Moved]]] = {}
 
@@ -142,6 +156,9 @@ class Store:
         self.counters = Counters()
         self._recent = _Recent()
         self._in_log: set[Window] = set()  # that a log is read for, and that were not written to since
+        self._fold_ms = max(1, _HOUR_MS // window_ms) * window_ms
+        self._folded_ms = 0  # up to where windows were folded, or could not be
+        self._unfolded: list[str] = []  # topics that are to be folded up to there
         self._connection = _opened(path)
         with self._transaction():
             known = self._meta("window.ms")
@@ -201,7 +218,7 @@ class Store:
         """
         counters = Counters()
         with self._transaction() as connection:
-            applied = _Batch(connection, self._recent, self._window_ms, self._retention_ms, now_ms, counters)
+            applied = _Batch(connection, self._recent, self._window_ms, self._fold_ms, self._retention_ms, now_ms, counters)
             known = dict(connection.execute("SELECT partition, next_offset FROM offsets"))
             for one in read:
                 if one.offset < known.get(one.partition, 0):
@@ -275,11 +292,13 @@ class Store:
         connection = self._connection
         books = Books(topic, start_ms, self._window_ms)
         where = "WHERE topic = ? AND start_ms = ?"
-        for tier, partition, host, *values in connection.execute(
-            f"SELECT tier, partition, host, {', '.join(_COUNTS)} FROM counts {where}",
+        for tier, partition, host, range_offset, *values in connection.execute(
+            f"SELECT tier, partition, host, range_offset, {', '.join(_COUNTS)} FROM counts {where}",
             (topic, start_ms),
         ):
             books.add(tier, partition, host, _tally(values))
+            if range_offset == _FOLDED:
+                books.window_ms, books.is_log_gone = self._fold_ms, True
         positions: dict[str, dict[int, int]] = {}
         beginnings: dict[str, dict[int, int]] = {}
         for tier, partition, next_offset, first_offset in connection.execute(
@@ -300,14 +319,22 @@ class Store:
             }
         return books
 
-    def put_verdicts(self, topic: str, start_ms: int, verdicts: Sequence[EdgeVerdict]) -> None:
-        """Writes what is said of a window, in place of what was; sketches of what is well are dropped, as nothing is left to name."""
+    def put_verdicts(self, topic: str, start_ms: int, verdicts: Sequence[EdgeVerdict], windows: int = 1) -> None:
+        """Writes what is said of a window, in place of what was.
+
+        Args:
+            windows: how many were folded into it.
+        """
         with self._transaction() as connection:
-            connection.execute("DELETE FROM verdicts WHERE topic = ? AND start_ms = ?", (topic, start_ms))
-            connection.executemany("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (
-                (topic, start_ms, said.upstream, said.downstream, str(said.verdict), said.upstream_count, said.downstream_count,
-                 said.missing, said.surplus, said.revision, json.dumps(_details(said))) for said in verdicts
-            ))  # fmt: skip
+            self._put_verdicts(connection, topic, start_ms, verdicts, windows)
+
+    @staticmethod
+    def _put_verdicts(connection: sqlite3.Connection, topic: str, start_ms: int, verdicts: Iterable[EdgeVerdict], windows: int) -> None:
+        connection.execute("DELETE FROM verdicts WHERE topic = ? AND start_ms = ?", (topic, start_ms))
+        connection.executemany("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (
+            (topic, start_ms, said.upstream, said.downstream, str(said.verdict), said.upstream_count, said.downstream_count,
+             said.missing, said.surplus, said.revision, json.dumps(_details(said)), windows) for said in verdicts
+        ))  # fmt: skip
 
     def unjudged(self) -> set[Window]:
         """Windows that changed and were not judged since, because the counter was stopped."""
@@ -323,11 +350,57 @@ class Store:
         self._recent.counts.clear()
         with self._transaction() as connection:
             wrong = ", ".join(f"'{verdict}'" for verdict in (*WRONG, *NOT_KNOWN))
-            connection.execute(
-                "UPDATE counts SET sketch = NULL WHERE start_ms < ? AND sketch IS NOT NULL AND NOT EXISTS (SELECT 1 FROM verdicts"
-                f" WHERE verdicts.topic = counts.topic AND verdicts.start_ms = counts.start_ms AND verdict IN ({wrong}))",
-                (before_ms,),
+            connection.executemany(
+                "UPDATE counts SET sketch = NULL WHERE topic = ? AND start_ms >= ? AND start_ms < ? AND sketch IS NOT NULL AND NOT EXISTS"
+                " (SELECT 1 FROM verdicts WHERE verdicts.topic = counts.topic AND verdicts.start_ms = counts.start_ms"
+                f" AND verdict IN ({wrong}))",
+                [(topic, self._folded_ms, before_ms) for topic in self._topics_in("counts")],
             )
+
+    def fold(self, now_ms: int) -> int:
+        """Folds windows of hours that are past and in which all is well, of some topics at a time; gives how many windows."""
+        until = now_ms - _FOLDED_AFTER_MS
+        until -= until % self._fold_ms
+        if not self._unfolded:
+            if until <= self._folded_ms:
+                return 0
+            self._unfolded = self._topics_in("counts")
+        topics, self._unfolded = self._unfolded[:_FOLDED_AT_ONCE], self._unfolded[_FOLDED_AT_ONCE:]
+        folded = 0
+        with self._transaction() as connection:
+            for topic in topics:
+                hours = connection.execute(
+                    "SELECT DISTINCT start_ms - start_ms % ? FROM counts WHERE topic = ? AND start_ms >= ? AND start_ms < ?"
+                    " AND range_offset != ?",
+                    (self._fold_ms, topic, self._folded_ms, until, _FOLDED),
+                ).fetchall()
+                folded += sum(self._fold(connection, topic, hour) for (hour,) in hours)
+        self._recent.counts.clear()
+        if not self._unfolded:
+            self._folded_ms = until
+        return folded
+
+    def _fold(self, connection: sqlite3.Connection, topic: str, hour: int) -> int:
+        span = (topic, hour, hour + self._fold_ms)
+        where = "WHERE topic = ? AND start_ms >= ? AND start_ms < ?"
+        said: dict[str, list[EdgeVerdict]] = {}
+        starts = set()
+        for _, start_ms, verdict in self.verdicts(*span):
+            starts.add(start_ms)
+            said.setdefault(verdict.edge, []).append(verdict)
+        counted = set(self.windows_of(*span))
+        unjudged = connection.execute(f"SELECT 1 FROM unjudged {where} LIMIT 1", span).fetchone()
+        if unjudged or not counted <= starts or any(one.verdict not in _WELL for edge in said.values() for one in edge):
+            return 0
+        (windows,) = connection.execute(
+            f"SELECT SUM(windows) FROM (SELECT MAX(windows) AS windows FROM verdicts {where} GROUP BY start_ms)", span
+        ).fetchone()
+        rows = [(topic, hour, tier, number, "", _FOLDED, *_values(tally)) for tier, number, tally in self.partitions(*span)]
+        for table in ("counts", "verdicts", "repeated"):
+            connection.execute(f"DELETE FROM {table} {where}", span)
+        connection.executemany(_PUT_COUNTS, rows)
+        self._put_verdicts(connection, topic, hour, map(_folded, said.values()), windows)
+        return len(counted)
 
     def verdicts(
         self, topic: str | None = None, from_ms: int = 0, to_ms: int = 1 << 62, kinds: Iterable[Verdict] = (), limit: int = 100_000
@@ -351,7 +424,15 @@ class Store:
 
     def topics(self) -> list[str]:
         """Of which anything was said."""
-        return [row[0] for row in self._connection.execute("SELECT DISTINCT topic FROM sessions UNION SELECT DISTINCT topic FROM counts")]
+        return sorted({*self._topics_in("sessions"), *self._topics_in("counts")})
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether anything was said of it."""
+        found = "SELECT EXISTS (SELECT 1 FROM sessions WHERE topic = ?) OR EXISTS (SELECT 1 FROM counts WHERE topic = ?)"
+        return bool(self._connection.execute(found, (topic, topic)).fetchone()[0])
+
+    def _topics_in(self, table: str) -> list[str]:
+        return [topic for (topic,) in self._connection.execute(_TOPICS_OF.format(table))]
 
     def windows_of(self, topic: str, from_ms: int = 0, to_ms: int = 1 << 62) -> list[int]:
         """The windows that have counts."""
@@ -381,7 +462,7 @@ class Store:
     def verdict_counts(self) -> list[tuple[str, str, str, str, int, int, int, int]]:
         """Topic, both ends, verdict, how many windows, what is missing and what is too much in them, and where the first begins."""
         return self._connection.execute(
-            "SELECT topic, upstream, downstream, verdict, COUNT(*), SUM(missing), SUM(surplus), MIN(start_ms) FROM verdicts"
+            "SELECT topic, upstream, downstream, verdict, SUM(windows), SUM(missing), SUM(surplus), MIN(start_ms) FROM verdicts"
             " GROUP BY topic, upstream, downstream, verdict"
         ).fetchall()
 
@@ -400,11 +481,11 @@ class Store:
     def partitions(self, topic: str, from_ms: int, to_ms: int) -> list[tuple[str, int, Tally]]:
         """What tiers had of each partition in windows that begin in [from_ms, to_ms), all added up: tier, partition, counts."""
         found: dict[tuple[str, int], Tally] = {}
-        columns = ", ".join(name for name in _COUNTS if name not in ("sketch", "latencies"))
+        columns = ", ".join("NULL" if name == "sketch" else name for name in _COUNTS)
         for tier, partition, *values in self._connection.execute(
             f"SELECT tier, partition, {columns} FROM counts WHERE topic = ? AND start_ms >= ? AND start_ms < ?", (topic, from_ms, to_ms)
         ):
-            found.setdefault((tier, partition), Tally()).merge(_tally([*values, None, "[]"]))
+            found.setdefault((tier, partition), Tally()).merge(_tally(values))
         return [(tier, partition, tally) for (tier, partition), tally in sorted(found.items())]
 
     def quarantine(self) -> list[tuple[int, int, str]]:
@@ -416,10 +497,11 @@ class Store:
         before = now_ms - self._retention_ms - self._window_ms
         self._recent.clear()
         with self._transaction() as connection:
-            for table in ("verdicts", "repeated"):
-                connection.execute(f"DELETE FROM {table} WHERE start_ms < ?", (before,))
+            for table in ("verdicts", "repeated", "counts"):
+                rows = [(topic, before) for topic in self._topics_in(table)]
+                found = connection.executemany(f"DELETE FROM {table} WHERE topic = ? AND start_ms < ?", rows)
             connection.execute("DELETE FROM sessions WHERE heard_ms < ? AND (is_final OR is_dead)", (before,))
-            return connection.execute("DELETE FROM counts WHERE start_ms < ?", (before,)).rowcount
+            return found.rowcount
 
     # Who writes.
 
@@ -451,11 +533,19 @@ class _Batch:
     """What some records change, added up before it is written. A recent row is taken out, and comes back when it is committed."""
 
     def __init__(
-        self, connection: sqlite3.Connection, recent: _Recent, window_ms: int, retention_ms: int, now_ms: int, counters: Counters
+        self,
+        connection: sqlite3.Connection,
+        recent: _Recent,
+        window_ms: int,
+        fold_ms: int,
+        retention_ms: int,
+        now_ms: int,
+        counters: Counters,
     ) -> None:
         self._connection = connection
         self._recent = recent
         self._window_ms = window_ms
+        self._fold_ms = fold_ms
         self._retention_ms = retention_ms
         self._now_ms = now_ms
         self._counters = counters
@@ -490,7 +580,14 @@ class _Batch:
             until_ms = max(record.windows) + record.window_ms
             self._miss(session[5], Gap(record.sequence, record.sequence + 1, min(record.windows), until_ms))
             return
-        for start_ms, tally in record.windows.items():
+        for own_ms, tally in record.windows.items():
+            start_ms = own_ms
+            if own_ms < self._now_ms - _FOLDED_AFTER_MS:
+                hour = own_ms - own_ms % self._fold_ms
+                last_offsets = self._folded_into(record, hour)
+                if is_of_ranges(record.tier) and record.first_offset <= last_offsets.get((record.tier, record.partition), -2):
+                    continue  # a leader counts again what was folded
+                start_ms = hour if last_offsets else own_ms
             key = (record.topic, start_ms, record.tier, record.partition, record.host, range_offset)
             known = self._tallies.get(key)
             if known is None:  # it is not known to be a window that is kept
@@ -502,6 +599,14 @@ class _Batch:
                 if record.tier == BROKER or is_writer(record.tier):
                     self.written.add((record.topic, start_ms))
             known.merge(tally)
+
+    def _folded_into(self, record: AuditRecord, hour: int) -> dict[tuple[str, int], int]:
+        """The last offset of each tier and partition in an hour that was folded; none if it was not."""
+        rows = self._connection.execute(
+            "SELECT tier, partition, last_offset FROM counts WHERE topic = ? AND start_ms = ? AND range_offset = ?",
+            (record.topic, hour, _FOLDED),
+        )
+        return {(tier, partition): last_offset for tier, partition, last_offset in rows}
 
     def _miss(self, gaps: list[Any], gap: Gap) -> None:
         """Notes audit data of a session that is missing. Of very many gaps the last one grows, as none may be forgotten."""
@@ -560,7 +665,8 @@ class _Batch:
         """Where the range begins that has the record's first offset within it; that offset, if none has."""
         found = [record.first_offset]
         rows = self._connection.execute(
-            "SELECT MIN(range_offset) FROM counts WHERE topic = ? AND tier = ? AND partition = ? AND range_offset < ? AND last_offset >= ?",
+            "SELECT MIN(range_offset) FROM counts WHERE topic = ? AND tier = ? AND partition = ? AND range_offset >= 0 AND range_offset < ?"
+            " AND last_offset >= ?",
             (record.topic, record.tier, record.partition, record.first_offset, record.first_offset),
         )
         found += [row[0] for row in rows if row[0] is not None]
@@ -608,6 +714,16 @@ class _Batch:
         connection.executemany(_PUT_POSITION, (
             (*place, position, self._beginnings[place], self._leader_epochs[place]) for place, position in self._positions.items()
         ))  # fmt: skip
+
+
+_WELL: Final = (Verdict.COMPLETE, Verdict.LATE)
+
+
+def _folded(said: Sequence[EdgeVerdict]) -> EdgeVerdict:
+    """One edge's verdicts of several windows, all of them well."""
+    counts = sum(one.upstream_count for one in said), sum(one.downstream_count for one in said)
+    worst = max(said, key=lambda one: (one.verdict is Verdict.LATE, one.revision))
+    return replace(worst, upstream_count=counts[0], downstream_count=counts[1], known=counts)
 
 
 def _gaps(text: str) -> tuple[Gap, ...]:
@@ -698,6 +814,8 @@ def _connected(path: Path) -> sqlite3.Connection:
             connection.execute("ALTER TABLE positions ADD COLUMN leader_epoch INTEGER DEFAULT -1")
         if "moved" not in {row[1] for row in connection.execute("PRAGMA table_info(repeated)")}:
             connection.execute("ALTER TABLE repeated ADD COLUMN moved TEXT")
+        if "windows" not in {row[1] for row in connection.execute("PRAGMA table_info(verdicts)")}:
+            connection.execute("ALTER TABLE verdicts ADD COLUMN windows INTEGER DEFAULT 1")
     except BaseException:
         connection.close()
         raise

@@ -1,30 +1,32 @@
 """What is said of an edge: two tiers, one topic, one window. The table, first match:
 
     UNAUDITED    a tier does not report, or audit data is missing that may explain what differs: never COMPLETE by silence
-    PENDING      not known yet: a session may still have older messages, or the tier behind has not come so far, or has what may have
-                 come to the log since that was read
+    PENDING      not known yet: a session may still have older messages, or the tier behind has not come so far, or something differs
+                 and the log is still to be read, or to be read again for what may have come to it since
     LOSS         acknowledged messages that the tier behind does not have
     COMPENSATED  as many messages, and others
     DUPLICATE    more messages than were attempted
-    IN_DOUBT     attempted, not acknowledged; or a session that died before its final word
+    IN_DOUBT     attempted, not acknowledged; or a session that died before its final word: a producer's, or a consumer's that may have had
+                 what is missing
     LATE         all is there, and some of it came after the window was known
     COMPLETE     the same multiset
 
 An edge is judged by the strongest evidence that both its ends have, and the verdict says which: `placed` (contents at their offsets),
 `offsets` (sums of them), `content`, or `counts`. Sketches name what differs, as long as it is some tens. Beyond that a log that was read
-names it where it is one run of offsets of a partition, by the difference of the digests. Nothing here does I/O.
+names it where it is one run of offsets of a partition, by the difference of the digests; and piece by piece, where a tier has reported a
+window in pieces: each has a sketch of its own, to compare with the log's range of the same offsets. Nothing here does I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from ottla.audit_counter.books import BROKER, LOG, PRODUCER, Books, is_mirrored, is_writer, last_offsets
+from ottla.audit_counter.books import BROKER, CONSUMER, LOG, PRODUCER, Books, has_same_offsets, is_mirrored, is_writer, last_offsets
 from ottla.audit_counter.windows import has_come_to, is_in_doubt, lacks_audit_data, watermark_of
 from ottla.record.audit_records import NO_PARTITION, WRONG, Tally, Verdict
-from ottla.record.digests import MASK_128, Difference, place_of
+from ottla.record.digests import MASK_64, MASK_128, Difference, place_of
 
 NOT_KNOWN: Final = frozenset({Verdict.PENDING, Verdict.UNAUDITED, Verdict.IN_DOUBT})
 
@@ -78,14 +80,19 @@ class EdgeVerdict:
         return f"{self.upstream}->{self.downstream}"
 
     @property
-    def is_log_old(self) -> bool:
-        """Whether the log has to be read again before this is known."""
-        return self.verdict is Verdict.PENDING and self.reason == _LOG_IS_OLD
+    def waits_for_log(self) -> bool:
+        """Whether the log has to be read before this is known, or to be read again."""
+        return self.verdict is Verdict.PENDING and self.reason in (_LOG_IS_TO_COME, _LOG_IS_OLD)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what sessions still say of other windows may make it known."""
+        return self.verdict is Verdict.PENDING or self.reason.endswith(_BEHIND)
 
     @property
     def is_unnamed(self) -> bool:
-        """Whether messages are missing or too many that sketches could not name."""
-        return self.verdict in WRONG and sum(abs(named.times) for named in self.named) < self.missing + self.surplus
+        """Whether messages differ that sketches could not name."""
+        return self.verdict in WRONG and not _is_whole(self.named, self.missing, self.surplus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,36 +104,82 @@ class _Comparison:
     is_other: bool = False
     evidence: str = "counts"
     named: tuple[Named, ...] = ()
+    runs: tuple[Run, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def is_unnamed(self) -> bool:
+        return (self.is_other or self.missing + self.surplus > 0) and not _is_whole(self.named, self.missing, self.surplus)
+
+
+class Run(NamedTuple):
+    """So many messages between two offsets: above zero, that the tier behind lacks; below, that it has too much."""
+
+    first: int
+    last: int
+    messages: int
+
+
+class Log(Protocol):
+    """What was read just now of a window's log, and what tiers have reported of the same messages, piece by piece."""
+
+    def part(self, partition: int, first: int, last: int) -> Tally:
+        """What the log has of the window between two offsets."""
+
+    def find(self, partition: int, total: int, count: int) -> tuple[int, int] | None:
+        """The first and the last of so many messages of the window, one after the other, with a digest of their places."""
+
+    def pieces(self, tier: str, partition: int) -> Sequence[tuple[str, Tally]]:
+        """What each host of a tier has reported, in the pieces in which it did; empty where it was not looked for."""
 
 
 _NOTHING: Final = Tally()
+_LOG_IS_TO_COME: Final = "something differs, and the log is still to be read"
+_BEHIND: Final = "has not come so far"
 _LOG_IS_OLD: Final = "the log is read again"
+_MOST_RUNS: Final = 10
+_ALL: Final = MASK_64 >> 1
 
 
 def judge(
-    books: Books, expected: tuple[str, ...], known: Mapping[str, EdgeVerdict] | None = None, runs: Runs | None = None
+    books: Books,
+    expected: tuple[str, ...],
+    known: Mapping[str, EdgeVerdict] | None = None,
+    log: Log | None = None,
+    *,
+    reads_logs: bool = False,
 ) -> list[EdgeVerdict]:
     """What is said of each edge of a window.
 
     Args:
         expected: tiers whose silence is told.
         known: what was said before, by the edge.
-        runs: of the log, if it was read just now.
+        log: if it was read just now.
+        reads_logs: nothing is said to differ before the log was read, as it may tell that nothing does.
     """
     joined, found = books.joined(), []
+    if books.repeated is None:
+        log = None  # more was written while it was read
     for edge in books.edges(expected):
-        said = _judge_edge(books, joined, *edge)
-        if runs is not None:
-            said = _with_runs(said, books, runs)
+        said = _judge_edge(books, joined, log, *edge)
         former = (known or {}).get(said.edge)
+        if log is None and former is not None:
+            said = _as_the_log_told(former, said)
         again = revised(former, said)
-        if runs is None and books.repeated is not None and said.upstream == LOG and said.verdict is Verdict.DUPLICATE and again != former:
-            again = revised(former, replace(said, verdict=Verdict.PENDING, reason=_LOG_IS_OLD))
+        if log is None and not books.is_log_gone and said.verdict in WRONG:
+            if books.repeated is None:
+                again = revised(former, _waiting(said, _LOG_IS_TO_COME)) if reads_logs else again
+            elif said.upstream == LOG and said.verdict is Verdict.DUPLICATE and again != former:
+                again = revised(former, _waiting(said, _LOG_IS_OLD))
         found.append(again)
     return found
 
 
-def _judge_edge(books: Books, joined: Mapping[str, Mapping[int, Tally]], upstream: str, downstream: str) -> EdgeVerdict:
+def _waiting(said: EdgeVerdict, reason: str) -> EdgeVerdict:
+    return replace(said, verdict=Verdict.PENDING, reason=reason, missing=0, surplus=0, partition=NO_PARTITION, hosts=(), named=())
+
+
+def _judge_edge(books: Books, joined: Mapping[str, Mapping[int, Tally]], log: Log | None, upstream: str, downstream: str) -> EdgeVerdict:
     above = books.written(joined) if is_writer(upstream) else joined.get(upstream, {})
     below = joined.get(downstream, {})
     attempts = [tally for tally in above.values() if tally.attempted]
@@ -143,7 +196,12 @@ def _judge_edge(books: Books, joined: Mapping[str, Mapping[int, Tally]], upstrea
     for tier in (upstream, downstream):
         if tier not in books.reporting:
             return replace(said, verdict=Verdict.UNAUDITED, reason=f"{tier} does not report")
+    if books.is_log_gone and books.repeated is None and LOG in (upstream, downstream):
+        return replace(said, verdict=Verdict.UNAUDITED, reason="the log is gone, or a part of it, and was not read before")
     waiting = _unknown(books, above, below, upstream, downstream)
+    sessions = (*books.sessions.get(upstream, ()), *books.sessions.get(downstream, ()))
+    if waiting.endswith(_BEHIND) and lacks_audit_data(sessions, books.start_ms, books.end_ms):
+        return replace(said, verdict=Verdict.UNAUDITED, reason=f"audit data is missing, and {waiting}")
     if waiting:
         return replace(said, verdict=Verdict.PENDING, reason=waiting)
     beginnings = books.beginnings.get(downstream, {}) if downstream != LOG else {}
@@ -156,6 +214,11 @@ def _judge_edge(books: Books, joined: Mapping[str, Mapping[int, Tally]], upstrea
         for partition in sorted(above.keys() | below.keys() - {NO_PARTITION})
         if partition != NO_PARTITION
     }
+    if log is not None:
+        for partition, comparison in compared.items():
+            if comparison.is_unnamed:
+                one, other = above.get(partition, _NOTHING), below.get(partition, _NOTHING)
+                compared[partition] = _explained(comparison, one, other, books, partition, log, upstream, downstream)
     missing = sum(comparison.missing for comparison in compared.values())
     surplus = sum(comparison.surplus for comparison in compared.values())
     differing = [number for number, comparison in compared.items() if comparison.missing or comparison.surplus or comparison.is_other]
@@ -167,12 +230,18 @@ def _judge_edge(books: Books, joined: Mapping[str, Mapping[int, Tally]], upstrea
         named=tuple(named for comparison in compared.values() for named in comparison.named),
     )
     if differing:
-        hosts = books.hosts(downstream, differing[0]) or books.hosts(upstream, differing[0])
-        said = replace(said, partition=differing[0], hosts=hosts)
+        first = differing[0]
+        hosts = compared[first].hosts or books.hosts(downstream, first) or books.hosts(upstream, first)
+        said = replace(said, partition=first, hosts=hosts)
     said = _named_verdict(said, books, compared, outstanding, failed)
-    sessions = (*books.sessions.get(upstream, ()), *books.sessions.get(downstream, ()))
+    if said.verdict in WRONG and (runs := _runs_text(compared)):
+        said = replace(said, reason=runs)
     if said.verdict in WRONG | {Verdict.UNAUDITED} and lacks_audit_data(sessions, books.start_ms, books.end_ms):
         return replace(said, verdict=Verdict.UNAUDITED, reason="audit data is missing, which may be all that differs")
+    has_died = downstream.startswith(CONSUMER) and is_in_doubt(books.sessions.get(downstream, ()), books.end_ms)
+    if said.verdict in (Verdict.LOSS, Verdict.COMPENSATED) and has_died:
+        reason = f"a session of {downstream} ended without a final word, and may have had what is missing"
+        return replace(said, verdict=Verdict.IN_DOUBT, reason=reason)
     if said.verdict is Verdict.COMPLETE and upstream == PRODUCER and is_in_doubt(books.sessions.get(upstream, ()), books.end_ms):
         return replace(said, verdict=Verdict.IN_DOUBT, reason="a session ended without a final word")
     return said
@@ -209,11 +278,11 @@ def _unknown(books: Books, above: Mapping[int, Tally], below: Mapping[int, Tally
     if downstream == BROKER and books.repeated is not None:
         last = _in_the_log(books, last)
     if downstream != LOG and not has_come_to(books.positions.get(downstream, {}), last):
-        return f"{downstream} has not come so far"
+        return f"{downstream} {_BEHIND}"
     # A broker that died was read from before it could say what it had; the next leader counts that again.
     position = _positions_of_mirrors(books, last_offsets(above)) if is_writer(upstream) else books.positions.get(upstream, {})
     if upstream != LOG and position is not None and not has_come_to(position, last_offsets(below)):
-        return f"{upstream} has not come so far"
+        return f"{upstream} {_BEHIND}"
     return ""
 
 
@@ -279,28 +348,103 @@ def _names(difference: Difference) -> tuple[Named, ...]:
     return tuple(Named(*place_of(first), times) for first, _, times in difference.items)
 
 
-class Runs(Protocol):
-    """What was read of a log."""
-
-    def find(self, start_ms: int, partition: int, total: int, count: int) -> tuple[int, int] | None:
-        """The first and the last of so many messages of a window, one after the other, with a digest of their places."""
+def _is_whole(named: Sequence[Named], missing: int, surplus: int) -> bool:
+    return bool(named) and sum(abs(one.times) for one in named) >= missing + surplus
 
 
-def _with_runs(said: EdgeVerdict, books: Books, runs: Runs) -> EdgeVerdict:
-    """A verdict of a window whose log was read, with the runs of offsets that explain what sketches could not name."""
-    if not said.is_unnamed:
-        return said
-    joined, found = books.joined(), []
-    above, below = joined.get(said.upstream, {}), joined.get(said.downstream, {})
-    for partition in sorted(above.keys() | below.keys() - {NO_PARTITION}):
-        one, other = above.get(partition, _NOTHING), below.get(partition, _NOTHING)
-        if any(tally.count and tally.placed is None for tally in (one, other)):
-            continue
-        times = one.count - other.count
-        total = ((one.placed or 0) - (other.placed or 0)) * (1 if times > 0 else -1) & MASK_128
-        if times and (run := runs.find(books.start_ms, partition, total, abs(times))) is not None:
-            found.append(f"{run[0]} to {run[1]} of partition {partition} {'are missing' if times > 0 else 'came twice'}")
-    return replace(said, reason=f"offsets {', '.join(found)}") if found else said
+def _explained(
+    comparison: _Comparison, above: Tally, below: Tally, books: Books, partition: int, log: Log, upstream: str, downstream: str
+) -> _Comparison:
+    """What sketches of the whole window could not name: one run of offsets, or what differs between pieces and the log's ranges."""
+    times = above.count - below.count
+    if times and (above.placed is not None or not above.count) and (below.placed is not None or not below.count):
+        total = ((above.placed or 0) - (below.placed or 0)) * (1 if times > 0 else -1) & MASK_128
+        if (found := log.find(partition, total, abs(times))) is not None:
+            return replace(comparison, runs=(Run(*found, times),))
+    tier, other, sign = (upstream, below, -1) if is_writer(upstream) or downstream == LOG else (downstream, above, 1)
+    pieces = log.pieces(tier, partition)
+    whole = log.part(partition, 0, _ALL)
+    # Pieces have to be all that the tier said, and the log has to be what the other tier has.
+    reported = _added([tally for _, tally in pieces])
+    if not pieces or not has_same_offsets(whole, other) or not _is_same(reported, books.by_partition(tier).get(partition, _NOTHING)):
+        return comparison
+    return _bisected(comparison, pieces, partition, whole, log, sign)
+
+
+def _bisected(
+    comparison: _Comparison, pieces: Sequence[tuple[str, Tally]], partition: int, whole: Tally, log: Log, sign: int
+) -> _Comparison:
+    named: list[Named] = []
+    runs: list[Run] = []
+    guilty: set[str] = set()
+    behind = whole.first_offset
+    # Of what lies between pieces nothing was said: it is compared with nothing.
+    for hosts, some in (*_apart(pieces), (frozenset[str](), Tally(first_offset=whole.last_offset + 1))):
+        for first, last, other in ((behind, some.first_offset - 1, _NOTHING), (some.first_offset, some.last_offset, some)):
+            part = log.part(partition, first, last)
+            if _is_same(part, other):
+                continue
+            guilty |= hosts if other is some else set()
+            count = part.count - other.count
+            if (difference := _told(part, other)) is not None:
+                named += [Named(one.partition, one.offset, sign * one.times) for one in _names(difference)]
+            elif not other.count:
+                runs.append(Run(part.first_offset, part.last_offset, sign * count))
+            else:
+                total = ((part.placed or 0) - (other.placed or 0)) * (1 if count > 0 else -1) & MASK_128
+                found = log.find(partition, total, abs(count)) if count and other.placed is not None else None
+                runs.append(Run(*(found or (other.first_offset, other.last_offset)), sign * count))
+        behind = some.last_offset + 1
+    numbers = [one.times for one in named] + [run.messages for run in runs]
+    missing, surplus = sum(number for number in numbers if number > 0), -sum(number for number in numbers if number < 0)
+    return replace(
+        comparison,
+        missing=missing,
+        surplus=surplus,
+        is_other=missing == surplus,
+        named=tuple(sorted(named, key=lambda one: one.offset)),
+        runs=tuple(runs),
+        hosts=tuple(sorted(guilty)),
+    )
+
+
+def _apart(pieces: Sequence[tuple[str, Tally]]) -> list[tuple[frozenset[str], Tally]]:
+    """Pieces whose offsets overlap added up, in the order of offsets, each with the hosts that it is of."""
+    found: list[tuple[frozenset[str], Tally]] = []
+    for host, tally in sorted(pieces, key=lambda piece: piece[1].first_offset):
+        if found and tally.first_offset <= found[-1][1].last_offset:
+            hosts, known = found[-1]
+            known.merge(tally)
+            found[-1] = hosts | {host}, known
+        elif tally.count:
+            found.append((frozenset({host}), tally.copy()))
+    return found
+
+
+def _added(tallies: Iterable[Tally]) -> Tally:
+    total = Tally()
+    for tally in tallies:
+        total.merge(tally)
+    return total
+
+
+def _is_same(one: Tally, another: Tally) -> bool:
+    """By the strongest evidence that both have."""
+    if one.count and another.count and one.placed is not None and another.placed is not None and one.placed != another.placed:
+        return False
+    return has_same_offsets(one, another)
+
+
+def _runs_text(compared: Mapping[int, _Comparison]) -> str:
+    texts = [_run_text(partition, run) for partition, comparison in compared.items() for run in comparison.runs]
+    more = f", and {len(texts) - _MOST_RUNS} more such" if len(texts) > _MOST_RUNS else ""
+    return f"offsets {', '.join(texts[:_MOST_RUNS])}{more}" if texts else ""
+
+
+def _run_text(partition: int, run: Run) -> str:
+    what = "are missing" if run.messages > 0 else "came twice" if run.messages else "differ"
+    some = "" if not run.messages or abs(run.messages) > run.last - run.first else f", of which {abs(run.messages)}"
+    return f"{run.first} to {run.last} of partition {partition}{some} {what}"
 
 
 _STRENGTH: Final = ("counts", "content", "offsets", "placed")
@@ -316,8 +460,6 @@ def revised(former: EdgeVerdict | None, said: EdgeVerdict) -> EdgeVerdict:
     revision = 0 if former is None else former.revision
     if said.verdict in (Verdict.PENDING, Verdict.UNAUDITED):
         return replace(said, revision=revision, known=known)
-    if former is not None and not said.reason and _difference(former) == _difference(said):
-        said = replace(said, reason=former.reason)  # the log that told it is not read again
     counts = (said.upstream_count, said.downstream_count)
     revision += known is not None and known != counts
     if revision and said.verdict is Verdict.COMPLETE:
@@ -325,5 +467,13 @@ def revised(former: EdgeVerdict | None, said: EdgeVerdict) -> EdgeVerdict:
     return replace(said, revision=revision, known=counts)
 
 
-def _difference(said: EdgeVerdict) -> tuple[object, ...]:
-    return said.verdict, said.upstream_count, said.downstream_count, said.missing, said.surplus
+def _as_the_log_told(former: EdgeVerdict, said: EdgeVerdict) -> EdgeVerdict:
+    """A verdict that is said again, with the names that a log has for what differs: it is not read again."""
+    if not said.is_unnamed or former.verdict not in WRONG or _difference(former) != _difference(said):
+        return said
+    told = former.verdict, former.reason, former.missing, former.surplus, former.named, former.hosts
+    return replace(said, **dict(zip(("verdict", "reason", "missing", "surplus", "named", "hosts"), told, strict=True)))
+
+
+def _difference(said: EdgeVerdict) -> tuple[int, int, int]:
+    return said.upstream_count, said.downstream_count, said.missing - said.surplus

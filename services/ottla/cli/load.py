@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 from typer.core import TyperGroup
 
-from ottla.cli.audit import DEFAULT_URL as DEFAULT_COUNTER
-from ottla.cli.audit import MessagesDiffer, NotKnown
+from ottla.cli.audit import DEFAULT_URL, MessagesDiffer, NotKnown
 from ottla.cli.audit import Url as CounterUrl
 from ottla.cli.connection import BootstrapServer, pairs
 from ottla.cli.errors import CommandFailed, UsageError
@@ -222,7 +221,7 @@ def reconcile(
     path: TablePath,
     day: Annotated[str, typer.Option("--day", metavar="DAY", help="Of message time, in UTC: 2026-11-22, or yesterday.")] = "yesterday",
     topics: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this one; may be repeated.")] = None,
-    counter: CounterUrl = DEFAULT_COUNTER,
+    counter: CounterUrl = DEFAULT_URL,
     master: Annotated[str, typer.Option("--master", help="Spark's: local[2], spark://host:7077; or `none`, in this process.")] = "local[*]",
     as_json: AsJson = False,
 ) -> None:

@@ -53,6 +53,7 @@ class _Topic:
         self.outcomes: list[_Outcome] = []
         self.on_their_way: Counter[int] = Counter()  # by window
         self.positions: dict[int, tuple[int, int]] = {}
+        self.last_times: dict[int, int] = {}  # of what was consumed last, by partition
         self.watermark_ms = 0
 
 
@@ -202,7 +203,11 @@ class ProducerAudit(_Audit):
 
 
 class ConsumerAudit(_Audit):
-    """What a consumer of a group counts."""
+    """What a consumer of a group counts. Its watermark is the time of what it had last, so that one which is killed leaves in doubt what
+    it may have had since, however far behind it was."""
+
+    def _watermark(self, topic: _Topic, now_ms: int) -> int:
+        return min((now_ms, *topic.last_times.values()))
 
     def consumed(self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
         """A message that the application is given."""
@@ -214,6 +219,7 @@ class ConsumerAudit(_Audit):
             if known is None:
                 known = self._topics[topic] = _Topic()
             known.outcomes.append(outcome)
+            known.last_times[partition] = timestamp_ms
             first, behind = known.positions.get(partition, (offset, offset))
             known.positions[partition] = min(first, offset), max(behind, offset + 1)
             if len(known.outcomes) >= _FOLDED_AT:

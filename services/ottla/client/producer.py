@@ -17,10 +17,12 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
+from itertools import repeat
+from operator import length_hint
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
@@ -45,8 +47,14 @@ _ASKING_SECONDS: Final = 30.0  # for metadata, and for a step of a transaction
 _COUNT_SECONDS: Final = 60.0  # as long is a topic's number of partitions taken to stay
 _PURGED: Final = -152  # KafkaError._PURGE_QUEUE: taken out of librdkafka's queue, and never sent
 _POLL_SECONDS: Final = 0.1
+_POLLED_AFTER: Final = 50  # messages: to ask librdkafka for deliveries costs a third as much as to give it a message
 _FOLLOWING_SECONDS: Final = 3.0  # for the brokers to answer what there is
 _CLOSE_SECONDS: Final = 60.0
+
+
+# One for each fork that led to this process: where `send` asks the system for the process's id, it takes a quarter longer.
+_forks: Final[list[None]] = []
+os.register_at_fork(after_in_child=lambda: _forks.append(None))
 
 
 class Delivery:
@@ -62,7 +70,8 @@ class Delivery:
 
     @property
     def is_done(self) -> bool:
-        """Whether all of them are written or have failed."""
+        """Whether all of them are written or have failed, as far as the brokers have said."""
+        self._producer.poll(0)
         return self.left == 0
 
     @property
@@ -157,9 +166,11 @@ class Producer:
         self._partitioner = partitioner
         self._audit: Mapping[str, Any] | None = None if audit is False else {} if audit is True else audit
         self._process_id = os.getpid()
+        self._forks = len(_forks)
         self._clock: Final = clock or SystemClock()
         self._is_closed = False
         self._unseen: set[Delivery] = set()
+        self._unpolled = 0  # messages sent since deliveries were asked for
         self._partition_counts: dict[str, tuple[int, float]] = {}
         self._discovery: BrokerDiscovery | None = None
         servers = settings.broker_list
@@ -227,41 +238,41 @@ class Producer:
             ClientClosed: closed, or a forked child.
             What encoder, partitioner and `before_enqueue` raise.
         """
-        self._check_usable()
+        if self._is_closed or self._forks != len(_forks):
+            self._check_usable()
         if self._discovery is not None:
             self._discovery.uses(topic)
         values = messages if isinstance(messages, list | tuple) else (messages,)
         encoded_key = key if key is None or self._key_encoder is None else self._key_encoder(key)
         delivery = Delivery(self, len(values))
-        left = len(values)
-        encoder, sender = self._encoder, self._sender
-        headers_given = tuple(headers)
-        is_plain = sender is None and self._partitioner is None
-        is_bare = is_plain and self._discovery is None and not headers_given and not timestamp_ms
-        told, produce = delivery.delivered, self._client.produce
-        try:
-            for value in values:
-                encoded = value if encoder is None else encoder(value)
-                if is_bare:  # what `_produce` does, without a call of Python for each message
-                    try:
+        unread = iter(values)
+        encoded_values = unread if self._encoder is None else map(self._encoder, unread)
+        sender = self._sender
+        headers_given = tuple(headers) if headers else ()
+        if sender is not None:
+            fields = (headers_given, timestamp_ms, partition)
+            sender.put((ProducerRecord(topic, encoded_key, encoded, *fields) for encoded in encoded_values), delivery)
+        else:
+            is_bare = not (headers_given or timestamp_ms or self._partitioner is not None or self._discovery is not None)
+            told, produce = delivery.delivered, self._client.produce
+            try:
+                for encoded in encoded_values:
+                    if not is_bare:
+                        self._hand_over(ProducerRecord(topic, encoded_key, encoded, headers_given, timestamp_ms, partition), delivery)
+                        continue
+                    try:  # the same, without a call of Python for each message
                         produce(topic, encoded, encoded_key, partition, told)
                     except BufferError:
-                        self._produce(topic, encoded_key, encoded, headers_given, timestamp_ms, partition, delivery)
-                elif is_plain:
-                    self._produce(topic, encoded_key, encoded, headers_given, timestamp_ms, partition, delivery)
-                else:
-                    record = ProducerRecord(topic, encoded_key, encoded, headers_given, timestamp_ms, partition)
-                    if sender is None:
-                        self._hand_over(record, delivery)
-                    else:
-                        sender.put(record, delivery)
-                left -= 1
-        except BaseException:
-            delivery.dropped(left)
-            raise
-        self.poll(0)
+                        self._produce(topic, encoded_key, encoded, (), 0, partition, delivery)
+            except BaseException:
+                delivery.dropped(length_hint(unread) + 1)
+                raise
         if self._is_sync:
             delivery.result()
+            return delivery
+        self._unpolled += len(values)
+        if self._unpolled >= _POLLED_AFTER:
+            self.poll(0)
         return delivery
 
     def flush(self, timeout_seconds: float = _CLOSE_SECONDS) -> None:
@@ -331,6 +342,7 @@ class Producer:
 
     def poll(self, timeout_seconds: float) -> None:
         """Hears of deliveries."""
+        self._unpolled = 0
         for client in self._former:
             client.poll(0)
         self._client.poll(timeout_seconds)
@@ -355,6 +367,12 @@ class Producer:
             partition = self._partitioner(record.key, count)
             if not isinstance(partition, int) or not 0 <= partition < count:
                 raise InvalidPartition(f"the partitioner gives {partition!r} for {record.topic}, which has {count} partitions")
+        if not record.headers and not record.timestamp_ms and self._discovery is None:
+            try:
+                self._client.produce(record.topic, record.value, record.key, partition, delivery.delivered)
+                return
+            except BufferError:
+                pass  # below, with patience
         self._produce(record.topic, record.key, record.value, record.headers, record.timestamp_ms, partition, delivery)
 
     def _produce(
@@ -517,24 +535,38 @@ class _Sender:
         self._thread = threading.Thread(target=self._run, name="ottla-producer", daemon=True)
         self._thread.start()
 
-    def put(self, record: ProducerRecord, delivery: Delivery) -> None:
-        """Enqueues a message. Raises QueueFull."""
-        changed = self._callbacks.before_enqueue(record)
-        if changed is None:
-            delivery.dropped()
-            return
-        timeout_ms = self._settings.queue_enqueue_timeout_ms
-        with self._changed:
-            is_added = self._changed.wait_for(
-                lambda: len(self._queue) < self._settings.queue_size, None if timeout_ms < 0 else timeout_ms / 1000
-            )
-            if is_added:
-                self._queue.append((changed, delivery))
-                if len(self._queue) in (1, self._settings.batch_size):
-                    self._changed.notify_all()
-        self._callbacks.after_enqueue(changed, is_added)
-        if not is_added:
-            raise QueueFull(f"the queue has {self._settings.queue_size} messages, for {timeout_ms} ms by now")
+    def put(self, records: Iterable[ProducerRecord], delivery: Delivery) -> None:
+        """Enqueues the messages of one `send`. Raises QueueFull, and what making a record or `before_enqueue` raises."""
+        before = self._callbacks.before_enqueue
+        ready: list[ProducerRecord] = []
+        count = 0
+        try:
+            for record in records:
+                count += 1
+                if (changed := before(record)) is not None:
+                    ready.append(changed)
+        finally:
+            delivery.dropped(delivery.left - len(ready))
+            self._enqueue(ready, delivery)
+
+    def _enqueue(self, ready: list[ProducerRecord], delivery: Delivery) -> None:
+        size, timeout_ms = self._settings.queue_size, self._settings.queue_enqueue_timeout_ms
+        begin = 0
+        while begin < len(ready):
+            with self._changed:
+                has_room = self._changed.wait_for(lambda: len(self._queue) < size, None if timeout_ms < 0 else timeout_ms / 1000)
+                former = len(self._queue)
+                some = ready[begin : begin + size - former] if has_room else ready[begin:]
+                if has_room:
+                    self._queue += zip(some, repeat(delivery))
+                    if not former or former < self._settings.batch_size <= len(self._queue):
+                        self._changed.notify_all()
+            for record in some:
+                self._callbacks.after_enqueue(record, has_room)
+            if not has_room:
+                delivery.dropped(len(some))
+                raise QueueFull(f"the queue has {size} messages, for {timeout_ms} ms by now")
+            begin += len(some)
 
     def flush(self, timeout_seconds: float) -> None:
         """Waits until the queue is empty. Raises TimeoutError."""
@@ -564,8 +596,7 @@ class _Sender:
         try:
             last = self._callbacks.last_batch_before_close()
             if last:
-                delivery = Delivery(self._producer, len(last))
-                self._deliver(last, {id(record): delivery for record in last})
+                self._deliver(last, last, [Delivery(self._producer, len(last))] * len(last))
             self._callbacks.close()
         except Exception:  # the handler is the application's
             log.exception("the callback handler failed at the producer's close")
@@ -582,15 +613,18 @@ class _Sender:
         return batch
 
     def _send(self, batch: list[tuple[ProducerRecord, Delivery]]) -> None:
-        deliveries: dict[int, Delivery] = {}
         records: list[ProducerRecord] = []
+        owners: list[Delivery] = []
+        after = self._callbacks.after_dequeuing
         try:
             for record, delivery in batch:
-                found = self._callbacks.after_dequeuing(record)
-                delivery.grown(len(found) - 1)
-                deliveries.update((id(changed), delivery) for changed in found)
+                found = after(record)
                 records += found
-            self._deliver(self._callbacks.before_sending(records), deliveries)
+                owners.append(delivery)
+                if len(found) != 1:
+                    delivery.grown(len(found) - 1)
+                    owners[-1:] = [delivery] * len(found)
+            self._deliver(self._callbacks.before_sending(records), records, owners)
         except Exception as error:
             # The handler is the application's. The batch has failed, and the thread continues with the next.
             failure = DeliveryFailed(f"a handler raised {type(error).__name__}: {error}", -1)
@@ -599,30 +633,29 @@ class _Sender:
                 count = sum(one is delivery for _, one in batch)
                 delivery.failed(failure, min(count, delivery.left))
 
-    def _deliver(self, records: Sequence[ProducerRecord], deliveries: dict[int, Delivery]) -> None:
-        added = Delivery(self._producer, 0)
-        kept = set()
+    def _deliver(self, to_send: Sequence[ProducerRecord], records: Sequence[ProducerRecord], owners: Sequence[Delivery]) -> None:
+        """Sends some of the records, each of which has an owner, and others that a handler has added."""
+        if to_send is not records:
+            added = Delivery(self._producer, 0)
+            by_id = dict(zip(map(id, records), owners, strict=True))
+            kept = set(map(id, to_send))
+            for key, delivery in by_id.items():
+                if key not in kept:
+                    delivery.dropped()
+            owners = [by_id.get(id(record), added) for record in to_send]
+            added.grown(sum(delivery is added for delivery in owners))
         if self._events is not None:
-            self._events.handle(records)
-        for record in records:
-            delivery = deliveries.get(id(record))
-            if delivery is None:
-                delivery = added
-                added.grown(1)
-            else:
-                kept.add(id(record))
-            if self._events is not None:
+            self._events.handle(to_send)
+            for delivery in owners:
                 delivery.dropped()
-                continue
+            return
+        for record, delivery in zip(to_send, owners, strict=True):
             try:
                 self._hand_over(record, delivery)
             except (OttlaError, ValueError, TypeError) as error:
                 failure = DeliveryFailed(f"{record.topic}: {type(error).__name__}: {error}", -1)
                 failure.__cause__ = error
                 delivery.failed(failure)
-        for key, delivery in deliveries.items():
-            if key not in kept:
-                delivery.dropped()
 
 
 def _loaded(name: str, place: str | None) -> Any:

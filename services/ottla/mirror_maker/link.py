@@ -207,6 +207,8 @@ class Link:
         doing = action.__name__.strip("_").replace("_", " ")
         try:
             await action()
+        except SourceChanged:
+            return False  # said already, once
         except (OSError, OttlaError) as error:
             self._trouble = str(error) or type(error).__name__
             log.warning("%s: %s is tried again: %s", self.settings.name, doing, error)
@@ -469,7 +471,7 @@ class Link:
             await self._emit(f"mm2-offset-syncs.{settings.source}.internal", [offset_sync(sync) for sync in syncs])
 
     async def _follow_schemas(self) -> None:
-        if 0 not in self.slots or not self._names:
+        if 0 not in self.slots or not self._names or self.failure:
             return
         assert self._schemas is not None
         others = self._source.metadata.topics.keys() - self._names.keys()
@@ -485,7 +487,7 @@ class Link:
         return len(self._schemas.refused) if self._schemas is not None and 0 in self.slots else 0
 
     async def _beat(self) -> None:
-        if 0 in self.slots:
+        if 0 in self.slots and not self.failure:
             await self._emit(HEARTBEATS, [heartbeat(self.settings.source, self.settings.target, self._clock.time_ms())])
 
     async def _emit(self, topic: str, records: list[tuple[bytes, bytes]]) -> None:

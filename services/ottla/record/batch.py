@@ -29,7 +29,7 @@ MAGIC_AND_CRC: Final = struct.Struct(">bI")
 _CHECKED: Final = struct.Struct(">qiibIhi")  # up to the last offset delta
 _SPAN: Final = struct.Struct(">8xi9xh")  # length and attributes
 COVERED: Final = struct.Struct(">hiqqqhii")  # what the CRC covers of the header
-MAXIMUM_OFFSET: Final = (1 << 63) - 1  # of the offset behind a batch
+MAX_OFFSET: Final = (1 << 63) - 1  # of the offset behind a batch
 LOG_OVERHEAD: Final = 12  # base_offset and length: a batch's size is its length field plus these
 CRC_START: Final = 21  # the first byte that the CRC covers
 MAGIC_POSITION: Final = 16
@@ -234,7 +234,7 @@ def check_fetched(records: memoryview, offset: int, *, check_crcs: bool) -> tupl
             break
         last_offset = base_offset + last_offset_delta
         # The first batch may begin before the offset that was asked for, and no other one before the end of its neighbour.
-        if magic != MAGIC or last_offset < max(offset, base_offset) or last_offset >= MAXIMUM_OFFSET or (end and base_offset < offset):
+        if magic != MAGIC or last_offset < offset or last_offset_delta < 0 or last_offset >= MAX_OFFSET or (end and base_offset < offset):
             raise CorruptMessage(f"a batch of magic {magic} with offsets {base_offset} to {last_offset}, where {offset} was to come")
         if check_crcs and crc32c(records[end + CRC_START : behind]) != crc:
             raise CorruptMessage(f"the batch at offset {base_offset} has not the checksum that it says")

@@ -118,6 +118,11 @@ def place_of(first: int) -> tuple[int, int]:
     return first >> OFFSET_BITS, first & _OFFSET_MASK
 
 
+def offsets_of(identities: Identities) -> Integers:
+    """The offsets of placed identities."""
+    return (identities.first & np.uint64(_OFFSET_MASK)).astype(np.int64)
+
+
 def digest(identities: Identities) -> int:
     """The sum of them, well mixed, modulo 2^128."""
     low = mix(identities.first ^ mix(identities.second))

@@ -37,7 +37,6 @@ from ottla.spark.table import Table, file_rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DEFAULT_COUNTER: Final = "http://127.0.0.1:8090"
 DAY_MS: Final = 86_400_000
 _BROKER: Final = "broker"
 _ASK_SECONDS: Final = 30.0
@@ -348,7 +347,7 @@ def reconcile(
     day: datetime.date,
     topics: str | Sequence[str] | None = None,
     *,
-    counter: str = DEFAULT_COUNTER,
+    counter: str,
     spark: SparkSession | None = None,
     clock: Clock | None = None,
 ) -> Reconciliation:

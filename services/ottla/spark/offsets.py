@@ -27,6 +27,7 @@ LATEST: Final = -1
 # Ranges of one leader that have no more than this together are one task's: a task costs a tenth of a second.
 SMALL_RANGE: Final = 10_000
 _MAXIMUM: Final = (1 << 63) - 1
+_EXAMPLE: Final = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -72,12 +73,12 @@ def read_assignment(text: str) -> list[TopicPartition]:
 
 def read_offsets(text: str) -> dict[TopicPartition, int]:
     """The offsets of `{"clicks":{"0":23,"1":-1}}`. Raises ValueError."""
-    return _by_partition(text, EARLIEST)
+    return _by_partition(_object(text, _EXAMPLE), EARLIEST)
 
 
 def read_timestamps(text: str) -> dict[TopicPartition, int]:
     """The milliseconds of `{"clicks":{"0":1000}}`. Raises ValueError."""
-    return _by_partition(text, 0)
+    return _by_partition(_object(text, _EXAMPLE), 0)
 
 
 def nested(offsets: Offsets) -> Nested:
@@ -88,9 +89,16 @@ def nested(offsets: Offsets) -> Nested:
     return found
 
 
-def flat(found: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """What `nested` gave, as it comes back."""
-    return {TopicPartition(topic, int(number)): int(offset) for topic, numbers in found.items() for number, offset in numbers.items()}
+def flat(found: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    """What `nested` gave, as it comes back.
+
+    Raises:
+        ValueError: it is nothing that `nested` gives.
+    """
+    try:
+        return _by_partition(found, 0)
+    except (AttributeError, ValueError) as error:
+        raise ValueError(f"{json.dumps(found)} are the offsets of another source than of topics, or of a later release: {error}") from error
 
 
 def write_offsets(offsets: Offsets) -> str:
@@ -108,9 +116,9 @@ def _object(text: str, example: str) -> dict[str, Any]:
     return found
 
 
-def _by_partition(text: str, at_least: int) -> dict[TopicPartition, int]:
+def _by_partition(found: Mapping[str, Any], at_least: int) -> dict[TopicPartition, int]:
     offsets = {}
-    for topic, numbers in _object(text, '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}').items():
+    for topic, numbers in found.items():
         if not isinstance(numbers, dict):
             raise ValueError(f"{topic!r} has a number for each partition, not {numbers!r}")
         for number, offset in numbers.items():

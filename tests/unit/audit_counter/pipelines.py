@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Final, ParamSpec
+from typing import Any, Final, ParamSpec
 
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic
 
@@ -28,6 +28,7 @@ from ottla.wire.producing import BatchProducer
 P = ParamSpec("P")
 
 MINUTE: Final = 60_000
+AUDITING: Final[dict[str, Any]] = {"audit_enable": "true", "audit_report_interval_ms": "100"}  # of brokers
 WAIT_SECONDS: Final = 120.0
 
 Message = tuple[int, int, bytes, bytes, int]  # partition, offset, key, value, timestamp

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
-from typing import Any
 
 import confluent_kafka
 import pytest
-from tests.unit.audit_counter.pipelines import MINUTE, WAIT_SECONDS, Pipeline, in_a_loop, pipeline
+from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Pipeline, in_a_loop, pipeline
 from tests.unit.wire.clusters import create_topic, servers
 
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict
@@ -21,7 +20,6 @@ from ottla.record.records import Record, build_batch
 from ottla.wire.fetching import Fetcher, FetchSettings
 from ottla.wire.producing import BatchProducer
 
-AUDITING: dict[str, Any] = {"audit_enable": "true", "audit_report_interval_ms": "100"}
 EXPECTED = ("producer", "broker")
 
 

@@ -15,7 +15,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.unit.audit_counter.pipelines import MINUTE, WAIT_SECONDS, Pipeline, in_a_loop, pipeline
+from tests.chaos.cluster import free_ports
+from tests.chaos.network import Cut, Proxy, Wires
+from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Pipeline, in_a_loop, pipeline
 from tests.unit.audit_counter.test_server import beside, server_of, settings_of
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 
@@ -28,6 +30,8 @@ from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.model import BrokerId, TopicPartition
 from ottla.record.audit_records import TOPIC, Verdict
 from ottla.record.records import Record, build_batch
+from ottla.wire.admin import delete_topics
+from ottla.wire.cluster import Cluster
 from ottla.wire.producing import BatchProducer
 
 PRODUCED, CONSUMED = "producer->log", "log->consumer:billing"
@@ -290,3 +294,117 @@ async def test_a_killed_producer_leaves_a_window_in_doubt_and_never_complete(tmp
         await running.counter.wait_read(WAIT_SECONDS)
         await until(partial(said_of, running, PRODUCED))
         assert await said_of(running, PRODUCED) == {Verdict.IN_DOUBT if reports else Verdict.UNAUDITED}
+
+
+# Reads fifty messages, reports thirty of them when it is told to, commits all fifty, and is killed.
+READER = """
+import sys, time
+import confluent_kafka
+from ottla.client import audited
+options = {"ottla.audit.report.interval.ms": 300_000, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+consumer = audited(confluent_kafka.Consumer)({"bootstrap.servers": sys.argv[1], "group.id": "billing", **options})
+consumer.subscribe(["clicks"])
+for number in range(50):
+    while (message := consumer.poll(1)) is None or message.error() is not None:
+        pass
+    if number == 29:
+        reporter = consumer.audit_reporter
+        reporter._report(is_final=False)
+        while len(reporter._producer):
+            reporter._producer.poll(0.05)
+consumer.commit(message=message, asynchronous=False)
+print("committed", flush=True)
+time.sleep(600)
+"""
+
+
+@in_a_loop
+async def test_a_killed_consumer_leaves_in_doubt_what_it_had_not_said(tmp_path: Path) -> None:
+    """The next one of its group begins where it had committed: what lies between was consumed, and nobody says so."""
+    async with pipeline(tmp_path, partitions=1, session_timeout_ms=3_000) as running:
+        await running.produce(100, partitions=1)
+        arguments = [sys.executable, "-c", READER, servers(running.running)]
+        with await beside(lambda: subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)) as process:
+            try:
+                assert await beside(process.stdout.readline) == "committed\n"
+            finally:
+                process.send_signal(signal.SIGKILL)
+        await running.say_final()
+
+        async def is_dead() -> bool:
+            return any(session.is_dead for session in await running.counter.sessions())
+
+        await until(is_dead)
+        await running.consume(lambda messages: [message for message in messages if message[1] >= 50])
+        await running.counter.wait_read(WAIT_SECONDS)
+        await until_said(running, CONSUMED, Verdict.IN_DOUBT)
+        (found,) = [verdict for _, verdict in (await running.summary(0)).verdicts if verdict.edge == CONSUMED]
+        assert (found.missing, found.downstream_count, "final word" in found.reason) == (20, 80, True)
+        assert await said_of(running, PRODUCED) == {Verdict.COMPLETE}
+
+
+@pytest.mark.parametrize("how", Cut)
+@in_a_loop
+async def test_a_cut_between_counter_and_brokers_changes_no_verdict(tmp_path: Path, how: Cut) -> None:
+    """For longer than a session may be silent. The counter reaches the broker by a listener of its own, through a proxy."""
+    wires, directions = Wires(), {(0, 1), (1, 0)}
+    ports = free_ports(2)
+    proxy = Proxy(wires, 1, ports[1], lambda port, own: 0)
+    await proxy.start()
+    listeners = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{ports[0]},CUT://127.0.0.1:{ports[1]}",
+        "advertised_listeners": f"PLAINTEXT://127.0.0.1:{ports[0]},CUT://127.0.0.1:{proxy.port}",
+        "listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,CUT:PLAINTEXT",
+        "inter_broker_listener_name": "PLAINTEXT",
+    }
+    async with brokers(tmp_path / "brokers", **listeners) as running, Cluster(f"127.0.0.1:{ports[0]}") as cluster:
+        await create_topic(cluster, "clicks", 2)
+        settings = settings_of(f"127.0.0.1:{proxy.port}", tmp_path / "audit", audit_session_timeout_ms="4000")
+        async with server_of(settings) as server:
+            now_ms = SystemClock().time_ms()
+            line = Pipeline(running, cluster, server.counter, now_ms - now_ms % MINUTE - 2 * MINUTE)
+            await line.produce(50)
+            await line.report(line.producer.records(line.now_ms - 10 * MINUTE))
+            await until_said(line, PRODUCED, *NOT_KNOWN)
+            wires.cut(directions, how)
+            await line.produce(50)
+            await asyncio.sleep(9)
+            assert {session.is_dead for session in await server.counter.sessions()} == {False}
+            assert set((await said(line)).values()) <= {Verdict.PENDING, Verdict.UNAUDITED}
+            wires.heal(directions, how)
+            await line.consume()
+            await line.say_final()
+            for edge in COMPLETE:
+                await until_said(line, edge, Verdict.COMPLETE)
+    await proxy.close()
+
+
+@in_a_loop
+async def test_a_topic_that_is_deleted_while_it_is_in_doubt_is_judged_by_what_was_said_of_it(tmp_path: Path) -> None:
+    """Its log is not waited for any more, and the counter works on: the same name is another topic then."""
+    async with pipeline(tmp_path, verify="doubt", expected=("producer", "broker"), **AUDITING) as running:
+        await running.produce(100)
+        await running.consume(lambda found: [message for message in found if message[:2] != (1, 7)])
+
+        async def is_counted() -> bool:
+            return sum(tally.count for _, tier, tally in await running.counter.tiers("clicks", 0, 1 << 60) if tier == "broker") == 100
+
+        await until(is_counted)
+        assert not await delete_topics(running.cluster, ["clicks"])
+        await running.say_final()
+        edge = "broker->consumer:billing"
+        await until_said(running, edge, Verdict.LOSS)
+        await until_said(running, "producer->broker", Verdict.COMPLETE)
+        assert not await said_of(running, "broker->log")
+        await create_topic(running.cluster, "clicks", 2)
+        other = ProducerAudit(new_session("producer", host="web-2"))
+        attempt = other.attempted("clicks", b"k", b"v", running.start_ms + MINUTE)
+        async with BatchProducer(running.cluster) as producer:
+            batch = build_batch([Record(0, running.start_ms + MINUTE, b"k", b"v")])
+            other.acknowledged(attempt, 0, await producer.send(TopicPartition("clicks", 0), batch))
+        await running.report(other.records(running.now_ms, is_final=True))
+
+        async def is_complete() -> bool:
+            return (await said(running)).get((running.start_ms + MINUTE, "producer->broker")) is Verdict.COMPLETE
+
+        await until(is_complete)

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.audit_counter.pipelines import WAIT_SECONDS, Message, Pipeline, in_a_loop, pipeline
+from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Message, Pipeline, in_a_loop, pipeline
 from tests.unit.wire.clusters import cluster_of
 
-from ottla.audit_counter.service import AuditCounter
+from ottla.audit_counter.service import AuditCounter, Event
 from ottla.audit_counter.verdicts import EdgeVerdict
+from ottla.client.auditing import ConsumerAudit, new_session
 from ottla.errors import LeaderNotAvailable
 from ottla.model import TopicPartition
-from ottla.record.audit_records import Verdict
+from ottla.record.audit_records import WRONG, Verdict
 from ottla.record.records import Record, build_batch
-from ottla.wire.admin import create_partitions
+from ottla.wire.admin import create_partitions, delete_records
 from ottla.wire.producing import BatchProducer
 
 PRODUCED = "producer->log"
@@ -283,3 +284,76 @@ async def test_more_losses_than_a_sketch_can_name_are_still_counted(tmp_path: Pa
         await running.say_final()
         found = await verdicts(running)
         assert (found[CONSUMED].verdict, found[CONSUMED].missing, found[CONSUMED].named) == (Verdict.LOSS, 298, ())
+
+
+@in_a_loop
+async def test_more_losses_than_a_sketch_can_name_are_named_by_what_was_reported_piece_by_piece(tmp_path: Path) -> None:
+    """Two consumers report every 25 messages of a partition. The records are in `__audit`, and the log is read beside them."""
+    async with pipeline(tmp_path) as running:
+        await running.produce(400, spacing_ms=10)
+        hosts = [ConsumerAudit(new_session("consumer:billing", host=host)) for host in ("bill-1", "bill-2")]
+        messages: list[Message] = []
+
+        def take(found: list[Message]) -> Iterable[Message]:
+            messages.extend(found)
+            return ()
+
+        await running.consume(take, final=False)
+        lost = {(partition, offset) for partition, offset, *_ in messages if offset % 4 == 1}
+        for first in range(0, 200, 25):
+            audit = hosts[first // 100]
+            for partition, offset, key, value, stamped in sorted(messages):
+                if first <= offset < first + 25 and (partition, offset) not in lost:
+                    audit.consumed("clicks", partition, offset, key, value, stamped)
+            await running.report(audit.records(running.now_ms, is_final=first in (75, 175)))
+        await running.say_final()
+        async with asyncio.timeout(WAIT_SECONDS):
+            while (found := (await verdicts(running)).get(CONSUMED)) is None or not found.named:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert (found.verdict, found.missing, found.surplus) == (Verdict.LOSS, 100, 0)
+        assert named(found) == {(*place, 1) for place in lost}
+        assert found.hosts == ("bill-1", "bill-2")
+
+
+@in_a_loop
+async def test_what_differs_by_headers_alone_is_never_said_to_be_lost(tmp_path: Path) -> None:
+    """A batch's times go back over a window's edge. The log tells that nothing is lost, and nobody was told otherwise meanwhile."""
+    async with pipeline(tmp_path, verify="doubt", expected=("producer", "broker"), partitions=1, **AUDITING) as running:
+        events: list[Event] = []
+
+        async def listen() -> None:
+            async for event in running.counter.watch():
+                events.append(event)  # noqa: PERF401 - as they come
+
+        listening = asyncio.ensure_future(listen())
+        edge = running.start_ms + MINUTE
+        records = [Record(index, time, b"key", b"%d" % time) for index, time in enumerate([edge, edge - 1000, edge + 1])]
+        attempts = [running.producer.attempted("clicks", record.key, record.value, record.timestamp) for record in records]
+        async with BatchProducer(running.cluster) as producer:
+            offset = await producer.send(TopicPartition("clicks", 0), build_batch(records))
+        for index, attempt in enumerate(attempts):
+            running.producer.acknowledged(attempt, 0, offset + index)
+        await running.consume()
+        await running.say_final()
+        async with asyncio.timeout(WAIT_SECONDS):
+            while (summary := await running.summary(0.05)).exit_code or summary.windows < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        listening.cancel()
+        assert {event.verdict.verdict for event in events} >= {Verdict.PENDING, Verdict.COMPLETE}
+        assert not [event for event in events if event.verdict.verdict in WRONG]
+
+
+@in_a_loop
+async def test_a_log_whose_head_was_deleted_has_lost_nothing(tmp_path: Path) -> None:
+    """It is read in doubt, and cannot tell any more; what the tiers say of each other stands."""
+    async with pipeline(tmp_path, verify="doubt", expected=("producer", "broker"), **AUDITING) as running:
+        await running.produce(100)
+        await running.consume(dropping)
+        await delete_records(running.cluster, {TopicPartition("clicks", 0): 50})
+        await running.say_final()
+        edge = "broker->consumer:billing"
+        found = await verdicts(running, edge, Verdict.LOSS)
+        assert {name: (said.verdict, said.missing) for name, said in found.items()} == {
+            "producer->broker": (Verdict.COMPLETE, 0),
+            edge: (Verdict.LOSS, 1),
+        }

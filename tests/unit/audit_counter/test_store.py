@@ -367,3 +367,81 @@ def test_what_a_log_says_is_not_taken_in_when_more_was_written_while_it_was_read
     store.apply([Read(0, 2, appended(1, [100], watermark_ms=END))], {0: 3}, NOW)
     store.put_log("clicks", {START: {0: tally(ALL)}}, {0: 100}, {START: 0})
     assert verdicts(store) == {"producer->broker": Verdict.COMPLETE}
+
+
+def told(store: Store, start_ms: int) -> list[tuple[str, str]]:
+    """Judges a window, and gives edges and verdicts."""
+    known = {said.edge: said for _, _, said in store.verdicts("clicks", start_ms, start_ms + 1)}
+    books = store.books("clicks", start_ms)
+    said = judge(books, ("producer", "broker"), known)
+    store.put_verdicts("clicks", start_ms, said, books.window_ms // MINUTE)
+    store.judged([("clicks", start_ms), ("clicks", -1)])
+    return [(one.edge, str(one.verdict)) for one in said]
+
+
+def test_an_hour_in_which_all_is_well_is_folded_and_what_comes_late_is_counted_with_it(tmp_path: Path) -> None:
+    """Of each tier and partition one row; an hour with a loss stays as it is. What a leader counts again of it changes nothing."""
+    hour = START - START % HOUR
+    store = Store(tmp_path / "audit.db", MINUTE, 168 * HOUR)
+    store.next_offsets("topic-1")
+    later = hour + 5 * HOUR
+    for number in range(120):
+        start_ms, own = hour + number * MINUTE, [offset + 100 * number for offset in ALL]
+        produced_here = tally(own)
+        produced_here.attempted = produced_here.acknowledged = 100
+        bounds = {"first_offset": own[0], "next_offset": own[-1] + 1, "watermark_ms": later}
+        apply(
+            store,
+            record("p", number, "producer", {start_ms: produced_here}, watermark_ms=later),
+            record("b", number, "broker", {start_ms: headers(own[1:] if number == 67 else own)}, **bounds),
+            record("c1", number, "consumer:g", {start_ms: tally(own[:50])}, **{**bounds, "first_offset": 0}),
+            record("c2", number, "consumer:g", {start_ms: tally(own[50:])}, **{**bounds, "first_offset": 0}),
+            first=4 * number,
+        )
+    for number in range(120):
+        told(store, hour + number * MINUTE)
+    before = store.verdict_counts()
+    day = store.partitions("clicks", hour, hour + 24 * HOUR)
+    assert {row[3] for row in before} == {"COMPLETE", "LOSS", "DUPLICATE"}
+    assert store.fold(later) == 60
+    assert store.fold(later) == 0
+    assert store.windows_of("clicks", hour, hour + HOUR) == [hour]
+    assert len(store.windows_of("clicks", hour + HOUR, hour + 2 * HOUR)) == 60, "one of them has a loss"
+    (rows,) = store._connection.execute("SELECT COUNT(*) FROM counts WHERE start_ms < ?", (hour + HOUR,)).fetchone()
+    assert rows == 3, "60 windows of a producer, a broker, and a consumer on two hosts"
+    assert [row[:7] for row in store.verdict_counts()] == [row[:7] for row in before]
+    assert store.totals() == [("clicks", tier, count) for tier, count in (("broker", 11_999), ("consumer:g", 12_000), ("producer", 12_000))]
+    after = store.partitions("clicks", hour, hour + 24 * HOUR)
+    assert [(tier, number, found.count, found.placed, found.offsets) for tier, number, found in after] == [
+        (tier, number, found.count, found.placed, found.offsets) for tier, number, found in day
+    ]
+    # A leader without notes counts it all again.
+    again = {"first_offset": 0, "next_offset": 6_000, "leader_epoch": 3, "watermark_ms": later}
+    minutes = {hour + number * MINUTE: headers([offset + 100 * number for offset in ALL]) for number in range(60)}
+    store.apply(read(record("b9", 0, "broker", minutes, **again), first=9_000), {0: 0}, later)
+    assert dict(told(store, hour)) == {"producer->broker": "COMPLETE", "broker->consumer:g": "COMPLETE"}
+    # A message of that hour comes late.
+    late = tally([30_000])
+    late.attempted = late.acknowledged = 1
+    store.apply(
+        read(
+            record("p", 120, "producer", {hour + MINUTE: late}, watermark_ms=later),
+            record("b9", 1, "broker", {hour + MINUTE: headers([30_000])}, first_offset=30_000, next_offset=30_001, watermark_ms=later),
+            record("c1", 120, "consumer:g", {hour + MINUTE: tally([30_000])}, watermark_ms=later, first_offset=0, next_offset=30_001),
+            first=9_100,
+        ),
+        {0: 0},
+        later,
+    )
+    assert store.windows_of("clicks", hour, hour + HOUR) == [hour]
+    assert dict(told(store, hour)) == {"producer->broker": "LATE", "broker->consumer:g": "LATE"}
+    # A restart tries again, and what was folded is folded with what came late.
+    store.close()
+    store = Store(tmp_path / "audit.db", MINUTE, 168 * HOUR)
+    assert store.fold(later) == 1
+    assert [row for row in store.verdict_counts() if row[3] == "LATE"] == [
+        ("clicks", edge[0], edge[1], "LATE", 60, 0, 0, hour) for edge in (("broker", "consumer:g"), ("producer", "broker"))
+    ]
+    assert store.purge(hour + 200 * HOUR) > 100
+    assert not store.windows_of("clicks")
+    store.close()

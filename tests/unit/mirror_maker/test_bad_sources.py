@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +29,16 @@ from tests.unit.mirror_maker.test_server import arrives, publish, worker
 from tests.unit.wire.clusters import create_topic, servers
 
 from ottla.config.mirror import MirrorSettings
-from ottla.errors import OffsetOutOfRange
+from ottla.errors import OffsetOutOfRange, TopicAuthorizationFailed
 from ottla.mirror_maker.merge.slot import LOST_ATTEMPTS, Destination
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.mirror_maker.server import MirrorMaker
-from ottla.model import TopicPartition
+from ottla.mirror_maker.sync import topics
+from ottla.model import MAX_TOPIC_NAME_LENGTH, TopicPartition
 from ottla.record.batch import MAGIC_POSITION
 from ottla.wire import fetching
-from ottla.wire.admin import delete_topics
+from ottla.wire.admin import ConfigResource, delete_topics, describe_configs
+from ottla.wire.cluster import Cluster
 from ottla.wire.producing import BatchProducer
 
 CLICKS, OTHER = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
@@ -207,6 +211,36 @@ def test_a_topic_that_goes_is_copied_no_more_and_what_was_copied_stays(tmp_path:
                 await publish(a, TopicPartition("views", 0), b"1")
                 await arrives(b, TopicPartition("A.views", 0), b"1")
                 await arrives(b, TopicPartition("A.clicks", 0), b"0")
+
+    asyncio.run(main())
+
+
+def test_topics_that_the_target_cannot_have_or_whose_settings_are_not_told_keep_no_other_one_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name is too long with the prefix before it; and a source may refuse the settings of one topic, in the answer for all of them."""
+    long_name = "x" * MAX_TOPIC_NAME_LENGTH
+
+    async def refusing(cluster: Cluster, resources: Iterable[ConfigResource]) -> Any:
+        asked = list(resources)
+        if any(resource.name == "views" for resource in asked):
+            raise TopicAuthorizationFailed("views")
+        return await describe_configs(cluster, asked)
+
+    async def main() -> None:
+        async with two_sides(tmp_path) as (a, b):
+            for name in ("clicks", "views", long_name):
+                await create_topic(a.cluster, name, retention_ms="12345678")
+            await publish(a, CLICKS, b"0")
+            await publish(a, TopicPartition("views", 0), b"1")
+            monkeypatch.setattr(topics, "describe_configs", refusing)
+            async with worker(a, b) as one:
+                await arrives(b, TopicPartition("A.clicks", 0), b"0")
+                await arrives(b, TopicPartition("A.views", 0), b"1")
+                refused = one.links["A-B"].statuses[TopicPartition(long_name, 0)]
+                assert refused.state is PartitionState.FAILED and "InvalidTopic" in refused.reason
+                found = await topics.own_settings(b.cluster, ["A.clicks", "A.views"], re.compile("(?!)"))
+                assert {name: settings.get("retention.ms") for name, settings in found.items()} == {"A.clicks": "12345678", "A.views": None}
 
     asyncio.run(main())
 

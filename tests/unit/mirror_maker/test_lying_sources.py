@@ -25,6 +25,7 @@ from tests.unit.mirror_maker.mirrors import (
     reached,
     running,
     same,
+    settings,
     side,
     two_sides,
     until,
@@ -40,8 +41,9 @@ from ottla.mirror_maker.partition_states import PartitionState, PartitionStatus
 from ottla.mirror_maker.server import MirrorMaker
 from ottla.model import Endpoint, TopicPartition
 from ottla.protocol.api import ApiKey
-from ottla.record.batch import HEADER_SIZE, LOG_OVERHEAD, crc_of
-from ottla.record.records import CRC_POSITION
+from ottla.record.batch import HEADER_SIZE, LOG_OVERHEAD, crc_of, read_header
+from ottla.record.codecs import MAXIMUM_DECOMPRESSED, compress
+from ottla.record.records import CRC_POSITION, seal
 from ottla.wire.cluster import Cluster, ClusterSettings, socket_connect
 from ottla.wire.connection import Channel, Piece
 from ottla.wire.groups import CommittedOffset, commit_offsets
@@ -50,6 +52,7 @@ from ottla.wire.transactions import TransactionalProducer
 
 CLICKS, OTHER = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 MAXIMUM = (1 << 63) - 1
+ZSTD = 4
 PENDING = PartitionStatus()
 # Where these stand in a batch's header, and as what.
 BASE_OFFSET, DELTA, COUNT = (0, ">q"), (23, ">i"), (57, ">i")
@@ -148,6 +151,26 @@ def test_a_marker_that_is_none_fails_its_partition_and_no_other(tmp_path: Path) 
     asyncio.run(main())
 
 
+def test_a_batch_that_unpacks_to_more_than_is_taken_fails_its_partition_and_no_other(tmp_path: Path) -> None:
+    """Some kilobytes that would be more than 128 MiB, where batches have to be opened."""
+    bomb = seal(read_header(batch(b"0"))._replace(attributes=ZSTD), compress(ZSTD, bytes(MAXIMUM_DECOMPRESSED + 1)))
+
+    async def main() -> None:
+        async with two_sides(tmp_path) as (a, b):
+            await create_both(a, b, "clicks", 2)
+            await create_map(b)
+            async with BatchProducer(a.cluster) as producer:
+                await producer.send(CLICKS, bomb)
+            one = copier(a, b, settings(a, b, partition_by="key"))
+            one.want(same(2, "clicks"))
+            async with running(one):
+                assert "DecompressedTooLarge" in await reached(one, CLICKS, PartitionState.FAILED)
+                await publish(a, OTHER, b"other")
+                await caught_up(one, {OTHER: 1})
+
+    asyncio.run(main())
+
+
 def test_a_topic_that_is_called_like_a_map_and_is_none_holds_no_transaction_up(tmp_path: Path) -> None:
     """Whose copies a producer writes is looked for in the maps of the source, and anyone may write to a topic of such a name."""
 
@@ -185,8 +208,8 @@ def test_a_source_that_becomes_another_cluster_stops_its_link_and_nothing_of_the
             await publish(a, CLICKS, b"of a")
             for number in range(3):
                 await publish(c, CLICKS, b"of c, %d" % number)
-            settings = MirrorSettings.from_properties(given(b, {"A": servers(a.brokers)}, **{"on.source.truncation": "gap"}))
-            async with started(settings) as mirror:
+            asked = MirrorSettings.from_properties(given(b, {"A": servers(a.brokers)}, **{"on.source.truncation": "gap"}))
+            async with started(asked) as mirror:
                 copied = TopicPartition("A.clicks", 0)
                 await arrives(b, copied, b"of a")
                 link = mirror.links["A-B"]
@@ -198,6 +221,9 @@ def test_a_source_that_becomes_another_cluster_stops_its_link_and_nothing_of_the
                 assert mirror.status()[1]["reason"] == link.failure
                 await until(lambda: not any(copier.is_open for copier in link.slots.values()))
                 assert link.gaps == []
+                beats = await values_of(b, TopicPartition("heartbeats", 0))
+                await asyncio.sleep(2.5)  # a link that copies nothing says nothing of its life
+                assert len(await values_of(b, TopicPartition("heartbeats", 0))) <= len(beats) + 1
                 assert await values_of(b, copied) == [b"of a"]
                 said = [record.message for record in caplog.records if record.levelno == logging.ERROR and record.message == link.failure]
                 assert len(said) == 1
@@ -338,8 +364,8 @@ def test_a_source_that_lies_harms_no_other_link_and_is_copied_again_when_it_says
             liar, address = Liar(c.cluster_id, Random(seed)), servers(c.brokers)
             monkeypatch.setattr(server, "Cluster", lambda to, asked: (liar.cluster if to == address else Cluster)(to, asked))
             properties = {"C->B.partition.by": partition_by, "on.source.truncation": "gap"}
-            settings = MirrorSettings.from_properties(given(b, {"A": servers(a.brokers), "C": address}, **properties))
-            async with started(settings) as mirror:
+            asked = MirrorSettings.from_properties(given(b, {"A": servers(a.brokers), "C": address}, **properties))
+            async with started(asked) as mirror:
                 lying = mirror.links["C-B"]
                 await until(lambda: len(lying.statuses) == 2 and len(lying.slots) == 2)
                 await commit_offsets(c.cluster, "billing", {CLICKS: CommittedOffset(0)})
@@ -359,7 +385,7 @@ def test_a_source_that_lies_harms_no_other_link_and_is_copied_again_when_it_says
                 await arrives(b, TopicPartition("A.clicks", 0), *(b"%d" % number for number in range(sent)))
             liar.share = 0.0
             # All that it says is true again. What it has said of leader epochs is believed until the worker is started again.
-            async with started(settings) as mirror:
+            async with started(asked) as mirror:
                 lying = mirror.links["C-B"]
                 await until(lambda: lying.statuses.keys() >= {CLICKS, OTHER})
                 for partition in (CLICKS, OTHER):

@@ -152,6 +152,16 @@ def test_long_stretches_of_records_of_one_size_and_their_ends_are_found(records_
         )
 
 
+def test_a_batch_whose_sizes_only_add_up_as_if_all_were_the_first_ones_is_followed() -> None:
+    """Between batches that are of one size throughout, whose records are not followed one by one."""
+    sizes = ((20, 20, 20, 20), (100, 110, 90, 100), (80, 80, 80, 80), (7,), (20, 21, 20, 20))
+    batch_records = [
+        [Record(4 * number + index, 5, b"k", bytes(size)) for index, size in enumerate(some)] for number, some in enumerate(sizes)
+    ]
+    (columns,) = read_columns(b"".join(build_batch(some, base_offset=4 * number) for number, some in enumerate(batch_records)))
+    assert rows([columns]) == [record for some in batch_records for record in some]
+
+
 @pytest.mark.parametrize("is_unusual", [False, True])
 def test_a_batch_of_very_many_records_is_given_in_parts(is_unusual: bool) -> None:
     """A few hundred bytes of zstd: what is held at a time is bounded, by either way of reading, and a reader can stop in between."""

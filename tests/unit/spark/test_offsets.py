@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -87,6 +88,12 @@ WRONG = [
 def test_offsets_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         read_offsets(text)
+
+
+@pytest.mark.parametrize("kept", [7, [1], {"a": 1}, {"a": {"0": {"offset": 1}}}, {"a": {"x": 1}}, {"a": {"0": -1}}, {"version": 2}])
+def test_offsets_of_a_checkpoint_that_are_of_something_else_are_refused(kept: Any) -> None:
+    with pytest.raises(ValueError, match="the offsets of another source than of topics, or of a later release"):
+        flat(kept)
 
 
 def test_an_assignment_names_partitions_and_timestamps_begin_at_0() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from confluent_kafka.admin import AdminClient
 from ottla.model import TopicPartition
 from ottla.record.batch import batches
 from ottla.spark.offsets import OffsetRange
-from ottla.spark.reading import ClusterReader, DataLost, ReadFailed, arrow_schema, read_ranges, record_batch
+from ottla.spark.reading import ClusterReader, DataLost, ReadFailed, TopicFacts, arrow_schema, read_ranges, record_batch
 from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
-from ottla.testing import EmbeddedCluster
+from ottla.testing import EmbeddedCluster, ManualClock
+from ottla.testing.certificates import Authority
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 KEPT = {
@@ -187,6 +189,108 @@ def test_a_cluster_that_does_not_answer_is_named() -> None:
     )
     with ClusterReader(found) as reader, pytest.raises(ReadFailed, match=r"127\.0\.0\.1:1"):
         reader.partitions()
+
+
+def test_a_cluster_is_asked_again_as_often_as_the_option_says(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = cluster.create_topic("asked")
+    with ClusterReader(settings(cluster, subscribe=topic, **{"fetchOffset.numRetries": "2", "fetchOffset.retryIntervalMs": "0"})) as reader:
+        assert reader.partitions()
+        asked = reader._asking
+        assert asked is not None
+        failing = 2
+
+        def topics(names: Iterable[str] | None) -> dict[str, TopicFacts]:
+            nonlocal failing
+            failing -= 1
+            if failing >= 0:
+                raise ConnectionResetError
+            return {topic: TopicFacts("id", {0: 1})}
+
+        monkeypatch.setattr(asked, "topics", topics)
+        monkeypatch.setattr(reader, "_topic_ids", {})
+        assert reader.partitions() == {TopicPartition(topic, 0)}
+        failing = 3
+        with pytest.raises(ReadFailed, match="cannot be asked"):
+            reader.partitions()
+        assert failing == 0
+
+
+def test_a_stream_waits_for_its_minimum_until_the_delay_is_over_and_keeps_its_maximum(cluster: EmbeddedCluster) -> None:
+    """minOffsetsPerTrigger, maxTriggerDelay, maxOffsetsPerTrigger; the first batch does not wait, as with Spark's own source."""
+    pytest.importorskip("pyspark")
+    from ottla.spark.source import StreamReader
+
+    topic = cluster.create_topic("delayed")
+    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest"}
+    limits = {"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "20", "maxTriggerDelay": "5m"}
+    clock = ManualClock()
+    reader = StreamReader(SourceSettings.of({**options, **limits}, is_stream=True), clock)
+    try:
+        limit, start = reader.getDefaultReadLimit(), reader.initialOffset()
+        for more, seconds, reached in ((2, 0, 2), (4, 299, 2), (0, 1, 6), (9, 299, 6), (1, 0, 16), (50, 0, 36), (0, 0, 56)):
+            fill(cluster, topic, more)
+            clock.advance(seconds=seconds)
+            start = reader.latestOffset(start, limit)
+            assert start == {topic: {"0": reached}}
+        assert reader.reportLatestOffset() == {topic: {"0": 66}}
+    finally:
+        reader.stop()
+
+
+def test_a_record_of_100_mb_is_written_and_read(cluster: EmbeddedCluster) -> None:
+    """Nearly all that a request may have: socket.request.max.bytes is 104,857,600."""
+    pytest.importorskip("pyspark")
+    from ottla.spark.sink import SinkSettings, write_rows
+
+    topic = cluster.create_topic("large", settings={"max.message.bytes": "104857600"})
+    given = SinkSettings(settings(cluster, subscribe="-"), topic)
+    value = os.urandom(1 << 10) * 97_656
+    assert write_rows(given, iter([pyarrow.record_batch({"value": pyarrow.array([value, b"small"], pyarrow.binary())})])).rows == 2
+    found = rows(settings(cluster, subscribe=topic), [OffsetRange(TopicPartition(topic, 0), 0, 2)])
+    assert [(row["offset"], len(row["value"])) for row in found] == [(0, 99_999_744), (1, 5)]
+    assert found[0]["value"] == value
+
+
+def test_a_listener_with_mutual_tls_is_read_by_the_names_of_javas_options(tmp_path: Path) -> None:
+    authority = Authority("Test Authority")
+    keystore, truststore = authority.write(tmp_path, "localhost")
+    (tmp_path / "client.pem").write_bytes(authority.issue("a client"))
+    tls = {"ssl.keystore.location": keystore, "ssl.truststore.location": truststore, "ssl.client.auth": "required"}
+    pem = {"ssl.keystore.type": "PEM", "ssl.truststore.type": "PEM"}
+    listeners = {"listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0"}
+    with EmbeddedCluster(settings={**KEPT, **tls, **pem, **listeners}) as encrypted:
+        topic = encrypted.create_topic("encrypted")
+        fill(encrypted, topic, 9)
+        given = {
+            "kafka.bootstrap.servers": encrypted.address("SSL"),
+            "kafka.security.protocol": "SSL",
+            "kafka.ssl.truststore.location": truststore,
+            "kafka.ssl.keystore.location": str(tmp_path / "client.pem"),
+            **{f"kafka.{name}": value for name, value in pem.items()},
+        }
+        found = settings(encrypted, subscribe=topic, **given)
+        with ClusterReader(found) as reader:
+            ends = reader.latest(reader.partitions())
+        assert len(rows(found, [OffsetRange(partition, 0, end) for partition, end in ends.items()])) == 9
+        without = {name: value for name, value in given.items() if "keystore" not in name}
+        quick = {"fetchOffset.numRetries": "0", "kafka.default.api.timeout.ms": "3000"}
+        with (
+            ClusterReader(settings(encrypted, subscribe=topic, **without, **quick)) as reader,
+            pytest.raises(ReadFailed, match="cannot be asked"),
+        ):
+            reader.partitions()
+
+
+def test_a_sink_appends_and_does_nothing_else() -> None:
+    """Spark's own sink has the sentence; a stream in complete mode comes as an overwrite."""
+    types = pytest.importorskip("pyspark.sql.types")
+    from ottla.spark.source import OttlaDataSource
+
+    source = OttlaDataSource({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"})
+    schema = types.StructType([types.StructField("value", types.StringType())])
+    for make in (source.writer, source.streamWriter):
+        with pytest.raises(OptionRefused, match="Save mode overwrite not allowed for Kafka"):
+            make(schema, True)
 
 
 def test_boundaries_are_resolved_by_offset_by_time_and_by_name(cluster: EmbeddedCluster) -> None:

@@ -199,7 +199,7 @@ class AuditApplication:
 
     async def _topic(self, request: Request) -> str:
         topic: str = request.path_params["topic"]
-        if topic not in (await self._counter.standing()).topics:
+        if not await self._counter.has_topic(topic):
             raise HTTPException(404, f"nothing was said of topic {topic}")
         return topic
 

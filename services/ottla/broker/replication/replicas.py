@@ -63,13 +63,8 @@ class NoFollowing:
 class Coordinator(Protocol):
     """What is coordinated where a partition of an internal topic is led: of groups, and of transactions."""
 
-    def lead(self, index: int, leader_epoch: int, /) -> None:
-        """This broker leads a partition in this epoch."""
-        ...
-
-    def resign(self, index: int, /) -> None:
-        """It does not lead it any more."""
-        ...
+    def lead(self, index: int, leader_epoch: int, /) -> None: ...
+    def resign(self, index: int, /) -> None: ...
 
 
 class ReplicaManager:
@@ -346,6 +341,9 @@ class ReplicaManager:
         opened = self._logs.get(key)
         if opened is None:
             opened = self._logs.create(key, assignment.topic_id, is_new=assignment.is_new)
+        elif opened.topic_id is None and assignment.topic_id != ZERO_TOPIC_ID and not (opened.is_offline or opened.log_end_offset):
+            # A crash came between its directory and the file: before there are records the file must be there.
+            raise KafkaStorageError(f"{key}: the id of its topic cannot be written to {opened.directory}")
         partition = Partition(
             key, assignment.topic_id, self._broker_id, opened, self._logs.topic_settings(key.topic), moved=self._check_fetches
         )

@@ -5,8 +5,9 @@ A topic is never made smaller, and no setting is taken away: what only the targe
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ottla.errors import ApiError, InvalidPartitions, TopicAlreadyExists
@@ -21,7 +22,9 @@ from ottla.wire.admin import (
     create_topics,
     describe_configs,
 )
-from ottla.wire.cluster import Cluster
+from ottla.wire.cluster import Cluster, is_healed_by_time
+
+log: Final = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 _CLEANUP_POLICY: Final = "cleanup.policy"
@@ -73,7 +76,7 @@ async def own_settings(source: Cluster, topics: Iterable[str], excluded: re.Patt
             for key, entry in entries.items()
             if entry.source is ConfigSource.TOPIC and entry.value is not None and excluded.fullmatch(key) is None
         }
-        for name, entries in (await _described(source, topics)).items()
+        for name, entries in (await _readable(source, list(topics))).items()
     }
 
 
@@ -88,7 +91,7 @@ async def unaudited(cluster: Cluster, topics: Iterable[str], *, are_read: bool) 
     """
     return frozenset(
         name
-        for name, entries in (await _described(cluster, topics)).items()
+        for name, entries in (await _readable(cluster, list(topics))).items()
         if (are_read and _CLEANUP_POLICY in entries and "compact" in (entries[_CLEANUP_POLICY].value or ""))
         or (_AUDIT in entries and entries[_AUDIT].value == "false")
     )
@@ -114,6 +117,20 @@ async def follow_settings(target: Cluster, wanted: Mapping[str, Mapping[str, str
             raise error
     sizes = {name: entries[MAX_MESSAGE_BYTES].value for name, entries in there.items() if MAX_MESSAGE_BYTES in entries}
     return {name: int(wanted[name].get(MAX_MESSAGE_BYTES) or size or 0) or (1 << 31) for name, size in sizes.items()}
+
+
+async def _readable(cluster: Cluster, topics: Sequence[str]) -> dict[str, dict[str, ConfigEntry]]:
+    """Of each topic whose settings may be read; one answer is about all that were asked for."""
+    try:
+        return await _described(cluster, topics)
+    except ApiError as error:
+        if is_healed_by_time(error):
+            raise
+        if len(topics) == 1:
+            log.warning("the settings of %s cannot be read: %s: %s", topics[0], type(error).__name__, error)
+            return {}
+        half = len(topics) // 2
+        return await _readable(cluster, topics[:half]) | await _readable(cluster, topics[half:])
 
 
 async def _described(cluster: Cluster, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:

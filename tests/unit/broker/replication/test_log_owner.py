@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -13,8 +15,10 @@ from tests.unit.storage.logs import FailingFiles, fill, log_maker
 
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.replicas import Found, Owner, ReplicaManager, owner_of
+from ottla.errors import KafkaStorageError
 from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, PartitionState, TopicPartition
+from ottla.storage import log_manager
 from ottla.storage.file_names import DAMAGED_SUFFIX
 from ottla.storage.log_manager import LogManager
 from ottla.storage.partition_metadata import PARTITION_METADATA, read_topic_id
@@ -156,6 +160,27 @@ def test_and_they_go_when_another_broker_leads(tmp_path: Path) -> None:
         assert replicas.get("visits", 4) is not former
         assert replicas.get("visits", 4).log.log_end_offset == 0
         assert len(found_in(tmp_path, "visits-4.*-stray")) == 1
+        await logs.shutdown()
+
+    run(scene)
+
+
+def test_an_empty_log_takes_no_records_before_its_topic_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash came between the directory and the file in it, and now the disk is full: as a log that cannot be made (seed 3300059)."""
+    used_by_kafka(tmp_path, WITH_DIRECTORY_ID)
+    write(tmp_path, 0)
+
+    def full(topic_ids: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def scene() -> None:
+        logs, replicas = broker_in(tmp_path)
+        await logs.start()
+        with monkeypatch.context() as patch:
+            patch.setattr(log_manager, "write_topic_ids", full)
+            assert await replicas.apply([told()], ()) == {KEY: KafkaStorageError.code}
+        assert await replicas.apply([told()], ()) == {KEY: 0}
+        assert read_topic_id(tmp_path / "visits-4") == TOPIC
         await logs.shutdown()
 
     run(scene)
