@@ -8,7 +8,6 @@ The response comes when all live brokers have acknowledged the topic, so any of 
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.controller.topics import NewTopic
@@ -56,7 +55,7 @@ async def create_topics(request: CreateTopicsRequest, context: RequestContext, p
             shown[key] = _settings(schema, new_topic, parts)
         return shown[key]
 
-    results = await side_by_side([partial(create, name) for name in named])
+    results = await side_by_side(create, named)
     return schema("CreateTopicsResponse", throttle_time=0, topics=results)
 
 
