@@ -474,7 +474,8 @@ class Store:
             " WHERE topic = ? AND start_ms >= ? AND start_ms < ? AND tier LIKE ?",
             (topic, from_ms, to_ms, tier or "%"),
         ):
-            tally = Tally(*counts, offsets=None, latencies=Latencies(dict(json.loads(spent))))
+            attempted, acknowledged, failed, count, size = counts
+            tally = Tally(attempted, acknowledged, failed, count, size, offsets=None, latencies=Latencies(dict(json.loads(spent))))
             known = found.setdefault((start_ms, name), tally)
             if known is not tally:
                 known.merge(tally)
