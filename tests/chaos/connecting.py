@@ -183,11 +183,11 @@ def gaps(group: Iterable[Polls], everything: Iterable[Polls]) -> list[str]:
     there = offsets(everything)
     told = []
     for partition, seen in sorted(offsets(group).items()):
-        missing = sorted(offset for offset in there[partition] if offset < max(seen, default=0) and offset not in seen)
-        if missing:
+        last = max(seen, default=0)
+        if missing := sorted(offset for offset in there[partition] - seen if offset < last):
             told.append(
                 f"group {GROUP}: of partition {partition} no one has read {len(missing)} messages from offset {missing[0]} on,"
-                f" and one has read up to {max(seen)}"
+                f" and one has read up to {last}"
             )
     return told
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import process_time
+
 from tests.chaos.connecting import gaps
 from tests.chaos.history import Polls
 
@@ -18,3 +20,7 @@ def test_a_group_has_lost_what_nobody_of_it_read_before_what_one_of_it_did() -> 
     (told,) = gaps([polls(1, 0, 1), polls(2, 4, 5, 6)], everything)
     assert "1 messages from offset 2 on, and one has read up to 6" in told
     assert gaps([], everything) == []
+    long = [polls(99, *range(50_000))]  # half an hour has a million of each partition
+    before = process_time()
+    assert gaps(long, long) == []
+    assert process_time() - before < 5

@@ -19,7 +19,7 @@ from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 from ottla.rpc.channel import RpcChannel
 from ottla.testing.certificates import Authority
 
-from .victim import must
+from .victim import MIB, must
 
 PLAIN: Final = {"listeners": "PLAINTEXT://127.0.0.1:0"}
 ONE: Final = BrokerId(1)
@@ -107,6 +107,24 @@ def what_there_is_to_call() -> None:
     must(not names, f"a stranger is told of {', '.join(names)}")
 
 
+def unread_by_nobody() -> None:
+    """What a stranger sends is not even parsed: 64 MiB may be in each of any number of messages."""
+    codes: list[grpc.StatusCode] = []
+
+    async def send(endpoint: str) -> None:
+        channel = RpcChannel(endpoint)
+        call = channel.grpc_channel.unary_unary("/ottla.rpc.v1.Broker/Drain", bytes, bytes)
+        try:
+            await call(b"\xff" * MIB, timeout=60)
+        except grpc.aio.AioRpcError as error:
+            codes.append(error.code())
+        finally:
+            await channel.close()
+
+    _attacked(PLAIN, send)
+    must(codes == [grpc.StatusCode.UNAUTHENTICATED], f"a megabyte of garbage by a stranger is answered with {codes}")
+
+
 def _tls(authority: Authority, directory: Path, name: str) -> dict[str, str]:
     keystore, truststore = authority.write(directory, name)
     pem = {"ssl.keystore.type": "PEM", "ssl.truststore.type": "PEM"}
@@ -134,4 +152,4 @@ def by_a_consumer() -> None:
         must(not through, f"a consumer has {', '.join(through)} done")
 
 
-ATTACKS: Final = (by_nobody, what_there_is_to_call, plain_beside_tls, by_a_consumer)
+ATTACKS: Final = (by_nobody, unread_by_nobody, what_there_is_to_call, plain_beside_tls, by_a_consumer)

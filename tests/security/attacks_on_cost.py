@@ -11,15 +11,18 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from ottla.protocol.api import ApiKey
+from ottla.protocol.api import ApiKey, max_elements
 from ottla.protocol.primitives import compact_string, string, uvarint
 
+from .sweep import SETTINGS, prepare, served, sweep
 from .victim import MIB, Victim, array, batch, config_array, fetch, fetch_partition, must, produce, read_answer, repeated, request
 
 LARGE: Final = 100 * MIB - 1024
 # Of a promised 50 ms for a request up to 1 MiB, and 1 s for the largest.
 SMALL_SECONDS: Final = 0.2
 LARGE_SECONDS: Final = 1.5
+# What the loop's own thread may take of it, with nothing of other threads in it.
+LOOP_SECONDS: Final = 0.1
 
 
 def _costs(victim: Victim, name: str, request_of: Callable[[], bytes]) -> None:
@@ -95,6 +98,16 @@ def different_names() -> None:
         }
         for name, request_of in cases.items():
             _costs(victim, name, request_of)
+
+
+def every_list() -> None:
+    """A megabyte of different things in each list that may name every partition of a cluster (S3), beside those of `different_names`."""
+    with Victim(*SETTINGS) as victim:
+        prepare(victim)
+        tried = (ApiKey.FETCH, ApiKey.METADATA, ApiKey.CREATE_TOPICS)
+        names = [key.api_name for key, _, _ in served() if max_elements(key) > 10_000 and key not in tried]
+        for case, cost in sweep(victim, names, ("unknown",), last=True):
+            must(cost.loop_seconds < LOOP_SECONDS, f"{case}: the loop worked for {cost.loop_seconds:.2f} s between two turns")
 
 
 def elements() -> None:
@@ -175,6 +188,7 @@ def texts_that_are_kept() -> None:
 ATTACKS: Final = (
     repetitions,
     different_names,
+    every_list,
     elements,
     fetch_sessions,
     described_producers,

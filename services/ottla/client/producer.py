@@ -52,15 +52,9 @@ _FOLLOWING_SECONDS: Final = 3.0  # for the brokers to answer what there is
 _CLOSE_SECONDS: Final = 60.0
 
 
-_forks = 0  # that led to this process: a message costs a quarter more where `send` asks the system for the process's id
-
-
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_count_fork)
+# One for each fork that led to this process: where `send` asks the system for the process's id, it takes a quarter longer.
+_forks: Final[list[None]] = []
+os.register_at_fork(after_in_child=lambda: _forks.append(None))
 
 
 class Delivery:
@@ -172,7 +166,7 @@ class Producer:
         self._partitioner = partitioner
         self._audit: Mapping[str, Any] | None = None if audit is False else {} if audit is True else audit
         self._process_id = os.getpid()
-        self._forks = _forks
+        self._forks = len(_forks)
         self._clock: Final = clock or SystemClock()
         self._is_closed = False
         self._unseen: set[Delivery] = set()
@@ -244,7 +238,7 @@ class Producer:
             ClientClosed: closed, or a forked child.
             What encoder, partitioner and `before_enqueue` raise.
         """
-        if self._is_closed or self._forks != _forks:
+        if self._is_closed or self._forks != len(_forks):
             self._check_usable()
         if self._discovery is not None:
             self._discovery.uses(topic)

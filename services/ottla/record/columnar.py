@@ -95,9 +95,8 @@ def _of_two_bytes() -> tuple[Integers, NDArray[np.int32]]:
     record is from one that begins with them, or 0 where they do not say."""
     first, second = np.tile(np.arange(256), 256), np.repeat(np.arange(256), 256)
     number = np.where(first > 0x7F, (first & 0x7F) | (second & 0x7F) << 7, first)
-    size = np.where(first > 0x7F, 2, 1)
     is_unknown = (first & 1) | ((first > 0x7F) & (second > 0x7F))
-    return number, np.where(is_unknown, 0, size + (number >> 1)).astype(np.int32)
+    return number, np.where(is_unknown, 0, 1 + (first > 0x7F) + (number >> 1)).astype(np.int32)
 
 
 _NUMBERS, _STEPS = _of_two_bytes()
@@ -450,7 +449,7 @@ def _record_starts(data: bytes | memoryview, octets: Bytes, begins: Integers, en
     firsts = np.cumsum(counts) - counts
     found = array("q", bytes(8 * int(counts.sum())))
     numbers = np.frombuffer(found, np.int64)
-    left = ~_guess_sizes(octets, begins, ends, firsts, counts, numbers)
+    left = ~_guess(octets, begins, ends, firsts, counts, numbers)
     begun, position = _follow_together(octets, begins[left], firsts[left], counts[left], numbers)
     left[left] = (position != ends[left]) | (begun != counts[left])
     try:
@@ -462,10 +461,8 @@ def _record_starts(data: bytes | memoryview, octets: Bytes, begins: Integers, en
     return numbers
 
 
-def _guess_sizes(
-    octets: Bytes, begins: Integers, ends: Integers, firsts: Integers, counts: Integers, numbers: Integers
-) -> NDArray[np.bool_]:
-    """Notes the starts of records where all of a batch have the size of its first; of which batches. Large ones it leaves: it takes vectors."""
+def _guess(octets: Bytes, begins: Integers, ends: Integers, firsts: Integers, counts: Integers, numbers: Integers) -> NDArray[np.bool_]:
+    """Notes the starts of records where all of a batch, which is not large, have the size of its first; of which batches."""
     lengths = _pairs(octets)
     sizes = _STEPS.take(lengths[np.minimum(begins, len(lengths) - 1)]) if len(lengths) else np.zeros_like(begins)
     is_alike: NDArray[np.bool_] = (counts > 0) & (counts <= CHUNK_RECORDS) & (sizes * counts == ends - begins)

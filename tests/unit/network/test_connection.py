@@ -18,7 +18,7 @@ from tests.examples import examples
 from ottla.lifecycle import offload_nothing
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.complaints import Complaints
-from ottla.network.connection import Connection
+from ottla.network.connection import Connection, Peer
 from ottla.network.traffic import Traffic
 
 from .serving import KIB, MIB, CountingBuffers, Recorder, Wire, frame, numbered, rest, serving, until
@@ -189,7 +189,9 @@ def test_whatever_the_reads_and_refusals_the_frames_are_the_same(bodies: list[by
 
         buffers = ReceiveBuffers()
         scribble = bytes(len(buffers.shared))
-        connection = Connection("TEST", MIB, buffers, offload_nothing, opened, lambda _: None, Traffic(), Complaints(lambda: 0.0))
+        connection = Connection(
+            Peer("127.0.0.1", 9, "TEST"), MIB, buffers, offload_nothing, opened, lambda _: None, Traffic(), Complaints(lambda: 0.0)
+        )
         transport = FakeTransport()
         connection.connection_made(transport)
         position = 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
+import struct
 
 import pytest
 from tests.loops import LoopClock
@@ -60,6 +62,23 @@ def test_one_connection_too_many_is_closed_and_told_in_the_log(
     asyncio.run(scenario())
     assert reason in caplog.text
     assert limits.total == 0
+
+
+def test_a_peer_that_is_gone_before_it_is_accepted_leaves_its_place() -> None:
+    """Such a socket does not say any more whose it is; after some of them an address had no place left, for ever."""
+
+    async def scenario() -> None:
+        async with serving(Wire(), limits=ConnectionLimits(100, 3, {})) as server:
+            for count in range(1, 11):
+                # Nothing is accepted meanwhile: this is the loop's thread.
+                with socket.create_connection(("127.0.0.1", server.listener.port)) as gone:
+                    gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                await until(lambda count=count: server.listener.traffic.opened == count and not server.listener.connection_count)  # type: ignore[misc]
+            assert not server.listener.traffic.closed["refused"]
+            _, receiver = await server.connect_and_see()
+            assert not receiver.lost
+
+    asyncio.run(scenario())
 
 
 def test_an_idle_connection_is_closed_and_one_in_use_is_not(wire: Wire) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.controller.topics import NewTopic
@@ -59,7 +58,7 @@ async def create_topics(request: CreateTopicsRequest, context: RequestContext, p
 
         return show
 
-    results = await side_by_side([partial(create, name) for name in named])
+    results = await side_by_side(create, named)
     return schema("CreateTopicsResponse", throttle_time=0, topics=results)
 
 

@@ -119,9 +119,9 @@ def test_actions_have_their_results_in_order_and_so_many_go_on_at_once() -> None
             return number
 
         count = 3 * waiting.AT_ONCE
-        results = await side_by_side([lambda number=number: action(number) for number in range(count)])  # type: ignore[misc]
+        results = await side_by_side(action, range(count))
         assert results == list(range(count))
         assert most == waiting.AT_ONCE
-        assert await side_by_side([]) == []
+        assert await side_by_side(action, ()) == []
 
     asyncio.run(scenario())
