@@ -102,7 +102,7 @@ class Backoff:
 
 
 class Offload(Protocol):
-    """`await offload(function, *arguments)`: runs a blocking function beside the loop and gives its result."""
+    """`await offload(function, *arguments)`: runs a blocking function outside the loop and gives its result."""
 
     def __call__(self, function: Callable[P, R], /, *arguments: P.args, **keywords: P.kwargs) -> Awaitable[R]: ...
 

@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from ottla.config.broker import BrokerSettings
 from ottla.errors import ApiError
-from ottla.interbroker.calls import Caller, PartitionToStop, StopReplicaRequest, TransactionMarker, UpdateMetadataRequest
+from ottla.interbroker.calls import Outsider, PartitionToStop, StopReplicaRequest, TransactionMarker, UpdateMetadataRequest
 from ottla.interbroker.rpc import GrpcControl
 from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 from ottla.rpc.channel import RpcChannel
@@ -41,16 +41,12 @@ class Commanded:
         return command
 
 
-def _nobody(_: Caller) -> None:
-    """Epochs are not what is attacked."""
-
-
 def _attacked(properties: dict[str, str], attack: Callable[[str], Awaitable[None]]) -> list[str]:
     """The commands that got through."""
 
     async def run() -> list[str]:
         commanded: Any = Commanded()
-        served = GrpcControl(BrokerSettings.from_properties(properties), "127.0.0.1", lambda: Caller(ONE, 1, 1), _nobody)
+        served = GrpcControl(BrokerSettings.from_properties(properties), "127.0.0.1", Outsider())  # epochs are not what is attacked
         endpoint = await served.serve(ONE, commanded, commanded)
         try:
             await attack(endpoint)
@@ -63,7 +59,7 @@ def _attacked(properties: dict[str, str], attack: Callable[[str], Awaitable[None
 
 async def _commands(properties: dict[str, str], endpoint: str) -> None:
     """What someone says who knows where the port is, and has these settings."""
-    control = GrpcControl(BrokerSettings.from_properties(properties), "", lambda: Caller(BrokerId(-1), -1, -1), _nobody)
+    control = GrpcControl(BrokerSettings.from_properties(properties), "", Outsider())
     try:
         broker = control.broker(BrokerRegistration(ONE, (), control_endpoint=endpoint))
         forged = (

@@ -74,7 +74,7 @@ def different_names() -> None:
 
     with Victim("auto.create.topics.enable=false") as victim:
         cases: dict[str, Callable[[], bytes]] = {
-            "Metadata": lambda: request(ApiKey.METADATA, 9, array(each + b"\0" for each in names(100_000)) + b"\0\0\0\0"),
+            "Metadata": lambda: request(ApiKey.METADATA, 9, array(name + b"\0" for name in names(100_000)) + b"\0\0\0\0"),
             "Fetch": lambda: fetch(
                 array([compact_string("canary") + array(fetch_partition(index) for index in range(31_000)) + b"\0"]), session=(0, 0)
             ),
@@ -91,7 +91,7 @@ def different_names() -> None:
             "CreateTopics": lambda: request(
                 ApiKey.CREATE_TOPICS,
                 7,
-                array(each + struct.pack(">ih", 1, 1) + b"\1" + config_array([("rretention.mss", "1")]) + b"\0" for each in names(5_000))
+                array(name + struct.pack(">ih", 1, 1) + b"\1" + config_array([("rretention.mss", "1")]) + b"\0" for name in names(5_000))
                 + struct.pack(">i?", 60_000, True)
                 + b"\0",
             ),

@@ -248,7 +248,7 @@ def _prepared(directory: Path) -> dict[str, set[bytes]]:
 
 
 def _damage(random: Random, directory: Path) -> list[str]:
-    files = [each for each in directory.rglob("*") if each.is_file() and each.name.endswith(KINDS)]
+    files = [path for path in directory.rglob("*") if path.is_file() and path.name.endswith(KINDS)]
     damaged = []
     for path in random.sample(sorted(files), min(len(files), random.choice((1, 1, 2, 5)))):
         data = path.read_bytes()

@@ -81,8 +81,8 @@ class Victim:
         self.log_path = self.directory / "broker.log"
         arguments = ["dev", "--port", str(self.port), "--data-dir", str(self.directory / "data"), "--log-level", "info"]
         arguments += ["--log-format", log_format, "-X", f"http.listener=127.0.0.1:{self.http_port}"]
-        for each in properties:
-            arguments += ["-X", each.replace("{port}", str(self.port))]
+        for name in properties:
+            arguments += ["-X", name.replace("{port}", str(self.port))]
 
         def limit() -> None:
             resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
@@ -291,8 +291,8 @@ class Canary(threading.Thread):
             try:
                 if connection is None:
                     connection = self._victim.connect()
-                for each in (request(ApiKey.API_VERSIONS, 0, b""), produce("canary", batch(b"canary"))):
-                    connection.sendall(each)
+                for value in (request(ApiKey.API_VERSIONS, 0, b""), produce("canary", batch(b"canary"))):
+                    connection.sendall(value)
                     if read_answer(connection) is None:
                         raise ConnectionError("closed, or silent")
                 self.answered += 1
