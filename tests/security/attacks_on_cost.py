@@ -129,6 +129,17 @@ def elements() -> None:
         )
 
 
+def refused_again_and_again() -> None:
+    """Large requests that are refused, one after the other: of none anything is left (S10)."""
+    data = request(ApiKey.INIT_PRODUCER_ID, 4, compact_string("t" * 20 * MIB) + struct.pack(">iqh", 60_000, -1, -1) + b"\0")
+    with Victim() as victim:
+        before = victim.memory_mib()
+        for _ in range(30):
+            must(victim.ask(data) is None, "an id of 20 MiB is answered")
+        grown = victim.memory_mib() - before
+        must(grown < 150, f"of 30 requests of 20 MiB that were refused {grown:.0f} MiB are left")
+
+
 def fetch_sessions() -> None:
     """A session of partitions that do not exist, carried on by fifty bytes (S3)."""
     with Victim() as victim:
@@ -190,6 +201,7 @@ ATTACKS: Final = (
     different_names,
     every_list,
     elements,
+    refused_again_and_again,
     fetch_sessions,
     described_producers,
     topics_that_are_asked_for,

@@ -35,7 +35,11 @@ MAX_STRING: Final = 32_767
 LARGE: Final = 100 * MIB - 4096
 KNOWN: Final = 200  # topics that exist, with a partition each
 KINDS: Final = ("same", "unknown", "known", "long", "text")
-SETTINGS: Final = ("auto.create.topics.enable=false", "group.initial.rebalance.delay.ms=0")
+SETTINGS: Final = (
+    "auto.create.topics.enable=false",
+    "group.initial.rebalance.delay.ms=0",
+    "group.coordinator.rebalance.protocols=classic,consumer",
+)
 
 Path = tuple[str, ...]
 

@@ -208,6 +208,8 @@ class Session:
         self._sending = None
 
     def _complain(self, error: Exception) -> None:
+        # Its frames have the request, of up to 100 MiB, and the future that has the error: a circle, which only a collection would end.
+        error.__traceback__ = error.__cause__ = error.__context__ = None
         peer = self._connection.peer
         if isinstance(error, KafkasControl):
             log.debug("%s:%d: %s; connection closed", peer.host, peer.port, error)

@@ -107,28 +107,32 @@ def test_a_torn_end_beyond_what_was_committed_is_damage_too(tmp_path: Path, capl
     assert "clicks-0 is damaged: it was closed cleanly and is not sound" in caplog.text
 
 
-async def test_a_stray_log_is_set_aside_with_its_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stray_log_is_set_aside_with_its_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     broker = Broker(tmp_path)
     written(broker)
     before = (tmp_path / "clicks-0" / f"{0:020}.log").read_bytes()
-    logs = broker.manager()
-    await logs.start()
-    logs.rename_stray(CLICKS[0])
-    logs.rename_stray(TopicPartition("nowhere", 0))
-    aside = tmp_path / f"clicks-0.{7:032x}-stray"
-    assert (aside / f"{0:020}.log").read_bytes() == before
-    assert set(logs.logs) == {CLICKS[1]}
-    assert "clicks-0: stray log renamed to " in caplog.text
-    assert logs.create(CLICKS[0], UUID(int=6)).log_end_offset == 0
-    broker.clock.advance(seconds=3600)
-    await logs.shutdown()
-    again = broker.manager()
-    await again.start()
-    assert aside.exists() and set(again.logs) == set(CLICKS[:2])
-    await again.shutdown()
+
+    async def scene() -> None:
+        logs = broker.manager()
+        await logs.start()
+        logs.rename_stray(CLICKS[0])
+        logs.rename_stray(TopicPartition("nowhere", 0))
+        aside = tmp_path / f"clicks-0.{7:032x}-stray"
+        assert (aside / f"{0:020}.log").read_bytes() == before
+        assert set(logs.logs) == {CLICKS[1]}
+        assert "clicks-0: stray log renamed to " in caplog.text
+        assert logs.create(CLICKS[0], UUID(int=6)).log_end_offset == 0
+        broker.clock.advance(seconds=3600)
+        await logs.shutdown()
+        again = broker.manager()
+        await again.start()
+        assert aside.exists() and set(again.logs) == set(CLICKS[:2])
+        await again.shutdown()
+
+    run(scene)
 
 
-async def test_the_checkpoint_after_truncations_is_written_once_for_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checkpoint_after_truncations_is_written_once_for_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker(tmp_path)
     written(broker)
     writes: list[str] = []
@@ -139,20 +143,24 @@ async def test_the_checkpoint_after_truncations_is_written_once_for_many(tmp_pat
         really(path, name, offsets)
 
     monkeypatch.setattr(log_checkpoints, "write_checkpoint", counted)
-    logs = broker.manager()
-    await logs.start()
-    both = [logs.get(key) for key in CLICKS[:2]]
-    for partition_log in both:
-        assert partition_log is not None
-        partition_log.truncate_to(2)
-        assert partition_log.must_checkpoint_truncation
-    await asyncio.gather(*(partition_log.checkpoint_truncation() for partition_log in both if partition_log))
-    assert writes == [RECOVERY_POINT_CHECKPOINT]
-    assert read_offsets(tmp_path / RECOVERY_POINT_CHECKPOINT) == dict.fromkeys(CLICKS[:2], 2)
-    assert not any(partition_log.must_checkpoint_truncation for partition_log in both if partition_log)
-    for partition_log in both:
-        assert partition_log is not None
-        append(partition_log, batch_of(2))
-        partition_log.truncate_to(2)
-        assert not partition_log.must_checkpoint_truncation, "nothing of what is cut was taken for synced"
-    await logs.shutdown()
+
+    async def scene() -> None:
+        logs = broker.manager()
+        await logs.start()
+        both = [logs.get(key) for key in CLICKS[:2]]
+        for each in both:
+            assert each is not None
+            each.truncate_to(2)
+            assert each.must_checkpoint_truncation
+        await asyncio.gather(*(each.checkpoint_truncation() for each in both if each))
+        assert writes == [RECOVERY_POINT_CHECKPOINT]
+        assert read_offsets(tmp_path / RECOVERY_POINT_CHECKPOINT) == dict.fromkeys(CLICKS[:2], 2)
+        assert not any(each.must_checkpoint_truncation for each in both if each)
+        for each in both:
+            assert each is not None
+            append(each, batch_of(2))
+            each.truncate_to(2)
+            assert not each.must_checkpoint_truncation, "nothing of what is cut was taken for synced"
+        await logs.shutdown()
+
+    run(scene)

@@ -235,17 +235,21 @@ def test_of_two_directories_of_a_partition_the_newer_is_kept(tmp_path: Path, new
     assert started(broker)[2] == newer
 
 
-async def test_what_was_deleted_in_either_of_two_directories_stays_deleted(tmp_path: Path) -> None:
+def test_what_was_deleted_in_either_of_two_directories_stays_deleted(tmp_path: Path) -> None:
     for name, count in (("a", 20), ("b", 30)):
         written(tmp_path / name / "clicks-0", count, TOPIC)
     (tmp_path / "a" / "log-start-offset-checkpoint").write_text("0\n1\nclicks 0 7\n")
     (tmp_path / "a" / "replication-offset-checkpoint").write_text("0\n1\nclicks 0 19\n")
     (tmp_path / "b" / "replication-offset-checkpoint").write_text("0\n1\nclicks 0 11\n")
-    logs = Broker(tmp_path / "a", tmp_path / "b").manager()
-    await logs.start()
-    log = logs.logs[KEY]
-    assert (log.log_start_offset, log.log_end_offset, logs.recorded_high_watermark(KEY)) == (7, 30, 19)
-    await logs.shutdown()
+
+    async def scene() -> None:
+        logs = Broker(tmp_path / "a", tmp_path / "b").manager()
+        await logs.start()
+        log = logs.logs[KEY]
+        assert (log.log_start_offset, log.log_end_offset, logs.recorded_high_watermark(KEY)) == (7, 30, 19)
+        await logs.shutdown()
+
+    run(scene)
 
 
 def marked(directory: Path, mark: str, count: int, topic_id: UUID | None = TOPIC) -> bytes:
@@ -271,7 +275,7 @@ def test_of_such_a_move_the_copy_is_the_log_when_it_went_on(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("what", ["there is a log", "the copy is far from its end", "another topic's", "no copy"])
-async def test_what_was_deleted_is_not_brought_back(tmp_path: Path, what: str) -> None:
+def test_what_was_deleted_is_not_brought_back(tmp_path: Path, what: str) -> None:
     """A copy is no sign of an interrupted move when its log is there, or when the partition was deleted while it moved."""
     if what == "there is a log":
         written(tmp_path / "a" / "clicks-0", 3, TOPIC)
@@ -283,14 +287,18 @@ async def test_what_was_deleted_is_not_brought_back(tmp_path: Path, what: str) -
         marked(tmp_path / "c", "delete", 20, OTHER_TOPIC if what == "another topic's" else TOPIC)
     if what != "no copy":
         marked(tmp_path / "b", "future", 1)
-    broker = Broker(tmp_path / "a", tmp_path / "b", tmp_path / "c", log_segment_delete_delay_ms="1000")
-    logs = broker.manager()
-    await logs.start()
-    assert [log.log_end_offset for log in logs.logs.values()] == ([3] if what == "there is a log" else [])
-    broker.clock.advance(seconds=1)
-    await logs._deletes.run_due()
-    assert not [path for mark in ("delete", "future", "stray") for path in found_in(tmp_path, f"*/*-{mark}")]
-    await logs.shutdown()
+
+    async def scene() -> None:
+        broker = Broker(tmp_path / "a", tmp_path / "b", tmp_path / "c", log_segment_delete_delay_ms="1000")
+        logs = broker.manager()
+        await logs.start()
+        assert [log.log_end_offset for log in logs.logs.values()] == ([3] if what == "there is a log" else [])
+        broker.clock.advance(seconds=1)
+        await logs._deletes.run_due()
+        assert not [each for mark in ("delete", "future", "stray") for each in found_in(tmp_path, f"*/*-{mark}")]
+        await logs.shutdown()
+
+    run(scene)
 
 
 async def test_no_log_is_made_where_a_move_has_its_copy_or_what_it_has_yet_to_give_up(tmp_path: Path) -> None:
